@@ -1,0 +1,152 @@
+//! Typed identifiers: a prefix and 26 characters of lower-case Crockford base32 of 128 bits.
+//!
+//! One type per kind, so that an agent's id cannot be passed where a service's is expected. The only
+//! spelling accepted is the one we print: an id that does not parse does not exist.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::{fmt, str::FromStr};
+
+/// Digits of Crockford's base32 in lower case: no `i`, `l`, `o`, `u`.
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// 128 bits in 5-bit digits; the first digit carries 3 bits.
+const DIGITS: usize = 26;
+
+/// The text is not an identifier of the expected kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not an identifier of this kind: expected `{prefix}` and 26 characters of lower-case base32")]
+pub struct InvalidId {
+    /// The prefix that an identifier of the expected kind begins with.
+    pub prefix: &'static str,
+}
+
+fn encode(bits: u128) -> [u8; DIGITS] {
+    let mut text = [0; DIGITS];
+    for (position, digit) in text.iter_mut().rev().enumerate() {
+        *digit = ALPHABET[(bits >> (5 * position) & 31) as usize];
+    }
+    text
+}
+
+fn decode(text: &[u8]) -> Option<u128> {
+    if text.len() != DIGITS || text[0] > b'7' {
+        return None;
+    }
+    text.iter().try_fold(0_u128, |bits, character| {
+        let digit = ALPHABET.iter().position(|known| known == character)?;
+        Some(bits << 5 | digit as u128)
+    })
+}
+
+macro_rules! identifiers {
+    ($($(#[$doc:meta])* $name:ident = $prefix:literal;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(u128);
+
+        impl $name {
+            /// What every identifier of this kind begins with.
+            pub const PREFIX: &'static str = $prefix;
+
+            /// Makes an identifier of 128 bits, usually those of a `UUIDv7`.
+            pub const fn from_bits(bits: u128) -> Self {
+                Self(bits)
+            }
+
+            /// The 128 bits behind the text.
+            pub const fn bits(self) -> u128 {
+                self.0
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str($prefix)?;
+                encode(self.0).iter().try_for_each(|digit| fmt::Write::write_char(f, char::from(*digit)))
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = InvalidId;
+
+            fn from_str(text: &str) -> Result<Self, InvalidId> {
+                text.strip_prefix($prefix)
+                    .and_then(|digits| decode(digits.as_bytes()))
+                    .map(Self)
+                    .ok_or(InvalidId { prefix: $prefix })
+            }
+        }
+
+        impl Serialize for $name {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $name {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+                text.parse().map_err(serde::de::Error::custom)
+            }
+        }
+    )+};
+}
+
+identifiers! {
+    /// An agent: whoever holds the private half of a registered key.
+    AgentId = "agent_";
+    /// A service: whoever defines roles and verifies agents.
+    ServiceId = "svc_";
+    /// A role, defined by one service.
+    RoleId = "role_";
+    /// A service API key, without its secret.
+    KeyId = "key_";
+    /// An access token (`jti`).
+    TokenId = "tok_";
+    /// A login and all the tokens refreshed from it (`sid`).
+    SessionId = "ses_";
+    /// A refresh token, without its secret.
+    RefreshId = "ref_";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn every_id_reads_back_as_itself(bits: u128) {
+            let id = AgentId::from_bits(bits);
+            prop_assert_eq!(id.to_string().parse::<AgentId>(), Ok(id));
+        }
+
+        #[test]
+        fn no_other_spelling_is_accepted(bits: u128, position in 0_usize..26, byte in 0_u8..128) {
+            let good = AgentId::from_bits(bits).to_string();
+            let mut other = good.clone().into_bytes();
+            other[AgentId::PREFIX.len() + position] = byte;
+            let other = String::from_utf8(other).unwrap();
+            if let Ok(id) = other.parse::<AgentId>() {
+                prop_assert_eq!(id.to_string(), other);
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_kind_case_length_and_overflow_are_refused() {
+        let id = AgentId::from_bits(7).to_string();
+        assert!(id.parse::<ServiceId>().is_err());
+        assert!(id.to_uppercase().parse::<AgentId>().is_err());
+        assert!(id[..id.len() - 1].parse::<AgentId>().is_err());
+        assert!(format!("{id}0").parse::<AgentId>().is_err());
+        assert!(format!("agent_8{}", "0".repeat(25)).parse::<AgentId>().is_err());
+        assert_eq!(format!("agent_7{}", "z".repeat(25)).parse::<AgentId>().unwrap().bits(), u128::MAX);
+    }
+}

@@ -1,0 +1,93 @@
+//! The keys that sign access tokens, by `kid`, and their public form (RFC 7517).
+
+use crate::public_key::{AgentKey, PublicKeyError};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use jsonwebtoken::DecodingKey;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use std::{collections::HashMap, sync::Arc};
+
+/// A key's identifier: its RFC 7638 thumbprint.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(into = "String")]
+pub struct Kid(Arc<str>);
+
+impl Kid {
+    /// Wraps the text of a `kid`.
+    pub fn new(text: &str) -> Self {
+        Self(text.into())
+    }
+
+    /// The thumbprint of a key.
+    pub fn of(key: AgentKey) -> Self {
+        let (x, y) = coordinates(key);
+        let canonical = format!(r#"{{"crv":"P-256","kty":"EC","x":"{x}","y":"{y}"}}"#);
+        Self(URL_SAFE_NO_PAD.encode(Sha256::digest(canonical)).into())
+    }
+
+    /// The text of the `kid`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<Kid> for String {
+    fn from(kid: Kid) -> Self {
+        kid.0.as_ref().to_owned()
+    }
+}
+
+fn coordinates(key: AgentKey) -> (String, String) {
+    let point = key.to_sec1();
+    (URL_SAFE_NO_PAD.encode(&point[1..33]), URL_SAFE_NO_PAD.encode(&point[33..]))
+}
+
+/// One key as published at `/.well-known/jwks.json`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct PublishedKey {
+    kty: &'static str,
+    crv: &'static str,
+    x: String,
+    y: String,
+    kid: Kid,
+    #[serde(rename = "use")]
+    usage: &'static str,
+    alg: &'static str,
+}
+
+impl PublishedKey {
+    /// The public form of a key.
+    pub fn of(key: AgentKey) -> Self {
+        let (x, y) = coordinates(key);
+        Self { kty: "EC", crv: "P-256", x, y, kid: Kid::of(key), usage: "sig", alg: "ES256" }
+    }
+}
+
+/// The keys whose tokens are believed.
+#[derive(Debug, Clone, Default)]
+pub struct KeySet(HashMap<Kid, DecodingKey>);
+
+impl KeySet {
+    /// Takes uncompressed points; one that is off the curve refuses the whole set.
+    pub fn from_points<P: AsRef<[u8]>>(points: impl IntoIterator<Item = P>) -> Result<Self, PublicKeyError> {
+        let keys = points.into_iter().map(|point| AgentKey::from_sec1(point.as_ref()));
+        keys.map(|key| key.map(|key| (Kid::of(key), DecodingKey::from_ec_der(&key.to_sec1()))))
+            .collect::<Result<_, _>>()
+            .map(Self)
+    }
+
+    /// The key with this `kid`.
+    pub fn get(&self, kid: &Kid) -> Option<&DecodingKey> {
+        self.0.get(kid)
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// True without any key: then no token verifies.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}

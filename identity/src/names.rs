@@ -1,0 +1,112 @@
+//! Names that a service gives to roles and permissions, parsed once at the door.
+
+use serde::{Deserialize, Serialize};
+use std::{fmt, sync::Arc};
+
+/// Why a name is not accepted; the text tells how to mend it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidName {
+    /// A role's name.
+    #[error("must be 1 to 64 printable characters without spaces at the ends")]
+    Role,
+    /// A permission.
+    #[error("must be 1 to 128 visible ASCII characters without a comma")]
+    Permission,
+}
+
+macro_rules! names {
+    ($($(#[$doc:meta])* $name:ident, $error:expr, $valid:expr;)+) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(try_from = "String", into = "String")]
+        pub struct $name(Arc<str>);
+
+        impl $name {
+            /// The text as given.
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl TryFrom<&str> for $name {
+            type Error = InvalidName;
+
+            fn try_from(text: &str) -> Result<Self, InvalidName> {
+                let valid: fn(&str) -> bool = $valid;
+                if valid(text) { Ok(Self(text.into())) } else { Err($error) }
+            }
+        }
+
+        impl TryFrom<String> for $name {
+            type Error = InvalidName;
+
+            fn try_from(text: String) -> Result<Self, InvalidName> {
+                Self::try_from(text.as_str())
+            }
+        }
+
+        impl From<$name> for String {
+            fn from(name: $name) -> Self {
+                name.0.as_ref().to_owned()
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&self.0)
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(&self.0, f)
+            }
+        }
+    )+};
+}
+
+names! {
+    /// What a service calls a role: 1–64 printable characters, unique per service, never renamed.
+    RoleName, InvalidName::Role, |text| {
+        (1..=64).contains(&text.chars().count()) && is_printable(text)
+    };
+    /// What a role permits: 1–128 visible ASCII characters, no comma, since headers join with commas.
+    Permission, InvalidName::Permission, |text| {
+        (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
+    };
+}
+
+/// True for text that a person can read on one line: no control or invisible formatting characters,
+/// no space at either end.
+pub fn is_printable(text: &str) -> bool {
+    text.trim() == text && !text.chars().any(|character| character.is_control() || is_invisible(character))
+}
+
+/// Characters that change how a line reads without being seen: zero-width, bidirectional overrides,
+/// line and paragraph separators, the byte-order mark, tags and private use.
+fn is_invisible(character: char) -> bool {
+    matches!(character,
+        '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e000}'..='\u{f8ff}'
+        | '\u{e0000}'..='\u{e007f}' | '\u{f0000}'..)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_where_they_are_said_to_be() {
+        assert!(RoleName::try_from("é".repeat(64)).is_ok());
+        assert!(RoleName::try_from("e".repeat(65)).is_err());
+        assert!(RoleName::try_from("").is_err());
+        assert!(RoleName::try_from("billing, reader").is_ok());
+        for bad in [" a", "a ", "a\nb", "a\u{202e}b", "a\0b"] {
+            assert!(RoleName::try_from(bad).is_err(), "{bad:?}");
+        }
+        assert!(Permission::try_from("p".repeat(128)).is_ok());
+        for bad in ["p".repeat(129), String::new(), "a,b".into(), "a b".into(), "é".into()] {
+            assert!(Permission::try_from(bad.as_str()).is_err(), "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! From a string to signed claims: form, key, signature.
+//!
+//! [`UnverifiedToken`] becomes [`SignedToken`] in one place only. A signed token says what was true
+//! when it was issued; what it is worth now is decided in [`crate::standing`].
+
+use crate::{Claims, KeySet, Kid, Reason, Refusal};
+use jsonwebtoken::{Algorithm, Validation};
+
+/// The longest token that is looked at, in bytes. Names and permissions are bounded well below it.
+pub const MAX_TOKEN: usize = 16 * 1024;
+
+/// A token of the right form whose signature nobody has looked at.
+#[derive(Clone)]
+pub struct UnverifiedToken<'a> {
+    text: &'a str,
+    kid: Kid,
+}
+
+/// A token whose signature was verified with one of our keys.
+#[derive(Debug, Clone)]
+pub struct SignedToken {
+    kid: Kid,
+    claims: Claims,
+}
+
+impl<'a> UnverifiedToken<'a> {
+    /// Reads the header: ES256, `typ` `at+jwt` (RFC 9068), a `kid`, nothing critical.
+    pub fn parse(text: &'a str) -> Result<Self, Refusal> {
+        if text.len() > MAX_TOKEN {
+            return Err(Reason::TokenMalformed.into());
+        }
+        let header = jsonwebtoken::decode_header(text).map_err(|_| Reason::TokenMalformed)?;
+        let typ = header.typ.as_deref().unwrap_or_default();
+        let access_token = typ.eq_ignore_ascii_case("at+jwt") || typ.eq_ignore_ascii_case("application/at+jwt");
+        let plain = header.crit.is_none() && header.enc.is_none() && header.zip.is_none();
+        match header.kid {
+            Some(kid) if header.alg == Algorithm::ES256 && access_token && plain => {
+                Ok(Self { text, kid: Kid::new(&kid) })
+            }
+            _ => Err(Reason::TokenMalformed.into()),
+        }
+    }
+
+    /// The key that the token claims to be signed with.
+    pub const fn kid(&self) -> &Kid {
+        &self.kid
+    }
+
+    /// Verifies the signature and reads the claims.
+    pub fn verify(self, keys: &KeySet) -> Result<SignedToken, Refusal> {
+        let key = keys.get(&self.kid).ok_or(Reason::TokenKeyUnknown)?;
+        let token =
+            jsonwebtoken::decode::<Claims>(self.text, key, &signature_only()).map_err(|error| match error.kind() {
+                jsonwebtoken::errors::ErrorKind::InvalidSignature => Reason::TokenSignatureInvalid,
+                jsonwebtoken::errors::ErrorKind::Json(_) => Reason::TokenClaimsInvalid,
+                _ => Reason::TokenMalformed,
+            })?;
+        Ok(SignedToken { kid: self.kid, claims: token.claims })
+    }
+}
+
+impl SignedToken {
+    /// What the token says.
+    pub const fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    /// The key that signed it: still to be asked for when a verified token comes from a cache.
+    pub const fn kid(&self) -> &Kid {
+        &self.kid
+    }
+}
+
+/// The library checks the signature only: its clock is the system's, ours is an argument.
+fn signature_only() -> Validation {
+    let mut validation = Validation::new(Algorithm::ES256);
+    validation.required_spec_claims.clear();
+    validation.validate_exp = false;
+    validation.validate_nbf = false;
+    validation.validate_aud = false;
+    validation.leeway = 0;
+    validation
+}

@@ -1,0 +1,98 @@
+//! The trust score of an agent: 0 to 100 points, in hundredths of a point.
+//!
+//! An integer, because the score travels through a database, a token, a stream and a header, and must
+//! be the same number in all of them.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+
+/// Points between 0 and 100 with two decimals.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TrustScore(u16);
+
+/// The number is not between 0 and 100.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be a number from 0 to 100")]
+pub struct InvalidTrustScore;
+
+impl TrustScore {
+    /// Where every agent starts.
+    pub const INITIAL: Self = Self(50_00);
+
+    /// The best score.
+    pub const MAX: Self = Self(100_00);
+
+    /// From hundredths of a point, as stored and sent.
+    pub fn from_hundredths(hundredths: i64) -> Result<Self, InvalidTrustScore> {
+        u16::try_from(hundredths).ok().map(Self).filter(|score| *score <= Self::MAX).ok_or(InvalidTrustScore)
+    }
+
+    /// From points; more than two decimals are rounded.
+    pub fn from_points(points: f64) -> Result<Self, InvalidTrustScore> {
+        if !(0.0..=100.0).contains(&points) {
+            return Err(InvalidTrustScore);
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "bounded by the check above")]
+        Self::from_hundredths((points * 100.0).round() as i64)
+    }
+
+    /// Hundredths of a point, as stored and sent.
+    pub const fn hundredths(self) -> i64 {
+        self.0 as i64
+    }
+
+    /// Points, as shown in JSON.
+    pub fn points(self) -> f64 {
+        f64::from(self.0) / 100.0
+    }
+}
+
+impl fmt::Display for TrustScore {
+    /// The shortest decimal: `50`, `62.5`, `71.43`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.points().fmt(f)
+    }
+}
+
+impl fmt::Debug for TrustScore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl Serialize for TrustScore {
+    /// A JSON number, whole where it is whole.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.0 % 100 == 0 { serializer.serialize_u16(self.0 / 100) } else { serializer.serialize_f64(self.points()) }
+    }
+}
+
+impl<'de> Deserialize<'de> for TrustScore {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Self::from_points(f64::deserialize(deserializer)?).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_score_survives_json_and_prints_shortest() {
+        for hundredths in 0..=100_00 {
+            let score = TrustScore::from_hundredths(hundredths).unwrap();
+            let json = serde_json::to_string(&score).unwrap();
+            assert_eq!(serde_json::from_str::<TrustScore>(&json).unwrap(), score);
+            assert_eq!(score.to_string(), json);
+        }
+        assert_eq!(TrustScore::INITIAL.to_string(), "50");
+        assert_eq!(TrustScore::from_points(62.5).unwrap().to_string(), "62.5");
+    }
+
+    #[test]
+    fn nothing_outside_is_accepted() {
+        for points in [-0.01, 100.01, f64::NAN, f64::INFINITY] {
+            assert!(TrustScore::from_points(points).is_err());
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! What makes a server of ours a good process, written once for both of them: layered settings, logs,
+//! the clock and the dice, readiness, an admin port, a graceful stop.
+//!
+//! Neighbours: `control-plane` and `ext-authz` build on it. The rule of the room: nothing here knows
+//! what an agent is.
+
+pub mod admin;
+pub mod chance;
+pub mod clock;
+pub mod readiness;
+pub mod settings;
+pub mod shutdown;
+pub mod telemetry;
+
+pub use chance::{Chance, SystemChance};
+pub use clock::{Clock, SystemClock};
+pub use readiness::{Readiness, Unready};
+pub use shutdown::Shutdown;

@@ -1,0 +1,45 @@
+//! A graceful stop: SIGTERM or Ctrl-C asks, servers drain, and after [`DRAIN`] the rest is cut.
+
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// How long requests under way may take after the stop was asked for.
+pub const DRAIN: Duration = Duration::from_secs(25);
+
+/// Whether the process was asked to stop.
+#[derive(Debug, Clone, Default)]
+pub struct Shutdown(CancellationToken);
+
+impl Shutdown {
+    /// Listens for SIGTERM and SIGINT.
+    pub fn on_signals() -> std::io::Result<Self> {
+        let shutdown = Self::default();
+        let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let asked = shutdown.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            tracing::info!("stopping");
+            asked.ask();
+        });
+        Ok(shutdown)
+    }
+
+    /// Asks the process to stop.
+    pub fn ask(&self) {
+        self.0.cancel();
+    }
+
+    /// Returns when the process was asked to stop.
+    pub async fn asked(&self) {
+        self.0.cancelled().await;
+    }
+
+    /// The same, as a future of its own.
+    pub fn asked_owned(&self) -> impl Future<Output = ()> + Send + 'static {
+        self.0.clone().cancelled_owned()
+    }
+}

@@ -1,0 +1,8 @@
+//! Generates the wire types with `protox`, so that no `protoc` has to be installed.
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    const SYNC: &str = "proto/countersign/sync/v1/sync.proto";
+    println!("cargo:rerun-if-changed={SYNC}");
+    tonic_prost_build::configure().compile_fds(protox::compile([SYNC], ["proto"])?)?;
+    Ok(())
+}
