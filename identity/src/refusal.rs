@@ -136,8 +136,6 @@ reasons! {
         ScopeInsufficient = "scope_insufficient", "The scope of the service API key does not cover this request";
         /// Only an administrator may do this.
         AdminRequired = "admin_required", "Only an administrator may do this";
-        /// Agents are registered by people here.
-        RegistrationClosed = "registration_closed", "Public registration is closed: register with a human's token";
     }
     ServiceUnavailable {
         /// Nothing has been learnt from the control plane yet.

@@ -126,6 +126,11 @@ impl RoleTable {
         self.by_id.get(&id)
     }
 
+    /// The names of granted roles and what they permit; a role that is not defined grants nothing.
+    pub fn define<'a>(&self, grants: impl Iterator<Item = &'a Grant>) -> (Vec<RoleName>, Vec<Permission>) {
+        define(grants.filter_map(|grant| self.get(grant.role)))
+    }
+
     /// The role that a token of revision `rev` means by this name.
     fn meant(&self, name: &RoleName, rev: Revision) -> Option<&RoleDefinition> {
         self.get(*self.by_name.get(name)?).filter(|definition| definition.made_at <= rev)
@@ -241,8 +246,7 @@ fn held(claims: &Claims, facts: &Facts<'_>, now: Timestamp) -> (Vec<RoleName>, V
     let live = |role: &&RoleName| claims.until.get(*role).is_none_or(|end| now < Timestamp::from_seconds(*end));
     let record = facts.agent.and_then(|record| record.roles.as_ref());
     if let Some(facet) = record.filter(|facet| facet.revision > claims.rev) {
-        let grants = facet.value.iter().filter(|grant| grant.until.is_none_or(|end| now < end));
-        return define(grants.filter_map(|grant| facts.roles.get(grant.role)));
+        return facts.roles.define(facet.value.iter().filter(|grant| grant.until.is_none_or(|end| now < end)));
     }
     let named = claims.roles.iter().filter(live);
     if claims.rev > facts.revision && claims.roles.iter().all(|role| live(&role)) {

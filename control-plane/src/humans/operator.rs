@@ -1,0 +1,119 @@
+//! The operator key: it mints tokens for people until an issuer of the platform is configured.
+
+use crate::domain::{agent::Owner, caller::Human};
+use countersign_identity::{Timestamp, standing::LEEWAY};
+use countersign_process::Chance;
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
+use p256::{
+    SecretKey,
+    pkcs8::{DecodePrivateKey, EncodePrivateKey, LineEnding},
+};
+use secrecy::SecretString;
+use serde::{Deserialize, Serialize};
+use std::{io::Write, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
+use zeroize::Zeroizing;
+
+/// The `iss` of tokens minted with the operator key.
+pub const ISSUER: &str = "urn:countersign:operator";
+
+/// Why the operator key cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum OperatorError {
+    /// The file that keeps it.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// The file holds no P-256 private key.
+    #[error("{0}: not a P-256 private key in PKCS #8 PEM")]
+    Malformed(String),
+    /// The cryptographic library refused.
+    #[error("the operator key cannot sign")]
+    Crypto,
+}
+
+/// A key in a file beside the embedded database.
+pub struct OperatorKey {
+    private: EncodingKey,
+    public: DecodingKey,
+    audience: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct OperatorClaims {
+    iss: String,
+    aud: String,
+    sub: String,
+    iat: i64,
+    exp: i64,
+    admin: bool,
+}
+
+impl OperatorKey {
+    /// Reads the key; makes its file, with mode 0600, if there is none. `audience` is the public URL.
+    pub fn open(path: &Path, audience: &str, chance: &dyn Chance) -> Result<Self, OperatorError> {
+        let named = || path.display().to_string();
+        let failed = |error| OperatorError::File { path: named(), error };
+        if !path.exists() {
+            let pem = generate(chance).ok_or(OperatorError::Crypto)?;
+            let mut file =
+                std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+            file.write_all(pem.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+        }
+        let pem = Zeroizing::new(std::fs::read_to_string(path).map_err(failed)?);
+        let secret = SecretKey::from_pkcs8_pem(&pem).map_err(|_| OperatorError::Malformed(named()))?;
+        let private = secret.to_pkcs8_der().map_err(|_| OperatorError::Crypto)?;
+        Ok(Self {
+            private: EncodingKey::from_ec_der(private.as_bytes()),
+            public: DecodingKey::from_ec_der(&secret.public_key().to_sec1_bytes()),
+            audience: audience.to_owned(),
+        })
+    }
+
+    /// Mints a token for a person.
+    pub fn mint(
+        &self,
+        subject: &str,
+        admin: bool,
+        life: Duration,
+        now: Timestamp,
+    ) -> Result<SecretString, OperatorError> {
+        let claims = OperatorClaims {
+            iss: ISSUER.into(),
+            aud: self.audience.clone(),
+            sub: subject.to_owned(),
+            iat: now.seconds(),
+            exp: now.after(life).seconds(),
+            admin,
+        };
+        let token = jsonwebtoken::encode(&Header::new(Algorithm::ES256), &claims, &self.private);
+        token.map(SecretString::from).map_err(|_| OperatorError::Crypto)
+    }
+
+    /// The person whose token this is; `None` for any token that is not good now.
+    pub fn verify(&self, token: &str, now: Timestamp) -> Option<Human> {
+        let mut validation = Validation::new(Algorithm::ES256);
+        validation.validate_exp = false; // by our own clock, below
+        validation.leeway = 0;
+        validation.set_audience(&[&self.audience]);
+        validation.set_issuer(&[ISSUER]);
+        validation.set_required_spec_claims(&["iss", "aud", "sub", "exp"]);
+        let token = jsonwebtoken::decode::<OperatorClaims>(token, &self.public, &validation).ok()?;
+        let claims = token.claims;
+        let live =
+            now < Timestamp::from_seconds(claims.exp) && Timestamp::from_seconds(claims.iat) <= now.after(LEEWAY);
+        (live && token.header.crit.is_none() && !claims.sub.is_empty())
+            .then(|| Human { owner: Owner { issuer: claims.iss, subject: claims.sub }, admin: claims.admin })
+    }
+}
+
+fn generate(chance: &dyn Chance) -> Option<Zeroizing<String>> {
+    (0..8).find_map(|_| {
+        let mut bytes = Zeroizing::new([0; 32]);
+        chance.fill(bytes.as_mut());
+        SecretKey::from_slice(bytes.as_ref()).ok()?.to_pkcs8_pem(LineEnding::LF).ok()
+    })
+}

@@ -1,0 +1,115 @@
+//! The master key: it seals private keys at rest and is the root of the challenges' keys.
+
+use crate::domain::challenge::ChallengeKeys;
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use countersign_process::Chance;
+use sha2::{Digest, Sha256};
+use std::{fmt, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
+use zeroize::Zeroizing;
+
+const LEN: usize = 32;
+
+/// Why there is no master key.
+#[derive(Debug, thiserror::Error)]
+pub enum MasterKeyError {
+    /// Not 64 hex characters.
+    #[error("the master key must be 32 bytes as 64 hex characters (`openssl rand -hex 32`)")]
+    Malformed,
+    /// The file that keeps it cannot be used.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
+}
+
+/// 32 secret bytes.
+pub struct MasterKey(Zeroizing<[u8; LEN]>);
+
+impl MasterKey {
+    /// Reads 64 hex characters.
+    pub fn from_hex(text: &str) -> Result<Self, MasterKeyError> {
+        let mut bytes = Zeroizing::new([0; LEN]);
+        hex::decode_to_slice(text.trim(), bytes.as_mut()).map_err(|_| MasterKeyError::Malformed)?;
+        Ok(Self(bytes))
+    }
+
+    /// Reads the key in a file; makes the file, with mode 0600, if it does not exist.
+    pub fn from_file(path: &Path, chance: &dyn Chance) -> Result<Self, MasterKeyError> {
+        let failed = |error| MasterKeyError::File { path: path.display().to_string(), error };
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::from_hex(&Zeroizing::new(text)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let mut bytes = Zeroizing::new([0; LEN]);
+                chance.fill(bytes.as_mut());
+                let mut file =
+                    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+                let text = Zeroizing::new(hex::encode(bytes.as_ref()));
+                file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+                Ok(Self(bytes))
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Tells this key from another without giving it away.
+    pub fn fingerprint(&self) -> String {
+        let digest = Sha256::new().chain_update(b"countersign master key v1").chain_update(self.0.as_ref()).finalize();
+        hex::encode(&digest[..16])
+    }
+
+    /// The keys of the challenges.
+    pub fn challenge_keys(&self) -> ChallengeKeys {
+        ChallengeKeys::derive(self.0.as_ref())
+    }
+
+    /// Encrypts `plain`; `label` must be given again to open it.
+    pub fn seal(&self, label: &str, plain: &[u8], chance: &dyn Chance) -> Option<Vec<u8>> {
+        let mut nonce = [0; NONCE_LEN];
+        chance.fill(&mut nonce);
+        let mut sealed = plain.to_vec();
+        let key = self.cipher()?;
+        let nonce_used = Nonce::assume_unique_for_key(nonce);
+        key.seal_in_place_append_tag(nonce_used, Aad::from(label.as_bytes()), &mut sealed).ok()?;
+        Some([&nonce[..], &sealed].concat())
+    }
+
+    /// Decrypts what [`Self::seal`] made under the same label.
+    pub fn open(&self, label: &str, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let (nonce, sealed) = sealed.split_at_checked(NONCE_LEN)?;
+        let mut buffer = Zeroizing::new(sealed.to_vec());
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let plain = self.cipher()?.open_in_place(nonce, Aad::from(label.as_bytes()), &mut buffer).ok()?.len();
+        buffer.truncate(plain);
+        Some(buffer)
+    }
+
+    fn cipher(&self) -> Option<LessSafeKey> {
+        UnboundKey::new(&AES_256_GCM, self.0.as_ref()).ok().map(LessSafeKey::new)
+    }
+}
+
+impl fmt::Debug for MasterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MasterKey({})", self.fingerprint())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_process::SystemChance;
+
+    #[test]
+    fn opens_only_under_the_same_key_and_label() {
+        let key = MasterKey::from_hex(&"ab".repeat(32)).unwrap();
+        let sealed = key.seal("label", b"secret", &SystemChance).unwrap();
+        assert_eq!(key.open("label", &sealed).unwrap().as_slice(), b"secret");
+        assert!(key.open("other", &sealed).is_none());
+        assert!(MasterKey::from_hex(&"ac".repeat(32)).unwrap().open("label", &sealed).is_none());
+        assert!(key.open("label", &sealed[..NONCE_LEN + 3]).is_none());
+        assert!(!sealed.windows(6).any(|window| window == b"secret"));
+    }
+}

@@ -1,0 +1,52 @@
+//! Give a role to an agent.
+
+use super::{Context, Denied, Missing};
+use crate::{
+    domain::{
+        change::Change,
+        role::{Assignment, fits_agent},
+    },
+    store::{Write, agents, assignments, roles, services},
+};
+use countersign_identity::{AgentId, RoleId, ServiceId, Timestamp};
+
+/// Who gets what, and until when.
+#[derive(Debug, Clone, Copy)]
+pub struct AssignmentRequest {
+    /// Where.
+    pub service: ServiceId,
+    /// Who.
+    pub agent: AgentId,
+    /// What.
+    pub role: RoleId,
+    /// Until when; `None` for no end.
+    pub expires_at: Option<Timestamp>,
+}
+
+/// Assigns a role; assigning again replaces its end. Ends fall on whole seconds, since tokens count in
+/// these.
+pub async fn assign_role(context: &Context, request: AssignmentRequest) -> Result<(), Denied> {
+    let AssignmentRequest { service, agent, role, expires_at } = request;
+    let expires_at = expires_at.map(Timestamp::whole_second);
+    let work = async |mut tx: Write| {
+        let now = tx.now();
+        if expires_at.is_some_and(|end| end <= now) {
+            return Err(Denied::Invalid { field: "expiresAt", message: "must lie in the future" });
+        }
+        services::lock(tx.conn(), service).await?;
+        agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
+        let existing = roles::of_service(tx.conn(), service).await?;
+        let held = assignments::held(tx.conn(), service, agent, now).await?;
+        let after = existing
+            .iter()
+            .filter(|other| other.definition.id == role || held.iter().any(|grant| grant.role == other.definition.id));
+        if !existing.iter().any(|other| other.definition.id == role) {
+            return Err(Denied::Missing(Missing::Role));
+        }
+        fits_agent(after.map(|role| &role.definition.name)).map_err(|error| Denied::Conflict(error.to_string()))?;
+        assignments::put(tx.conn(), &Assignment { agent, role, service, assigned_at: now, expires_at }).await?;
+        tx.changed(Change::Roles(agent, service));
+        Ok(tx.commit(()).await?)
+    };
+    context.store.write("assign_role", work).await
+}

@@ -1,0 +1,35 @@
+//! Whether a caller may do what it asks.
+
+use super::{Context, Denied, Missing};
+use crate::{
+    domain::{
+        caller::{Caller, Human},
+        credential::Credential,
+        service::{Service, ServiceKey},
+    },
+    store::services,
+};
+use countersign_identity::{KeyId, Reason, ServiceId};
+
+/// The service API key behind a credential. Unknown, wrong and revoked look the same from outside.
+pub async fn find_service_key(context: &Context, text: &str) -> Result<ServiceKey, Denied> {
+    let credential = Credential::<KeyId>::parse(text).ok_or(Reason::ServiceKeyInvalid)?;
+    let found = services::find_key(context.store.read().await?.conn(), credential.id()).await?;
+    Ok(found.filter(|key| key.secret.is_of(&credential)).ok_or(Reason::ServiceKeyInvalid)?)
+}
+
+/// Whoever manages a service's roles: its key with full scope, its owner, or an administrator.
+pub async fn require_manager(context: &Context, caller: &Caller, service: ServiceId) -> Result<(), Denied> {
+    match caller {
+        Caller::Service(_) => Ok(caller.require_full_key_of(service)?),
+        Caller::Human(human) => require_owner(context, human, service).await.map(drop),
+    }
+}
+
+/// The owner of a service, or an administrator.
+pub async fn require_owner(context: &Context, human: &Human, service: ServiceId) -> Result<Service, Denied> {
+    let found = services::find(context.store.read().await?.conn(), service).await?;
+    let service = found.ok_or(Denied::Missing(Missing::Service))?;
+    human.require_owner_of(&service)?;
+    Ok(service)
+}

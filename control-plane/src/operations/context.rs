@@ -1,0 +1,60 @@
+//! What every operation works with.
+
+use crate::{domain::challenge::ChallengeKeys, domain::credential::SECRET_LEN, keyring::Keyring, store::Store};
+use countersign_identity::Timestamp;
+use countersign_process::{Chance, Clock};
+use std::{sync::Arc, time::Duration};
+use zeroize::Zeroizing;
+
+/// What the operator decided.
+#[derive(Debug, Clone)]
+pub struct Rules {
+    /// The `iss` of every token: the public URL.
+    pub issuer: String,
+    /// Life of an access token.
+    pub access_life: Duration,
+    /// Life of a login.
+    pub refresh_life: Duration,
+    /// Life of a challenge.
+    pub challenge_life: Duration,
+    /// Whether agents may register without a human's token.
+    pub public_registration: bool,
+}
+
+/// What every operation works with.
+pub struct Context {
+    /// The database.
+    pub store: Store,
+    /// The signing keys.
+    pub keyring: Keyring,
+    /// The keys of challenges.
+    pub challenge_keys: ChallengeKeys,
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// The dice.
+    pub chance: Arc<dyn Chance>,
+    /// What the operator decided.
+    pub rules: Rules,
+}
+
+impl Context {
+    /// The time.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// A new identifier: the 128 bits of a `UUIDv7`, so that ids sort by their making.
+    pub fn fresh<Id>(&self, make: fn(u128) -> Id) -> Id {
+        let mut random = [0; 10];
+        self.chance.fill(&mut random);
+        let millis = u64::try_from(self.now().micros() / 1000).unwrap_or(0);
+        make(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid().as_u128())
+    }
+
+    /// 256 fresh secret bits.
+    pub fn fresh_secret(&self) -> Zeroizing<[u8; SECRET_LEN]> {
+        let mut secret = Zeroizing::new([0; SECRET_LEN]);
+        self.chance.fill(secret.as_mut());
+        secret
+    }
+}

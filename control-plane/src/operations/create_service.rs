@@ -1,0 +1,72 @@
+//! Make a service, and API keys for it.
+
+use super::{Context, Denied, Missing};
+use crate::{
+    domain::{
+        agent::Owner,
+        credential::Credential,
+        service::{KeyScope, Service, ServiceKey},
+        text::DisplayName,
+    },
+    store::{Write, services},
+};
+use countersign_identity::{KeyId, ServiceId};
+use secrecy::SecretString;
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct NewService {
+    /// What people call it.
+    pub name: DisplayName,
+    /// Whether tokens that are bound to no service are accepted.
+    pub accepts_unbound: bool,
+}
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct NewKey {
+    /// What people call it.
+    pub name: DisplayName,
+    /// What it may do.
+    pub scope: KeyScope,
+}
+
+/// Makes a service that belongs to `owner`.
+pub async fn create_service(context: &Context, owner: Owner, request: NewService) -> Result<Service, Denied> {
+    let NewService { name, accepts_unbound } = request;
+    let id = context.fresh(ServiceId::from_bits);
+    let service = &Service { id, owner, name, accepts_unbound, created_at: context.now() };
+    let work = async |mut tx: Write| {
+        services::insert(tx.conn(), service).await?;
+        Ok::<_, Denied>(tx.commit(service.clone()).await?)
+    };
+    context.store.write("create_service", work).await
+}
+
+/// Makes an API key; its plain text is returned here and nowhere else.
+pub async fn create_service_key(
+    context: &Context,
+    service: ServiceId,
+    request: NewKey,
+) -> Result<(ServiceKey, SecretString), Denied> {
+    let NewKey { name, scope } = request;
+    let credential = Credential::new(context.fresh(KeyId::from_bits), context.fresh_secret());
+    let key =
+        &ServiceKey { id: credential.id(), service, name, scope, secret: credential.hash(), created_at: context.now() };
+    let work = async |mut tx: Write| {
+        services::find(tx.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
+        services::insert_key(tx.conn(), key).await?;
+        Ok::<_, Denied>(tx.commit(key.clone()).await?)
+    };
+    Ok((context.store.write("create_service_key", work).await?, credential.reveal()))
+}
+
+/// Revokes an API key; false if there was none.
+pub async fn revoke_service_key(context: &Context, key: KeyId) -> Result<bool, Denied> {
+    let work = async |mut tx: Write| {
+        let now = tx.now();
+        let revoked = services::revoke_key(tx.conn(), key, now).await?;
+        Ok::<_, Denied>(tx.commit(revoked).await?)
+    };
+    context.store.write("revoke_service_key", work).await
+}

@@ -1,0 +1,69 @@
+//! Every way in which an operation can end without being done.
+
+use crate::{
+    keyring::KeyringError,
+    store::{StoreError, Transient},
+};
+use countersign_identity::{Reason, Refusal};
+
+/// What an id did not lead to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Missing {
+    /// No such agent.
+    Agent,
+    /// No such service.
+    Service,
+    /// No such role at this service.
+    Role,
+    /// Nothing else of this kind.
+    Other,
+}
+
+/// Why an operation was not done.
+#[derive(Debug, thiserror::Error)]
+pub enum Denied {
+    /// Refused for a reason of the closed list.
+    #[error("refused: {}", .0.reason.as_str())]
+    Refused(Refusal),
+    /// The signature does not fit the challenge, or is none.
+    #[error("invalid signature")]
+    InvalidSignature,
+    /// What the request names does not exist.
+    #[error("missing: {0:?}")]
+    Missing(Missing),
+    /// It contradicts what is there.
+    #[error("conflict: {0}")]
+    Conflict(String),
+    /// A field is well-formed but cannot be accepted now.
+    #[error("invalid field {field}: {message}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// What it must be.
+        message: &'static str,
+    },
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The keyring failed.
+    #[error(transparent)]
+    Keyring(#[from] KeyringError),
+}
+
+impl Transient for Denied {
+    fn is_transient(&self) -> bool {
+        matches!(self, Self::Store(error) if error.is_transient())
+    }
+}
+
+impl From<Reason> for Denied {
+    fn from(reason: Reason) -> Self {
+        Self::Refused(reason.into())
+    }
+}
+
+impl From<Refusal> for Denied {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}

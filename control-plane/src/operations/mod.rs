@@ -1,0 +1,39 @@
+//! What can be asked of the control plane: a file per verb.
+//!
+//! Neighbours: `http` parses requests into these and presents what they return; below lie `store`,
+//! `keyring` and `domain`. The rule of the room: one public function per verb, which takes a
+//! [`Context`] and typed input, decides, and returns what was done or why not ([`Denied`]).
+
+mod assign_role;
+mod authenticate;
+mod authorize;
+mod context;
+mod create_role;
+mod create_service;
+mod denied;
+mod housekeeping;
+mod issue_challenge;
+mod issue_token;
+mod read_agent;
+mod refresh;
+mod register_agent;
+mod revoke_role;
+mod set_agent_status;
+mod verify;
+
+pub use assign_role::{AssignmentRequest, assign_role};
+pub use authenticate::{Login, authenticate};
+pub use authorize::{find_service_key, require_manager, require_owner};
+pub use context::{Context, Rules};
+pub use create_role::{create_role, list_roles};
+pub use create_service::{NewKey, NewService, create_service, create_service_key, revoke_service_key};
+pub use denied::{Denied, Missing};
+pub use housekeeping::{housekeep, probe_database};
+pub use issue_challenge::{IssuedChallenge, issue_challenge};
+pub use issue_token::TokenPair;
+pub use read_agent::read_agent;
+pub use refresh::refresh;
+pub use register_agent::{RegistrationRequest, register_agent};
+pub use revoke_role::revoke_role;
+pub use set_agent_status::set_agent_status;
+pub use verify::verify;

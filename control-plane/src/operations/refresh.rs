@@ -1,0 +1,61 @@
+//! Continue a login: every use of a refresh token replaces it.
+
+use super::{
+    Context, Denied, Missing, TokenPair,
+    issue_token::{Fresh, issue, resolve_service},
+};
+use crate::{
+    domain::{change::Change, credential::Credential, session::RefreshToken},
+    store::{Committed, Write, agents, feed, services, sessions},
+};
+use countersign_identity::{Claims, Reason, RefreshId, ServiceId};
+use sqlx::AnyConnection;
+
+/// Refreshes. A wrong secret changes nothing; a used token presented again ends its login.
+pub async fn refresh(context: &Context, token: &str, service: Option<ServiceId>) -> Result<TokenPair, Denied> {
+    let presented = &Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
+    let mut read = context.store.read().await?;
+    find_presented(read.conn(), presented).await?;
+    if let Some(service) = service {
+        services::find(read.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
+    }
+    drop(read);
+
+    let fresh = Fresh::of(context);
+    let fresh_ref = &fresh;
+    let work = async |mut tx: Write| {
+        let rev = feed::position(tx.conn()).await?.revision;
+        let token = find_presented(tx.conn(), presented).await?;
+        let now = tx.now();
+        let session = sessions::find(tx.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?;
+        let agent = agents::find(tx.conn(), session.agent).await?.ok_or(Reason::RefreshInvalid)?;
+        agent.require_active()?;
+        match session.may_continue(&token, agent.cutoff, now) {
+            Ok(()) if sessions::use_token(tx.conn(), token.id, now).await? => {}
+            Ok(()) | Err(Reason::RefreshReused) => return end_login(tx, &token).await,
+            Err(reason) => return Err(reason.into()),
+        }
+        let service = match service.or(session.service) {
+            Some(service) => Some(service),
+            None => resolve_service(tx.conn(), &agent, now).await?,
+        };
+        let claims = issue(&mut tx, context, fresh_ref, rev, (&agent, &session, service)).await?;
+        Ok(tx.commit(Ok(claims)).await?)
+    };
+    let claims = context.store.write("refresh", work).await??;
+    fresh.sign(context, &claims)
+}
+
+async fn find_presented(conn: &mut AnyConnection, presented: &Credential<RefreshId>) -> Result<RefreshToken, Denied> {
+    let found = sessions::find_token(conn, presented.id()).await?;
+    Ok(found.filter(|token| token.secret.is_of(presented)).ok_or(Reason::RefreshInvalid)?)
+}
+
+/// Two holders of one refresh token: one of them stole it, so neither goes on.
+async fn end_login(mut tx: Write, token: &RefreshToken) -> Result<Committed<Result<Claims, Denied>>, Denied> {
+    let now = tx.now();
+    if sessions::end(tx.conn(), token.session, now).await? {
+        tx.changed(Change::Session(token.session));
+    }
+    Ok(tx.commit(Err(Reason::RefreshReused.into())).await?)
+}

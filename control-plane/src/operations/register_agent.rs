@@ -1,0 +1,63 @@
+//! Register an agent: from here on, whoever holds the private half of the key is that agent.
+
+use super::{Context, Denied};
+use crate::{
+    domain::{
+        agent::{Agent, Registration},
+        caller::Human,
+        text::{DisplayName, EmailAddress, Metadata},
+    },
+    store::agents,
+};
+use countersign_identity::{AgentId, AgentKey, AgentStatus, Reason, Revision, TrustScore};
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct RegistrationRequest {
+    /// Where the registrant can be written to.
+    pub email: EmailAddress,
+    /// What people call the agent.
+    pub name: DisplayName,
+    /// The public half of its key.
+    pub key: AgentKey,
+    /// What its owner attaches.
+    pub metadata: Metadata,
+}
+
+/// Registers the agent. The same key under the same name by the same registrant is the same agent;
+/// anything else is a new one, so that nobody can squat a key.
+pub async fn register_agent(
+    context: &Context,
+    human: Option<Human>,
+    request: RegistrationRequest,
+) -> Result<Agent, Denied> {
+    if human.is_none() && !context.rules.public_registration {
+        return Err(Reason::HumanTokenMissing.into());
+    }
+    let RegistrationRequest { email, name, key, metadata } = request;
+    let key_hash =
+        key.fingerprint().map_err(|_| Denied::Invalid { field: "publicKey", message: "must be a P-256 key" })?;
+    let owner = human.map(|human| human.owner);
+    let registration = &Registration { owner, email, name, key, key_hash, metadata };
+    let id = context.fresh(AgentId::from_bits);
+    let work = async |mut tx: crate::store::Write| {
+        let others = agents::with_key(tx.conn(), &registration.key_hash).await?;
+        if let Some(same) = others.into_iter().find(|agent| agent.is_again(registration)) {
+            return Ok(tx.commit(same).await?);
+        }
+        let now = tx.now();
+        let agent = Agent {
+            id,
+            registration: registration.clone(),
+            status: AgentStatus::Active,
+            cutoff: Revision::default(),
+            trust: TrustScore::INITIAL,
+            created_at: now,
+            updated_at: now,
+            last_seen_at: None,
+        };
+        agents::insert(tx.conn(), &agent).await?;
+        Ok(tx.commit(agent).await?)
+    };
+    context.store.write("register_agent", work).await
+}

@@ -1,0 +1,102 @@
+//! Agents.
+
+use super::{StoreError, row};
+use crate::domain::agent::{Agent, Owner, Registration, parse_status, status_text};
+use countersign_identity::{AgentId, AgentKey, AgentStatus, Revision, Timestamp, TrustScore};
+use sqlx::{AnyConnection, any::AnyRow};
+
+const COLUMNS: &str = "id, owner_issuer, owner_subject, email, name, public_key, public_key_hash, status, cutoff, trust, metadata, created_at, updated_at, last_seen_at";
+
+/// Inserts a new agent.
+pub async fn insert(conn: &mut AnyConnection, agent: &Agent) -> Result<(), StoreError> {
+    let Registration { owner, email, name, key, key_hash, metadata } = &agent.registration;
+    sqlx::query(sqlx::AssertSqlSafe(format!(
+        "INSERT INTO agents ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
+    )))
+    .bind(agent.id.to_string())
+    .bind(owner.as_ref().map(|owner| owner.issuer.clone()))
+    .bind(owner.as_ref().map(|owner| owner.subject.clone()))
+    .bind(email.as_str())
+    .bind(name.as_str())
+    .bind(hex::encode(key.to_sec1()))
+    .bind(key_hash)
+    .bind(status_text(agent.status))
+    .bind(agent.cutoff.number())
+    .bind(agent.trust.hundredths())
+    .bind(serde_json::to_string(metadata.as_map()).map_err(|_| StoreError::Corrupt("metadata"))?)
+    .bind(agent.created_at.micros())
+    .bind(agent.updated_at.micros())
+    .bind(agent.last_seen_at.map(Timestamp::micros))
+    .execute(conn)
+    .await?;
+    Ok(())
+}
+
+/// The agent with this id.
+pub async fn find(conn: &mut AnyConnection, id: AgentId) -> Result<Option<Agent>, StoreError> {
+    let sql = sqlx::AssertSqlSafe(format!("SELECT {COLUMNS} FROM agents WHERE id = $1"));
+    sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read).transpose()
+}
+
+/// All agents registered with the key of this hash.
+pub async fn with_key(conn: &mut AnyConnection, key_hash: &str) -> Result<Vec<Agent>, StoreError> {
+    let sql = sqlx::AssertSqlSafe(format!("SELECT {COLUMNS} FROM agents WHERE public_key_hash = $1 ORDER BY id"));
+    sqlx::query(sql).bind(key_hash).fetch_all(conn).await?.iter().map(read).collect()
+}
+
+/// Notes that the agent was seen.
+pub async fn seen(conn: &mut AnyConnection, id: AgentId, now: Timestamp) -> Result<(), StoreError> {
+    let sql = "UPDATE agents SET last_seen_at = $1 WHERE id = $2";
+    sqlx::query(sql).bind(now.micros()).bind(id.to_string()).execute(conn).await?;
+    Ok(())
+}
+
+/// Sets status and cut-off.
+pub async fn set_status(
+    conn: &mut AnyConnection,
+    id: AgentId,
+    status: AgentStatus,
+    cutoff: Revision,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let sql = "UPDATE agents SET status = $1, cutoff = $2, updated_at = $3 WHERE id = $4";
+    let done = sqlx::query(sql)
+        .bind(status_text(status))
+        .bind(cutoff.number())
+        .bind(now.micros())
+        .bind(id.to_string())
+        .execute(conn)
+        .await?;
+    if done.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("set_status")) }
+}
+
+fn read(found: &AnyRow) -> Result<Agent, StoreError> {
+    let key = hex::decode(row::get::<String>(found, "public_key")?).map_err(|_| StoreError::Corrupt("public_key"))?;
+    let metadata: serde_json::Map<_, _> =
+        serde_json::from_str(&row::get::<String>(found, "metadata")?).map_err(|_| StoreError::Corrupt("metadata"))?;
+    let status: String = row::get(found, "status")?;
+    Ok(Agent {
+        id: row::parse(found, "id")?,
+        registration: Registration {
+            owner: read_owner(found)?,
+            email: row::convert(found, "email")?,
+            name: row::convert(found, "name")?,
+            key: AgentKey::from_sec1(&key).map_err(|_| StoreError::Corrupt("public_key"))?,
+            key_hash: row::get(found, "public_key_hash")?,
+            metadata: metadata.try_into().map_err(|_| StoreError::Corrupt("metadata"))?,
+        },
+        status: parse_status(&status).ok_or(StoreError::Corrupt("status"))?,
+        cutoff: Revision::new(row::get(found, "cutoff")?),
+        trust: TrustScore::from_hundredths(row::get(found, "trust")?).map_err(|_| StoreError::Corrupt("trust"))?,
+        created_at: row::instant(found, "created_at")?,
+        updated_at: row::instant(found, "updated_at")?,
+        last_seen_at: row::optional_instant(found, "last_seen_at")?,
+    })
+}
+
+/// Who owns the row; nobody if it was made in public registration.
+pub(super) fn read_owner(found: &AnyRow) -> Result<Option<Owner>, StoreError> {
+    let issuer: Option<String> = row::get(found, "owner_issuer")?;
+    let subject: Option<String> = row::get(found, "owner_subject")?;
+    Ok(issuer.zip(subject).map(|(issuer, subject)| Owner { issuer, subject }))
+}

@@ -1,0 +1,63 @@
+//! Which agent holds which role, and until when. An expired assignment is absent everywhere.
+
+use super::{StoreError, row};
+use crate::domain::role::Assignment;
+use countersign_identity::{AgentId, Grant, RoleId, ServiceId, Timestamp};
+use sqlx::{AnyConnection, any::AnyRow};
+
+/// Assigns a role, or replaces when an assignment ends. One that had ended begins anew.
+pub async fn put(conn: &mut AnyConnection, assignment: &Assignment) -> Result<(), StoreError> {
+    let sql = "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at) VALUES ($1, $2, $3, $4, $5) \
+               ON CONFLICT (agent_id, role_id) DO UPDATE SET expires_at = excluded.expires_at, assigned_at = \
+               CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.assigned_at ELSE assignments.assigned_at END";
+    sqlx::query(sql)
+        .bind(assignment.agent.to_string())
+        .bind(assignment.role.to_string())
+        .bind(assignment.service.to_string())
+        .bind(assignment.assigned_at.micros())
+        .bind(assignment.expires_at.map(Timestamp::micros))
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Removes an assignment; gives what was removed, expired or not.
+pub async fn remove(
+    conn: &mut AnyConnection,
+    service: ServiceId,
+    agent: AgentId,
+    role: RoleId,
+) -> Result<Option<Grant>, StoreError> {
+    let sql = "DELETE FROM assignments WHERE agent_id = $1 AND role_id = $2 AND service_id = $3 RETURNING role_id, expires_at";
+    let query = sqlx::query(sql).bind(agent.to_string()).bind(role.to_string()).bind(service.to_string());
+    query.fetch_optional(conn).await?.as_ref().map(read_grant).transpose()
+}
+
+/// What an agent holds at a service at `now`.
+pub async fn held(
+    conn: &mut AnyConnection,
+    service: ServiceId,
+    agent: AgentId,
+    now: Timestamp,
+) -> Result<Vec<Grant>, StoreError> {
+    let sql = "SELECT role_id, expires_at FROM assignments WHERE agent_id = $1 AND service_id = $2 \
+               AND (expires_at IS NULL OR expires_at > $3) ORDER BY role_id";
+    let query = sqlx::query(sql).bind(agent.to_string()).bind(service.to_string()).bind(now.micros());
+    query.fetch_all(conn).await?.iter().map(read_grant).collect()
+}
+
+/// The service of the agent's oldest live role: whom its tokens are for, if it does not say.
+pub async fn oldest_service(
+    conn: &mut AnyConnection,
+    agent: AgentId,
+    now: Timestamp,
+) -> Result<Option<ServiceId>, StoreError> {
+    let sql = "SELECT service_id FROM assignments WHERE agent_id = $1 AND (expires_at IS NULL OR expires_at > $2) \
+               ORDER BY assigned_at, role_id LIMIT 1";
+    let found = sqlx::query(sql).bind(agent.to_string()).bind(now.micros()).fetch_optional(conn).await?;
+    found.map(|found| row::parse(&found, "service_id")).transpose()
+}
+
+fn read_grant(found: &AnyRow) -> Result<Grant, StoreError> {
+    Ok(Grant { role: row::parse(found, "role_id")?, until: row::optional_instant(found, "expires_at")? })
+}

@@ -1,0 +1,39 @@
+//! The one row that says what this database belongs to.
+
+use super::{StoreError, row};
+use countersign_identity::Timestamp;
+use sqlx::AnyConnection;
+
+/// What a database remembers of its deployment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deployment {
+    /// Of the master key that seals private keys.
+    pub master_key_fingerprint: String,
+    /// Since when it is a development database; `None` for a real one.
+    pub dev_since: Option<Timestamp>,
+}
+
+/// The deployment, if the database has one.
+pub async fn find(conn: &mut AnyConnection) -> Result<Option<Deployment>, StoreError> {
+    let sql = "SELECT master_key_fingerprint, dev_since FROM deployment WHERE id = 1";
+    let found = sqlx::query(sql).fetch_optional(conn).await?;
+    found
+        .map(|found| {
+            Ok(Deployment {
+                master_key_fingerprint: row::get(&found, "master_key_fingerprint")?,
+                dev_since: row::optional_instant(&found, "dev_since")?,
+            })
+        })
+        .transpose()
+}
+
+/// Makes the row at the birth of the deployment.
+pub async fn create(conn: &mut AnyConnection, deployment: &Deployment, now: Timestamp) -> Result<(), StoreError> {
+    sqlx::query("INSERT INTO deployment (id, made_at, master_key_fingerprint, dev_since) VALUES (1, $1, $2, $3)")
+        .bind(now.micros())
+        .bind(&deployment.master_key_fingerprint)
+        .bind(deployment.dev_since.map(Timestamp::micros))
+        .execute(conn)
+        .await?;
+    Ok(())
+}

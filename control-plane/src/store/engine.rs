@@ -1,0 +1,199 @@
+//! All that differs between SQLite and PostgreSQL, and the two kinds of transaction.
+
+use super::feed;
+use crate::domain::change::Change;
+use countersign_identity::{Revision, Timestamp};
+use countersign_process::Clock;
+use sqlx::{Any, AnyConnection, AnyPool, Executor, Transaction, any::AnyPoolOptions};
+use std::{path::Path, sync::Arc, time::Duration};
+use tokio::sync::watch;
+
+/// How long a request may wait for a connection.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a transaction that lost a race is tried again.
+const RERUNS: u32 = 5;
+
+/// Readers beside the one writer.
+const READERS: u32 = 8;
+
+/// What went wrong with the database. Its text stays inside the process.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The driver or the engine says no.
+    #[error("database: {0}")]
+    Engine(#[from] sqlx::Error),
+    /// A schema that cannot be brought up to date.
+    #[error("migration: {0}")]
+    Migration(#[from] sqlx::migrate::MigrateError),
+    /// A column holds what we never write.
+    #[error("column `{0}` holds an unreadable value")]
+    Corrupt(&'static str),
+    /// A statement touched another number of rows than it must.
+    #[error("statement `{0}` touched an unexpected number of rows")]
+    Rows(&'static str),
+}
+
+/// Errors after which the same transaction may be run again.
+pub trait Transient {
+    /// True if another transaction was in the way.
+    fn is_transient(&self) -> bool;
+}
+
+impl Transient for StoreError {
+    fn is_transient(&self) -> bool {
+        let Self::Engine(sqlx::Error::Database(error)) = self else { return false };
+        // PostgreSQL: serialization failure, deadlock. SQLite: busy.
+        matches!(error.code().as_deref(), Some("40001" | "40P01" | "5" | "517"))
+    }
+}
+
+/// The database.
+#[derive(Clone)]
+pub struct Store {
+    writer: AnyPool,
+    reader: AnyPool,
+    clock: Arc<dyn Clock>,
+    committed: watch::Sender<Revision>,
+}
+
+/// A read transaction.
+pub struct Read(Transaction<'static, Any>);
+
+/// A write transaction. Dropped without [`Write::commit`], it leaves no trace.
+pub struct Write {
+    transaction: Transaction<'static, Any>,
+    now: Timestamp,
+    changes: Vec<Change>,
+    revision: Option<Revision>,
+}
+
+/// Proof that a transaction was committed, with what came of it.
+pub struct Committed<T> {
+    value: T,
+    revision: Option<Revision>,
+}
+
+impl Store {
+    /// Opens or creates the SQLite database in the file, and brings its schema up to date.
+    pub async fn open_sqlite(file: &Path, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
+        sqlx::any::install_default_drivers();
+        let url = format!("sqlite://{}?mode=rwc", file.display());
+        // One writing connection: SQLite has one writer at a time, and waiting in our queue is fairer
+        // and cheaper than polling its lock.
+        let writer = sqlite_pool(1, "PRAGMA foreign_keys = ON").connect(&url).await?;
+        sqlx::migrate!("./migrations").run(&writer).await?;
+        let reader = sqlite_pool(READERS, "PRAGMA query_only = ON").connect(&url).await?;
+        let store = Self { writer, reader, clock, committed: watch::Sender::new(Revision::default()) };
+        let mut read = store.read().await?;
+        if let Some(position) = feed::position_if_any(read.conn()).await? {
+            store.committed.send_replace(position.revision);
+        }
+        Ok(store)
+    }
+
+    /// Begins a read transaction: everything read in it belongs together.
+    pub async fn read(&self) -> Result<Read, StoreError> {
+        Ok(Read(self.reader.begin().await?))
+    }
+
+    /// Runs a write transaction, again if another one was in the way. So `work` must make its ids and
+    /// secrets before.
+    pub async fn write<T, E, W, F>(&self, name: &'static str, work: W) -> Result<T, E>
+    where
+        W: Fn(Write) -> F,
+        F: Future<Output = Result<Committed<T>, E>>,
+        E: From<StoreError> + Transient,
+    {
+        for _ in 0..RERUNS {
+            match work(self.begin().await?).await {
+                Ok(committed) => return Ok(self.announce(committed)),
+                Err(error) if error.is_transient() => tracing::debug!(transaction = name, "run again"),
+                Err(error) => return Err(error),
+            }
+        }
+        work(self.begin().await?).await.map(|committed| self.announce(committed))
+    }
+
+    /// The revision of the newest change committed by this process.
+    pub fn committed(&self) -> watch::Receiver<Revision> {
+        self.committed.subscribe()
+    }
+
+    /// Waits for what is under way and closes all connections.
+    pub async fn close(&self) {
+        self.reader.close().await;
+        self.writer.close().await;
+    }
+
+    async fn begin(&self) -> Result<Write, StoreError> {
+        // IMMEDIATE takes the write lock at once, so that no later statement can lose a race.
+        let transaction = self.writer.begin_with("BEGIN IMMEDIATE").await?;
+        Ok(Write { transaction, now: self.clock.now(), changes: Vec::new(), revision: None })
+    }
+
+    fn announce<T>(&self, committed: Committed<T>) -> T {
+        if let Some(revision) = committed.revision {
+            self.committed.send_if_modified(|newest| revision > std::mem::replace(newest, revision.max(*newest)));
+        }
+        committed.value
+    }
+}
+
+fn sqlite_pool(connections: u32, pragma: &'static str) -> AnyPoolOptions {
+    AnyPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).after_connect(
+        move |connection, _| {
+            Box::pin(async move {
+                connection.execute("PRAGMA busy_timeout = 5000").await?;
+                connection.execute("PRAGMA journal_mode = WAL").await?;
+                connection.execute("PRAGMA synchronous = FULL").await?;
+                connection.execute(pragma).await.map(drop)
+            })
+        },
+    )
+}
+
+impl Read {
+    /// Where queries run.
+    pub fn conn(&mut self) -> &mut AnyConnection {
+        &mut self.0
+    }
+}
+
+impl Write {
+    /// Where queries run.
+    pub fn conn(&mut self) -> &mut AnyConnection {
+        &mut self.transaction
+    }
+
+    /// The instant at which the transaction began.
+    pub const fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// Notes what sidecars must learn.
+    pub fn changed(&mut self, change: Change) {
+        self.changes.push(change);
+    }
+
+    /// Takes the revision of this transaction, which locks the feed until the end: call it late.
+    pub async fn revision(&mut self) -> Result<Revision, StoreError> {
+        match self.revision {
+            Some(revision) => Ok(revision),
+            None => {
+                let revision = feed::next_revision(&mut self.transaction, self.now).await?;
+                Ok(*self.revision.insert(revision))
+            }
+        }
+    }
+
+    /// Appends the changes and commits.
+    pub async fn commit<T>(mut self, value: T) -> Result<Committed<T>, StoreError> {
+        if !self.changes.is_empty() {
+            let revision = self.revision().await?;
+            feed::append(&mut self.transaction, revision, &self.changes).await?;
+        }
+        self.transaction.commit().await?;
+        Ok(Committed { value, revision: self.revision })
+    }
+}

@@ -1,0 +1,104 @@
+//! The feed: one row that says where we are, and the changes that led here.
+
+use super::{StoreError, row};
+use crate::domain::change::{Change, FeedPosition, Stamped};
+use countersign_identity::{Revision, ServiceId, Timestamp};
+use sqlx::{AnyConnection, any::AnyRow};
+
+/// Makes the row at the birth of the deployment.
+pub async fn create(conn: &mut AnyConnection, now: Timestamp) -> Result<(), StoreError> {
+    sqlx::query("INSERT INTO feed (id, revision, floor) VALUES (1, $1, $1)").bind(now.micros()).execute(conn).await?;
+    Ok(())
+}
+
+/// Where the feed stands. Before issuing a token this is read first.
+pub async fn position(conn: &mut AnyConnection) -> Result<FeedPosition, StoreError> {
+    position_if_any(conn).await?.ok_or(StoreError::Rows("feed"))
+}
+
+/// The same, before the deployment is made.
+pub async fn position_if_any(conn: &mut AnyConnection) -> Result<Option<FeedPosition>, StoreError> {
+    let found = sqlx::query("SELECT revision, floor FROM feed WHERE id = 1").fetch_optional(conn).await?;
+    found
+        .map(|found| Ok(FeedPosition { revision: revision(&found, "revision")?, floor: revision(&found, "floor")? }))
+        .transpose()
+}
+
+/// Takes the next revision: larger than the last, and not behind the clock, so that a restored
+/// database does not use a number again.
+pub async fn next_revision(conn: &mut AnyConnection, now: Timestamp) -> Result<Revision, StoreError> {
+    let sql = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + 1 ELSE $1 END WHERE id = 1 RETURNING revision";
+    revision(&sqlx::query(sql).bind(now.micros()).fetch_one(conn).await?, "revision")
+}
+
+/// Appends what changed.
+pub async fn append(conn: &mut AnyConnection, revision: Revision, changes: &[Change]) -> Result<(), StoreError> {
+    for (position, change) in (0_i64..).zip(changes) {
+        let (facet, subject, service) = encode(change);
+        sqlx::query("INSERT INTO changes (revision, position, facet, subject, service_id) VALUES ($1, $2, $3, $4, $5)")
+            .bind(revision.number())
+            .bind(position)
+            .bind(facet)
+            .bind(subject)
+            .bind(service)
+            .execute(&mut *conn)
+            .await?;
+    }
+    Ok(())
+}
+
+/// All changes above `since` up to and including `until`, in commit order.
+pub async fn changes(conn: &mut AnyConnection, since: Revision, until: Revision) -> Result<Vec<Stamped>, StoreError> {
+    let sql = "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 AND revision <= $2 ORDER BY revision, position";
+    let rows = sqlx::query(sql).bind(since.number()).bind(until.number()).fetch_all(conn).await?;
+    rows.iter().map(decode).collect()
+}
+
+/// True if `revision` is one at which this feed stood, and nothing since was forgotten.
+pub async fn knows(conn: &mut AnyConnection, position: FeedPosition, wanted: Revision) -> Result<bool, StoreError> {
+    if wanted == position.revision || wanted == position.floor {
+        return Ok(true);
+    }
+    let sql = "SELECT 1 AS known FROM changes WHERE revision = $1 AND revision > $2 LIMIT 1";
+    let found = sqlx::query(sql).bind(wanted.number()).bind(position.floor.number()).fetch_optional(conn).await?;
+    Ok(found.is_some())
+}
+
+/// Raises the floor past all changes at or below `horizon` and forgets them; says where it is now.
+pub async fn raise_floor(conn: &mut AnyConnection, horizon: Timestamp) -> Result<(), StoreError> {
+    let sql = "UPDATE feed SET floor = COALESCE((SELECT MAX(revision) FROM changes WHERE revision <= $1), floor) WHERE id = 1";
+    sqlx::query(sql).bind(horizon.micros()).execute(&mut *conn).await?;
+    sqlx::query("DELETE FROM changes WHERE revision <= $1").bind(horizon.micros()).execute(conn).await?;
+    Ok(())
+}
+
+fn revision(found: &AnyRow, column: &'static str) -> Result<Revision, StoreError> {
+    row::get(found, column).map(Revision::new)
+}
+
+fn encode(change: &Change) -> (&'static str, String, Option<String>) {
+    match change {
+        Change::Roles(agent, service) => ("roles", agent.to_string(), Some(service.to_string())),
+        Change::Trust(agent) => ("trust", agent.to_string(), None),
+        Change::Status(agent) => ("status", agent.to_string(), None),
+        Change::Definitions(service) => ("definitions", service.to_string(), Some(service.to_string())),
+        Change::Token(token) => ("token", token.to_string(), None),
+        Change::Session(session) => ("session", session.to_string(), None),
+        Change::Keys => ("keys", String::new(), None),
+    }
+}
+
+fn decode(found: &AnyRow) -> Result<Stamped, StoreError> {
+    let service = || row::parse_optional::<ServiceId>(found, "service_id")?.ok_or(StoreError::Corrupt("service_id"));
+    let change = match row::get::<String>(found, "facet")?.as_str() {
+        "roles" => Change::Roles(row::parse(found, "subject")?, service()?),
+        "trust" => Change::Trust(row::parse(found, "subject")?),
+        "status" => Change::Status(row::parse(found, "subject")?),
+        "definitions" => Change::Definitions(service()?),
+        "token" => Change::Token(row::parse(found, "subject")?),
+        "session" => Change::Session(row::parse(found, "subject")?),
+        "keys" => Change::Keys,
+        _ => return Err(StoreError::Corrupt("facet")),
+    };
+    Ok(Stamped { revision: revision(found, "revision")?, change })
+}

@@ -1,0 +1,55 @@
+//! The roles that services define.
+
+use super::{StoreError, row};
+use crate::domain::role::Role;
+use countersign_identity::{Revision, RoleDefinition, RoleId, ServiceId};
+use sqlx::{AnyConnection, any::AnyRow};
+
+const COLUMNS: &str = "id, service_id, name, description, permissions, made_at_revision, created_at";
+
+/// Inserts a new role; false if the service has one of that name.
+pub async fn insert(conn: &mut AnyConnection, role: &Role) -> Result<bool, StoreError> {
+    let permissions =
+        serde_json::to_string(&role.definition.permissions).map_err(|_| StoreError::Corrupt("permissions"))?;
+    let done = sqlx::query(sqlx::AssertSqlSafe(format!(
+        "INSERT INTO roles ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (service_id, name) DO NOTHING"
+    )))
+    .bind(role.definition.id.to_string())
+    .bind(role.service.to_string())
+    .bind(role.definition.name.as_str())
+    .bind(role.description.as_str())
+    .bind(permissions)
+    .bind(role.definition.made_at.number())
+    .bind(role.created_at.micros())
+    .execute(conn)
+    .await?;
+    Ok(done.rows_affected() == 1)
+}
+
+/// All roles of a service, oldest first.
+pub async fn of_service(conn: &mut AnyConnection, service: ServiceId) -> Result<Vec<Role>, StoreError> {
+    let sql = sqlx::AssertSqlSafe(format!("SELECT {COLUMNS} FROM roles WHERE service_id = $1 ORDER BY created_at, id"));
+    sqlx::query(sql).bind(service.to_string()).fetch_all(conn).await?.iter().map(read).collect()
+}
+
+/// A role, if it is one of this service.
+pub async fn find(conn: &mut AnyConnection, service: ServiceId, id: RoleId) -> Result<Option<Role>, StoreError> {
+    let sql = sqlx::AssertSqlSafe(format!("SELECT {COLUMNS} FROM roles WHERE id = $1 AND service_id = $2"));
+    let found = sqlx::query(sql).bind(id.to_string()).bind(service.to_string()).fetch_optional(conn).await?;
+    found.as_ref().map(read).transpose()
+}
+
+fn read(found: &AnyRow) -> Result<Role, StoreError> {
+    let permissions: String = row::get(found, "permissions")?;
+    Ok(Role {
+        definition: RoleDefinition {
+            id: row::parse(found, "id")?,
+            name: row::convert(found, "name")?,
+            permissions: serde_json::from_str(&permissions).map_err(|_| StoreError::Corrupt("permissions"))?,
+            made_at: Revision::new(row::get(found, "made_at_revision")?),
+        },
+        service: row::parse(found, "service_id")?,
+        description: row::convert(found, "description")?,
+        created_at: row::instant(found, "created_at")?,
+    })
+}

@@ -1,0 +1,37 @@
+//! From columns to types. What does not parse was not written by us: the row is reported, not used.
+
+use super::StoreError;
+use countersign_identity::Timestamp;
+use sqlx::{Any, Decode, Row, Type, any::AnyRow};
+use std::str::FromStr;
+
+/// Reads a column.
+pub fn get<'r, T: Decode<'r, Any> + Type<Any>>(row: &'r AnyRow, column: &'static str) -> Result<T, StoreError> {
+    row.try_get(column).map_err(StoreError::from)
+}
+
+/// Reads a column of text and parses it.
+pub fn parse<T: FromStr>(row: &AnyRow, column: &'static str) -> Result<T, StoreError> {
+    get::<String>(row, column)?.parse().map_err(|_| StoreError::Corrupt(column))
+}
+
+/// Reads a column of text that may be absent and parses it.
+pub fn parse_optional<T: FromStr>(row: &AnyRow, column: &'static str) -> Result<Option<T>, StoreError> {
+    let text: Option<String> = get(row, column)?;
+    text.map(|text| text.parse().map_err(|_| StoreError::Corrupt(column))).transpose()
+}
+
+/// Reads a column of text and converts it.
+pub fn convert<T: TryFrom<String>>(row: &AnyRow, column: &'static str) -> Result<T, StoreError> {
+    T::try_from(get::<String>(row, column)?).map_err(|_| StoreError::Corrupt(column))
+}
+
+/// Reads an instant.
+pub fn instant(row: &AnyRow, column: &'static str) -> Result<Timestamp, StoreError> {
+    get(row, column).map(Timestamp::from_micros)
+}
+
+/// Reads an instant that may be absent.
+pub fn optional_instant(row: &AnyRow, column: &'static str) -> Result<Option<Timestamp>, StoreError> {
+    Ok(get::<Option<i64>>(row, column)?.map(Timestamp::from_micros))
+}

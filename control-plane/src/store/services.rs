@@ -1,0 +1,84 @@
+//! Services and their API keys.
+
+use super::{StoreError, agents::read_owner, row};
+use crate::domain::{
+    credential::SecretHash,
+    service::{KeyScope, Service, ServiceKey},
+};
+use countersign_identity::{KeyId, ServiceId, Timestamp};
+use sqlx::{AnyConnection, any::AnyRow};
+
+/// Inserts a new service.
+pub async fn insert(conn: &mut AnyConnection, service: &Service) -> Result<(), StoreError> {
+    sqlx::query("INSERT INTO services (id, owner_issuer, owner_subject, name, refuses_unbound_since, created_at) VALUES ($1, $2, $3, $4, $5, $6)")
+        .bind(service.id.to_string())
+        .bind(&service.owner.issuer)
+        .bind(&service.owner.subject)
+        .bind(service.name.as_str())
+        .bind((!service.accepts_unbound).then_some(service.created_at.micros()))
+        .bind(service.created_at.micros())
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// The service with this id.
+pub async fn find(conn: &mut AnyConnection, id: ServiceId) -> Result<Option<Service>, StoreError> {
+    let sql =
+        "SELECT id, owner_issuer, owner_subject, name, refuses_unbound_since, created_at FROM services WHERE id = $1";
+    sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read_service).transpose()
+}
+
+/// Locks a service's row until the transaction ends; false if there is no such service.
+pub async fn lock(conn: &mut AnyConnection, id: ServiceId) -> Result<bool, StoreError> {
+    let sql = "UPDATE services SET name = name WHERE id = $1";
+    Ok(sqlx::query(sql).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
+}
+
+/// Inserts a new API key.
+pub async fn insert_key(conn: &mut AnyConnection, key: &ServiceKey) -> Result<(), StoreError> {
+    sqlx::query("INSERT INTO service_keys (id, service_id, name, scope, secret_hash, created_at) VALUES ($1, $2, $3, $4, $5, $6)")
+        .bind(key.id.to_string())
+        .bind(key.service.to_string())
+        .bind(key.name.as_str())
+        .bind(key.scope.as_str())
+        .bind(key.secret.to_store())
+        .bind(key.created_at.micros())
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// The API key with this id, unless it was revoked.
+pub async fn find_key(conn: &mut AnyConnection, id: KeyId) -> Result<Option<ServiceKey>, StoreError> {
+    let sql = "SELECT id, service_id, name, scope, secret_hash, created_at FROM service_keys WHERE id = $1 AND revoked_at IS NULL";
+    sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read_key).transpose()
+}
+
+/// Revokes an API key; false if it was not there.
+pub async fn revoke_key(conn: &mut AnyConnection, id: KeyId, now: Timestamp) -> Result<bool, StoreError> {
+    let sql = "UPDATE service_keys SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL";
+    Ok(sqlx::query(sql).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
+}
+
+fn read_service(found: &AnyRow) -> Result<Service, StoreError> {
+    Ok(Service {
+        id: row::parse(found, "id")?,
+        owner: read_owner(found)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
+        name: row::convert(found, "name")?,
+        accepts_unbound: row::optional_instant(found, "refuses_unbound_since")?.is_none(),
+        created_at: row::instant(found, "created_at")?,
+    })
+}
+
+fn read_key(found: &AnyRow) -> Result<ServiceKey, StoreError> {
+    let scope: String = row::get(found, "scope")?;
+    Ok(ServiceKey {
+        id: row::parse(found, "id")?,
+        service: row::parse(found, "service_id")?,
+        name: row::convert(found, "name")?,
+        scope: KeyScope::parse(&scope).ok_or(StoreError::Corrupt("scope"))?,
+        secret: SecretHash::from_store(row::get(found, "secret_hash")?),
+        created_at: row::instant(found, "created_at")?,
+    })
+}
