@@ -1,6 +1,23 @@
-//! x
-pub mod domain;
-pub mod humans;
-pub mod keyring;
-pub mod operations;
-pub mod store;
+//! The server that registers agents, challenges them and issues their tokens.
+//!
+//! The way of a request: `http` parses it, `operations` do one thing, `domain` holds the rules, `store`
+//! keeps the outcome in one transaction with the change that sidecars must learn; `sync` tells them.
+//! Neighbours: agents and services over HTTPS, `ext-authz` over the sync stream. The rule of the room:
+//! parts meet in `app` and nowhere else.
+
+mod app;
+mod certificates;
+mod config;
+mod development;
+mod domain;
+mod files;
+mod http;
+mod humans;
+mod keyring;
+mod metrics;
+mod operations;
+mod store;
+mod sync;
+
+pub use app::{AppError, mint_human_token, run};
+pub use config::{Config, ConfigError};

@@ -1,1 +1,93 @@
-fn main() {}
+//! The command line of the control plane.
+
+use clap::{Parser, Subcommand};
+use countersign_control_plane::{Config, mint_human_token, run};
+use countersign_process::{Shutdown, telemetry};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// Registers software agents by their public keys and issues their access tokens.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// For trying things out: loopback only, a development authority, public registration, a first service
+    #[arg(long, global = true)]
+    dev: bool,
+    /// A TOML file with settings
+    #[arg(long, value_name = "FILE", global = true)]
+    config: Option<PathBuf>,
+    /// A single setting, such as listen.api=127.0.0.1:9443; may be given several times
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value, global = true)]
+    set: Vec<(String, String)>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Serve the API (the default)
+    Serve,
+    /// Tokens for people, signed with the operator key beside the embedded database
+    #[command(subcommand)]
+    HumanToken(HumanToken),
+}
+
+#[derive(Subcommand)]
+enum HumanToken {
+    /// Mint a token and print it
+    Mint {
+        /// Whom the token speaks of: becomes the owner of what is created with it
+        #[arg(long)]
+        subject: String,
+        /// Whether the person manages everything
+        #[arg(long)]
+        admin: bool,
+        /// Life of the token, in hours
+        #[arg(long, default_value_t = 8)]
+        hours: u32,
+    },
+}
+
+/// Wrong settings or arguments.
+const USAGE: u8 = 2;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let Arguments { dev, config, set, command } = Arguments::parse();
+    let config = match Config::read(config, std::env::vars().collect(), set, dev) {
+        Ok(config) => config,
+        Err(error) => return fail(USAGE, &error),
+    };
+    if let Err(error) = telemetry::init(&config.log) {
+        return fail(USAGE, &error);
+    }
+    let done = match command.unwrap_or(Command::Serve) {
+        Command::Serve => serve(config).await,
+        Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours).await,
+    };
+    done.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
+}
+
+async fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+    Ok(run(config, Shutdown::on_signals()?).await?)
+}
+
+#[expect(clippy::print_stdout, reason = "the token is what the command is for")]
+async fn mint(config: &Config, subject: &str, admin: bool, hours: u32) -> Result<(), Box<dyn std::error::Error>> {
+    let life = Duration::from_secs(u64::from(hours) * 3600);
+    println!("{}", mint_human_token(config, subject, admin, life).await?);
+    Ok(())
+}
+
+#[expect(clippy::print_stderr, reason = "an error of the command line belongs on standard error")]
+fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {
+    eprintln!("countersign-control-plane: {error}");
+    code.into()
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}

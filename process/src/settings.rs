@@ -43,7 +43,7 @@ pub enum SettingsError {
 }
 
 /// Everything settings are read from, the strongest last.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Layers {
     /// The commented default file.
     pub defaults: &'static str,
@@ -52,7 +52,9 @@ pub struct Layers {
     /// The environment; only names with our prefix are looked at.
     pub environment: Vec<(String, String)>,
     /// Flags given, as dotted key and value.
-    pub flags: Vec<(&'static str, String)>,
+    pub flags: Vec<(String, String)>,
+    /// What a mode such as `--dev` puts over the defaults; everything else wins over it.
+    pub presets: Vec<(String, String)>,
 }
 
 impl Layers {
@@ -61,6 +63,12 @@ impl Layers {
         let defaults = Config::builder().add_source(File::from_str(self.defaults, FileFormat::Toml)).build()?;
         let known = Known(leaves(&defaults));
         let mut builder = Config::builder().add_source(File::from_str(self.defaults, FileFormat::Toml));
+        let mut presets = Config::builder();
+        for (key, value) in self.presets {
+            let typed = known.typed(&key, value);
+            presets = presets.set_override(key, typed)?;
+        }
+        builder = builder.add_source(presets.build()?);
         if let Some(path) = &self.file {
             let text = read_file(path)?;
             let file = Config::builder().add_source(File::from_str(&text, FileFormat::Toml)).build()?;
@@ -74,7 +82,9 @@ impl Layers {
             builder = builder.set_override(key, typed)?;
         }
         for (key, value) in self.flags {
-            builder = builder.set_override(key, known.typed(key, value))?;
+            known.get(&key, "a flag")?;
+            let typed = known.typed(&key, value);
+            builder = builder.set_override(key, typed)?;
         }
         Ok(builder.build()?.try_deserialize()?)
     }
@@ -167,10 +177,10 @@ mod tests {
         keys: Vec<String>,
     }
 
-    fn read(environment: &[(&str, &str)], flags: &[(&'static str, &str)]) -> Result<Settings, SettingsError> {
+    fn read(environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Settings, SettingsError> {
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        let flags = flags.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
-        Layers { defaults: DEFAULTS, file: None, environment, flags }.read()
+        let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        Layers { defaults: DEFAULTS, file: None, environment, flags, presets: Vec::new() }.read()
     }
 
     #[test]

@@ -42,14 +42,6 @@ impl Caller {
             KeyScope::Sync => Err(Reason::ScopeInsufficient),
         }
     }
-
-    /// A person.
-    pub const fn require_human(&self) -> Result<&Human, Reason> {
-        match self {
-            Self::Human(human) => Ok(human),
-            Self::Service(_) => Err(Reason::HumanTokenMissing),
-        }
-    }
 }
 
 impl Human {

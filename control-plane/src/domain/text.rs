@@ -50,6 +50,12 @@ texts! {
         "must be at most 1024 characters without control characters";
 }
 
+impl Default for Description {
+    fn default() -> Self {
+        Self(String::new())
+    }
+}
+
 /// The form of RFC 5321 that people use: a dot-atom, an `@`, a host name with letters and digits.
 fn is_email(text: &str) -> bool {
     let Some((local, host)) = text.rsplit_once('@') else { return false };

@@ -5,4 +5,4 @@
 
 mod operator;
 
-pub use operator::{ISSUER as OPERATOR_ISSUER, OperatorError, OperatorKey};
+pub use operator::{OperatorError, OperatorKey};

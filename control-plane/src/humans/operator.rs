@@ -10,7 +10,7 @@ use p256::{
 };
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
-use std::{io::Write, os::unix::fs::OpenOptionsExt, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 use zeroize::Zeroizing;
 
 /// The `iss` of tokens minted with the operator key.
@@ -59,9 +59,7 @@ impl OperatorKey {
         let failed = |error| OperatorError::File { path: named(), error };
         if !path.exists() {
             let pem = generate(chance).ok_or(OperatorError::Crypto)?;
-            let mut file =
-                std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-            file.write_all(pem.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+            crate::files::write_secret(path, pem.as_bytes()).map_err(failed)?;
         }
         let pem = Zeroizing::new(std::fs::read_to_string(path).map_err(failed)?);
         let secret = SecretKey::from_pkcs8_pem(&pem).map_err(|_| OperatorError::Malformed(named()))?;

@@ -4,7 +4,7 @@ use crate::domain::challenge::ChallengeKeys;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use countersign_process::Chance;
 use sha2::{Digest, Sha256};
-use std::{fmt, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
+use std::{fmt, path::Path};
 use zeroize::Zeroizing;
 
 const LEN: usize = 32;
@@ -44,10 +44,8 @@ impl MasterKey {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let mut bytes = Zeroizing::new([0; LEN]);
                 chance.fill(bytes.as_mut());
-                let mut file =
-                    std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
                 let text = Zeroizing::new(hex::encode(bytes.as_ref()));
-                file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+                crate::files::write_secret(path, text.as_bytes()).map_err(failed)?;
                 Ok(Self(bytes))
             }
             Err(error) => Err(failed(error)),

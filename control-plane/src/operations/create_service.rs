@@ -61,11 +61,11 @@ pub async fn create_service_key(
     Ok((context.store.write("create_service_key", work).await?, credential.reveal()))
 }
 
-/// Revokes an API key; false if there was none.
-pub async fn revoke_service_key(context: &Context, key: KeyId) -> Result<bool, Denied> {
+/// Revokes an API key of a service; false if it was revoked before.
+pub async fn revoke_service_key(context: &Context, service: ServiceId, key: KeyId) -> Result<bool, Denied> {
     let work = async |mut tx: Write| {
         let now = tx.now();
-        let revoked = services::revoke_key(tx.conn(), key, now).await?;
+        let revoked = services::revoke_key(tx.conn(), service, key, now).await?;
         Ok::<_, Denied>(tx.commit(revoked).await?)
     };
     context.store.write("revoke_service_key", work).await

@@ -15,8 +15,8 @@ pub enum Missing {
     Service,
     /// No such role at this service.
     Role,
-    /// Nothing else of this kind.
-    Other,
+    /// No such API key at this service.
+    Key,
 }
 
 /// Why an operation was not done.

@@ -46,6 +46,11 @@ pub async fn held(
     query.fetch_all(conn).await?.iter().map(read_grant).collect()
 }
 
+/// What an agent was given at a service, with the ends: whoever reads this applies them at its own time.
+pub async fn all(conn: &mut AnyConnection, service: ServiceId, agent: AgentId) -> Result<Vec<Grant>, StoreError> {
+    held(conn, service, agent, Timestamp::from_micros(i64::MIN)).await
+}
+
 /// The service of the agent's oldest live role: whom its tokens are for, if it does not say.
 pub async fn oldest_service(
     conn: &mut AnyConnection,

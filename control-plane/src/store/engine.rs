@@ -1,6 +1,9 @@
 //! All that differs between SQLite and PostgreSQL, and the two kinds of transaction.
 
-use super::feed;
+use super::{
+    deployment::{self, Deployment},
+    feed,
+};
 use crate::domain::change::Change;
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Clock;
@@ -90,6 +93,20 @@ impl Store {
             store.committed.send_replace(position.revision);
         }
         Ok(store)
+    }
+
+    /// The deployment that the database belongs to: `wanted`, if it belongs to none yet.
+    pub async fn settle_deployment(&self, wanted: &Deployment) -> Result<Deployment, StoreError> {
+        let work = async |mut tx: Write| {
+            if let Some(kept) = deployment::find(tx.conn()).await? {
+                return tx.commit(kept).await;
+            }
+            let now = tx.now();
+            deployment::create(tx.conn(), wanted, now).await?;
+            feed::create(tx.conn(), now).await?;
+            tx.commit(wanted.clone()).await
+        };
+        self.write("settle_deployment", work).await
     }
 
     /// Begins a read transaction: everything read in it belongs together.

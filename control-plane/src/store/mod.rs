@@ -15,4 +15,4 @@ pub mod services;
 pub mod sessions;
 pub mod signing_keys;
 
-pub use engine::{Committed, Read, Store, StoreError, Transient, Write};
+pub use engine::{Committed, Store, StoreError, Transient, Write};

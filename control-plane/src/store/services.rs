@@ -55,10 +55,16 @@ pub async fn find_key(conn: &mut AnyConnection, id: KeyId) -> Result<Option<Serv
     sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read_key).transpose()
 }
 
-/// Revokes an API key; false if it was not there.
-pub async fn revoke_key(conn: &mut AnyConnection, id: KeyId, now: Timestamp) -> Result<bool, StoreError> {
-    let sql = "UPDATE service_keys SET revoked_at = $1 WHERE id = $2 AND revoked_at IS NULL";
-    Ok(sqlx::query(sql).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
+/// Revokes an API key of a service; false if there is none, or it was revoked before.
+pub async fn revoke_key(
+    conn: &mut AnyConnection,
+    service: ServiceId,
+    id: KeyId,
+    now: Timestamp,
+) -> Result<bool, StoreError> {
+    let sql = "UPDATE service_keys SET revoked_at = $1 WHERE id = $2 AND service_id = $3 AND revoked_at IS NULL";
+    let query = sqlx::query(sql).bind(now.micros()).bind(id.to_string()).bind(service.to_string());
+    Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
 fn read_service(found: &AnyRow) -> Result<Service, StoreError> {

@@ -1,0 +1,292 @@
+//! Where the parts meet: settings in, running servers out, and a graceful stop.
+
+use crate::{
+    certificates::{Certificate, CertificateError},
+    config::Config,
+    development::{self, DevelopmentError, Places},
+    files,
+    http::{AppState, router, tls::TlsOnly},
+    humans::{OperatorError, OperatorKey},
+    keyring::{Keyring, KeyringError, MasterKey, MasterKeyError},
+    metrics::Metrics,
+    operations::{Context, Rules, housekeep},
+    store::{Store, StoreError, deployment::Deployment},
+    sync::{Feed, SyncService, Terms},
+};
+use countersign_process::{Chance, Clock, Readiness, Shutdown, SystemChance, SystemClock, admin, shutdown::DRAIN};
+use countersign_proto::v1::sync_server::SyncServer;
+use secrecy::ExposeSecret;
+use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use tokio::{net::TcpListener, task::JoinSet};
+use tokio_rustls::TlsAcceptor;
+use tonic::transport::{Identity, Server, ServerTlsConfig};
+
+/// How often old changes and dead logins are forgotten.
+const HOUSEKEEPING: Duration = Duration::from_secs(60);
+
+/// Why the control plane does not run.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// An address that cannot be bound.
+    #[error("cannot listen on {address} ({setting}): {error}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The setting that names it.
+        setting: &'static str,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A folder that cannot be made.
+    #[error("data_dir {path}: {error}")]
+    Folder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The database belongs to another kind of deployment or another master key.
+    #[error("{0}")]
+    Foreign(&'static str),
+    /// The database.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The signing keys.
+    #[error(transparent)]
+    Keyring(#[from] KeyringError),
+    /// The master key.
+    #[error(transparent)]
+    Master(#[from] MasterKeyError),
+    /// The operator key.
+    #[error(transparent)]
+    Operator(#[from] OperatorError),
+    /// TLS.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// `--dev`.
+    #[error(transparent)]
+    Development(#[from] DevelopmentError),
+    /// The metrics contradict each other.
+    #[error(transparent)]
+    Metrics(#[from] prometheus::Error),
+    /// The sync port.
+    #[error("sync port: {0}")]
+    Sync(#[from] tonic::transport::Error),
+    /// A server ended on its own.
+    #[error("a server ended: {0}")]
+    Server(#[from] io::Error),
+}
+
+/// The three bound ports.
+struct Ports {
+    api: std::net::TcpListener,
+    sync: TcpListener,
+    admin: TcpListener,
+}
+
+/// Runs until the process is asked to stop.
+pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), AppError> {
+    install_crypto();
+    let (clock, chance): (Arc<dyn Clock>, Arc<dyn Chance>) = (Arc::new(SystemClock), Arc::new(SystemChance));
+    files::make_private_folder(&config.data_dir)
+        .map_err(|error| AppError::Folder { path: config.data_dir.clone(), error })?;
+    let ports = Ports::bind(&config).await?;
+    let api = ports.api.local_addr()?;
+    let public_url = if config.public_url.is_empty() {
+        format!("https://localhost:{}", api.port())
+    } else {
+        config.public_url.clone()
+    };
+    let readiness = Readiness::default();
+    let unready = readiness.wait_for("start");
+
+    let (context, operator) = open(&config, public_url.trim_end_matches('/'), clock, chance).await?;
+    let metrics = Metrics::new()?;
+    let (certificate, authority) = certificate(&config, &context)?;
+    let places = (ports.sync.local_addr()?, ports.admin.local_addr()?);
+    let state = AppState { context: context.clone(), operator, metrics: metrics.clone() };
+
+    let mut servers = JoinSet::new();
+    serve_admin(&mut servers, ports.admin, readiness, metrics, &shutdown);
+    serve_sync(&mut servers, ports.sync, &certificate, &config, &state, &shutdown)?;
+    serve_api(&mut servers, ports.api, &certificate, state.clone(), &shutdown)?;
+    keep_house(&mut servers, context.clone(), &shutdown);
+
+    if let Some(authority) = authority {
+        let places = Places { url: &public_url, sync: places.0, admin: places.1, authority: &authority };
+        let file = development::settle(&context, &state.operator, &config.data_dir, &places).await?;
+        tracing::info!("development: `set -a; . {}` gives clients everything they need", file.display());
+    }
+    tracing::info!(url = public_url, api = %api, sync = %places.0, admin = %places.1, "ready");
+    drop(unready);
+    let ended = wait(servers, &shutdown).await;
+    context.store.close().await;
+    ended
+}
+
+/// Mints a token for a person with the operator key: for the first minutes, until an issuer is set up.
+pub async fn mint_human_token(config: &Config, subject: &str, admin: bool, life: Duration) -> Result<String, AppError> {
+    let (clock, chance): (Arc<dyn Clock>, Arc<dyn Chance>) = (Arc::new(SystemClock), Arc::new(SystemChance));
+    let now = clock.now();
+    let (_, operator) = open(config, config.public_url.trim_end_matches('/'), clock, chance).await?;
+    Ok(operator.mint(subject, admin, life, now)?.expose_secret().to_owned())
+}
+
+fn install_crypto() {
+    // Installed already if this is not the first server in the process.
+    let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+}
+
+impl Ports {
+    async fn bind(config: &Config) -> Result<Self, AppError> {
+        let api = bind("listen.api", config.listen.api).await?;
+        Ok(Self {
+            api: api.into_std()?,
+            sync: bind("listen.sync", config.listen.sync).await?,
+            admin: bind("listen.admin", config.listen.admin).await?,
+        })
+    }
+}
+
+async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, AppError> {
+    TcpListener::bind(address).await.map_err(|error| AppError::Bind { address, setting, error })
+}
+
+/// Opens database and keys, and refuses what does not belong together.
+async fn open(
+    config: &Config,
+    issuer: &str,
+    clock: Arc<dyn Clock>,
+    chance: Arc<dyn Chance>,
+) -> Result<(Arc<Context>, Arc<OperatorKey>), AppError> {
+    let master = match config.secrets.master_key.expose_secret() {
+        "" => MasterKey::from_file(&config.data_dir.join("master.key"), chance.as_ref())?,
+        hex => MasterKey::from_hex(hex)?,
+    };
+    let store = Store::open_sqlite(&config.database_file(), clock.clone()).await?;
+    let wanted =
+        Deployment { master_key_fingerprint: master.fingerprint(), dev_since: config.dev.then(|| clock.now()) };
+    let kept = store.settle_deployment(&wanted).await?;
+    if kept.master_key_fingerprint != wanted.master_key_fingerprint {
+        return Err(AppError::Foreign(
+            "the master key is not the one that sealed this database: restore the right one (secrets.master_key)",
+        ));
+    }
+    match (kept.dev_since.is_some(), config.dev) {
+        (true, false) => {
+            return Err(AppError::Foreign(
+                "this database was made by --dev and is refused without it: set another data_dir",
+            ));
+        }
+        (false, true) => {
+            return Err(AppError::Foreign("this is a real database, which --dev does not touch: set another data_dir"));
+        }
+        _ => {}
+    }
+    let keyring = Keyring::open(&store, &master, chance.as_ref()).await?;
+    let operator = OperatorKey::open(&config.data_dir.join("operator.key"), issuer, chance.as_ref())?;
+    let rules = Rules {
+        issuer: issuer.to_owned(),
+        access_life: config.access_life(),
+        refresh_life: config.refresh_life(),
+        challenge_life: config.challenge_life(),
+        public_registration: config.registration.public,
+    };
+    let challenge_keys = master.challenge_keys();
+    Ok((Arc::new(Context { store, keyring, challenge_keys, clock, chance, rules }), Arc::new(operator)))
+}
+
+fn certificate(config: &Config, context: &Context) -> Result<(Certificate, Option<PathBuf>), AppError> {
+    if config.tls.certificate.as_os_str().is_empty() {
+        let (certificate, authority) =
+            Certificate::for_development(&config.data_dir, development::year(context.now()))?;
+        return Ok((certificate, Some(authority)));
+    }
+    Ok((Certificate::read(&config.tls.certificate, &config.tls.private_key)?, None))
+}
+
+type Servers = JoinSet<io::Result<()>>;
+
+fn serve_admin(
+    servers: &mut Servers,
+    listener: TcpListener,
+    readiness: Readiness,
+    metrics: Metrics,
+    shutdown: &Shutdown,
+) {
+    servers.spawn(admin::serve(listener, readiness, metrics.registry, shutdown.clone()));
+}
+
+fn serve_sync(
+    servers: &mut Servers,
+    listener: TcpListener,
+    certificate: &Certificate,
+    config: &Config,
+    state: &AppState,
+    shutdown: &Shutdown,
+) -> Result<(), AppError> {
+    let AppState { context, metrics, .. } = state;
+    let terms = Terms { issuer: context.rules.issuer.clone(), max_staleness: config.max_staleness() };
+    let feed = Feed::start(context.store.clone(), metrics.clone(), shutdown.clone());
+    let (store, keyring) = (context.store.clone(), context.keyring.clone());
+    let service = SyncService::new(store, keyring, feed, terms, metrics.clone(), shutdown.clone());
+    let identity = Identity::from_pem(&certificate.chain, certificate.key.expose_secret());
+    let server = Server::builder()
+        .tls_config(ServerTlsConfig::new().identity(identity))?
+        .http2_keepalive_interval(Some(Duration::from_secs(20)))
+        .add_service(SyncServer::new(service))
+        .serve_with_incoming_shutdown(tokio_stream::wrappers::TcpListenerStream::new(listener), shutdown.asked_owned());
+    servers.spawn(async move { server.await.map_err(io::Error::other) });
+    Ok(())
+}
+
+fn serve_api(
+    servers: &mut Servers,
+    listener: std::net::TcpListener,
+    certificate: &Certificate,
+    state: AppState,
+    shutdown: &Shutdown,
+) -> Result<(), AppError> {
+    let chance = state.context.chance.clone();
+    let acceptor = TlsOnly::new(TlsAcceptor::from(certificate.server_config()?), chance);
+    let handle = axum_server::Handle::new();
+    let (asked, drain) = (shutdown.asked_owned(), handle.clone());
+    tokio::spawn(async move {
+        asked.await;
+        drain.graceful_shutdown(Some(DRAIN));
+    });
+    let server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle);
+    servers.spawn(server.serve(router(state).into_make_service_with_connect_info::<SocketAddr>()));
+    Ok(())
+}
+
+fn keep_house(servers: &mut Servers, context: Arc<Context>, shutdown: &Shutdown) {
+    let asked = shutdown.asked_owned();
+    let keep = async move {
+        loop {
+            if let Err(error) = housekeep(&context).await {
+                tracing::warn!(%error, "housekeeping failed; trying again in a minute");
+            }
+            tokio::time::sleep(HOUSEKEEPING).await;
+        }
+    };
+    servers.spawn(async move {
+        tokio::select! {
+            () = asked => Ok(()),
+            () = keep => Ok(()),
+        }
+    });
+}
+
+/// Waits for the stop, then for the servers; one that ends before is a failure of the whole.
+async fn wait(mut servers: Servers, shutdown: &Shutdown) -> Result<(), AppError> {
+    let first = tokio::select! {
+        () = shutdown.asked() => Ok(()),
+        Some(ended) = servers.join_next() => ended.map_err(io::Error::other).flatten(),
+    };
+    shutdown.ask();
+    let rest = async { while servers.join_next().await.is_some() {} };
+    // What has not drained by then is cut when the runtime ends.
+    let _cut = tokio::time::timeout(DRAIN, rest).await;
+    Ok(first?)
+}

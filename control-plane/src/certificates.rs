@@ -1,0 +1,110 @@
+//! The certificate that both TLS ports show: from the operator's files, or made for development.
+
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
+use rustls::ServerConfig;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use secrecy::{ExposeSecret, SecretString};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Names for which the development certificate is good.
+const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    /// A file that cannot be read or written.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// A file that holds something else.
+    #[error("{0}: no certificate or private key in PEM")]
+    Malformed(PathBuf),
+    /// Certificate and key do not go together.
+    #[error("the TLS certificate cannot be used: {0}")]
+    Refused(#[from] rustls::Error),
+    /// The development certificate could not be made.
+    #[error("the development certificate could not be made: {0}")]
+    Made(#[from] rcgen::Error),
+}
+
+/// A certificate chain and its key, as PEM.
+pub struct Certificate {
+    /// The chain.
+    pub chain: String,
+    /// The private key.
+    pub key: SecretString,
+}
+
+impl Certificate {
+    /// Reads the operator's files.
+    pub fn read(chain: &Path, key: &Path) -> Result<Self, CertificateError> {
+        Ok(Self { chain: read(chain)?, key: read(key)?.into() })
+    }
+
+    /// Makes a certificate for loopback, signed by the development authority in the folder, which is made
+    /// once. Returns the authority's file beside it: what clients trust.
+    pub fn for_development(folder: &Path, year: i32) -> Result<(Self, PathBuf), CertificateError> {
+        let (ca_file, ca_key_file) = (folder.join("ca.pem"), folder.join("ca.key"));
+        if !ca_key_file.exists() || !ca_file.exists() {
+            make_authority(&ca_file, &ca_key_file, year)?;
+        }
+        let ca_key = SecretString::from(read(&ca_key_file)?);
+        let ca_key = KeyPair::from_pem(ca_key.expose_secret())?;
+        let authority_params = authority_params(year);
+        let authority = Issuer::from_params(&authority_params, ca_key);
+        let mut params = CertificateParams::new(LOOPBACK.map(String::from))?;
+        params.not_before = date_time_ymd(year - 1, 1, 1);
+        params.not_after = date_time_ymd(year + 2, 1, 1);
+        params.distinguished_name.push(DnType::CommonName, "localhost");
+        params.extended_key_usages.push(rcgen::ExtendedKeyUsagePurpose::ServerAuth);
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate()?;
+        let chain = params.signed_by(&key, &authority)?.pem();
+        Ok((Self { chain, key: key.serialize_pem().into() }, ca_file))
+    }
+
+    /// What the HTTPS port is configured with.
+    pub fn server_config(&self) -> Result<Arc<ServerConfig>, CertificateError> {
+        let malformed = |_| CertificateError::Malformed("tls".into());
+        let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(self.chain.as_bytes()).collect();
+        let key = PrivateKeyDer::from_pem_slice(self.key.expose_secret().as_bytes()).map_err(malformed)?;
+        let mut config =
+            ServerConfig::builder().with_no_client_auth().with_single_cert(chain.map_err(malformed)?, key)?;
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+fn authority_params(year: i32) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.not_before = date_time_ymd(year - 1, 1, 1);
+    params.not_after = date_time_ymd(year + 10, 1, 1);
+    params.distinguished_name.push(DnType::CommonName, "Countersign development authority");
+    params
+}
+
+fn make_authority(file: &Path, key_file: &Path, year: i32) -> Result<(), CertificateError> {
+    let key = KeyPair::generate()?;
+    let certificate = authority_params(year).self_signed(&key)?;
+    crate::files::write_secret(key_file, key.serialize_pem().as_bytes()).map_err(failed(key_file))?;
+    crate::files::write(file, certificate.pem().as_bytes(), 0o644).map_err(failed(file))
+}
+
+fn read(path: &Path) -> Result<String, CertificateError> {
+    std::fs::read_to_string(path).map_err(failed(path))
+}
+
+fn failed(path: &Path) -> impl FnOnce(io::Error) -> CertificateError {
+    let path = path.to_owned();
+    move |error| CertificateError::File { path, error }
+}

@@ -1,0 +1,225 @@
+//! Settings: what the operator decided, and which combinations are refused.
+//!
+//! A leaf. Every key is described in `config.default.toml`, which is compiled in.
+
+use countersign_process::{
+    settings::{Layers, SettingsError},
+    telemetry::LogSettings,
+};
+use secrecy::SecretString;
+use serde::Deserialize;
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+const DEFAULTS: &str = include_str!("../config.default.toml");
+
+/// Why the settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// They do not read.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// They contradict each other or are incomplete; the text names the key and the choices.
+    #[error("{0}")]
+    Refused(&'static str),
+}
+
+/// What the operator decided.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Config {
+    /// The `iss` of every token; empty with --dev until the port is known.
+    pub public_url: String,
+    /// Where the embedded database and keys are kept.
+    pub data_dir: PathBuf,
+    /// Addresses.
+    pub listen: Listen,
+    /// Certificate and key.
+    pub tls: Tls,
+    /// The database.
+    pub database: Database,
+    /// Secrets.
+    pub secrets: Secrets,
+    /// Lives.
+    pub tokens: Tokens,
+    /// Who may register agents.
+    pub registration: Registration,
+    /// What sidecars are told.
+    pub sync: Sync,
+    /// The log.
+    pub log: LogSettings,
+    /// Whether --dev was given.
+    #[serde(skip)]
+    pub dev: bool,
+}
+
+/// `[listen]`
+#[derive(Debug, Clone, Deserialize)]
+pub struct Listen {
+    /// HTTPS.
+    pub api: SocketAddr,
+    /// gRPC over TLS.
+    pub sync: SocketAddr,
+    /// Plain HTTP for the platform.
+    pub admin: SocketAddr,
+}
+
+/// `[tls]`
+#[derive(Debug, Clone, Deserialize)]
+pub struct Tls {
+    /// PEM file of the certificate chain.
+    pub certificate: PathBuf,
+    /// PEM file of its private key.
+    pub private_key: PathBuf,
+}
+
+/// `[database]`
+#[derive(Debug, Clone, Deserialize)]
+pub struct Database {
+    /// Empty, or `sqlite://<path>`.
+    pub url: String,
+}
+
+/// `[secrets]`
+#[derive(Debug, Clone, Deserialize)]
+pub struct Secrets {
+    /// 64 hex characters, or empty.
+    pub master_key: SecretString,
+}
+
+/// `[tokens]`
+#[derive(Debug, Clone, Deserialize)]
+pub struct Tokens {
+    access_seconds: u32,
+    refresh_seconds: u32,
+    challenge_seconds: u32,
+}
+
+/// `[registration]`
+#[derive(Debug, Clone, Deserialize)]
+pub struct Registration {
+    /// Whether agents may register without a human's token.
+    pub public: bool,
+}
+
+/// `[sync]`
+#[derive(Debug, Clone, Deserialize)]
+pub struct Sync {
+    max_staleness_seconds: u32,
+}
+
+impl Config {
+    /// Reads and checks the settings.
+    pub fn read(
+        file: Option<PathBuf>,
+        environment: Vec<(String, String)>,
+        flags: Vec<(String, String)>,
+        dev: bool,
+    ) -> Result<Self, ConfigError> {
+        let mut layers = Layers { defaults: DEFAULTS, file, environment, flags, presets: Vec::new() };
+        if dev {
+            layers.presets = DEVELOPMENT.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        }
+        let config = Self { dev, ..layers.read()? };
+        config.check()?;
+        Ok(config)
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        let refuse = |text| Err(ConfigError::Refused(text));
+        let has_tls = !self.tls.certificate.as_os_str().is_empty() && !self.tls.private_key.as_os_str().is_empty();
+        if self.dev && [self.listen.api, self.listen.sync, self.listen.admin].iter().any(|at| !at.ip().is_loopback()) {
+            return refuse(
+                "--dev listens on loopback only: set listen.api, listen.sync and listen.admin to 127.0.0.1 or leave them",
+            );
+        }
+        if !self.dev && !has_tls {
+            return refuse(
+                "no TLS: set tls.certificate and tls.private_key to PEM files, or start with --dev to try things out",
+            );
+        }
+        if !self.dev && !self.public_url.starts_with("https://") {
+            return refuse(
+                "no public_url: set it to the https:// URL under which agents reach the API; it is the issuer of every token",
+            );
+        }
+        if !self.database.url.is_empty() && !self.database.url.starts_with("sqlite://") {
+            return refuse("database.url: this version stores in SQLite only: leave it empty or set sqlite://<path>");
+        }
+        let lives = [self.tokens.access_seconds, self.tokens.refresh_seconds, self.tokens.challenge_seconds];
+        if lives.contains(&0) {
+            return refuse("tokens: every life must be at least one second");
+        }
+        Ok(())
+    }
+
+    /// The file of the embedded database.
+    pub fn database_file(&self) -> PathBuf {
+        match self.database.url.strip_prefix("sqlite://") {
+            Some(path) => path.into(),
+            None => self.data_dir.join("countersign.db"),
+        }
+    }
+
+    /// Life of an access token.
+    pub fn access_life(&self) -> Duration {
+        Duration::from_secs(self.tokens.access_seconds.into())
+    }
+
+    /// Life of a login.
+    pub fn refresh_life(&self) -> Duration {
+        Duration::from_secs(self.tokens.refresh_seconds.into())
+    }
+
+    /// Life of a challenge.
+    pub fn challenge_life(&self) -> Duration {
+        Duration::from_secs(self.tokens.challenge_seconds.into())
+    }
+
+    /// After this without a confirmed read a sidecar must refuse.
+    pub fn max_staleness(&self) -> Duration {
+        match self.sync.max_staleness_seconds {
+            0 => self.access_life(),
+            seconds => Duration::from_secs(seconds.into()),
+        }
+    }
+}
+
+/// What --dev puts over the defaults; file, environment and flags still win.
+const DEVELOPMENT: [(&str, &str); 7] = [
+    ("data_dir", "countersign-dev"),
+    ("listen.api", "127.0.0.1:8443"),
+    ("listen.sync", "127.0.0.1:8444"),
+    ("listen.admin", "127.0.0.1:9090"),
+    ("registration.public", "true"),
+    ("log.format", "text"),
+    ("log.level", "info"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(flags: &[(&str, &str)], dev: bool) -> Result<Config, String> {
+        let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        Config::read(None, Vec::new(), flags, dev).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn without_tls_it_names_the_choices() {
+        let error = read(&[("public_url", "https://id.example")], false).unwrap_err();
+        assert!(error.contains("tls.certificate") && error.contains("--dev"), "{error}");
+    }
+
+    #[test]
+    fn dev_stays_on_loopback_and_flags_still_win() {
+        let config = read(&[("listen.api", "127.0.0.1:1234")], true).unwrap();
+        assert_eq!(config.listen.api.port(), 1234);
+        assert!(config.registration.public);
+        assert!(read(&[("listen.api", "0.0.0.0:1234")], true).unwrap_err().contains("loopback"));
+    }
+
+    #[test]
+    fn staleness_defaults_to_the_life_of_a_token() {
+        let config = read(&[("tokens.access_seconds", "7")], true).unwrap();
+        assert_eq!(config.max_staleness(), Duration::from_secs(7));
+    }
+}

@@ -1,0 +1,80 @@
+//! `/auth/*`: how an agent comes by its tokens.
+
+use super::{
+    body::Fields,
+    caller::Presented,
+    error::{ApiError, timestamp},
+    ids::{id, optional_id},
+    router::AppState,
+};
+use crate::{
+    domain::{agent::status_text, credential::expose},
+    operations::{self, Login, RegistrationRequest, TokenPair},
+};
+use axum::{Json, extract::State, http::StatusCode};
+use serde_json::{Value, json};
+
+/// `POST /auth/register`
+pub async fn register(
+    State(state): State<AppState>,
+    presented: Presented,
+    body: Fields,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let human = presented.human_if_any(&state)?;
+    let request = body.parse(|fields| {
+        let (email, name) = (fields.required("email"), fields.required("name"));
+        let (key, metadata) = (fields.required("publicKey"), fields.optional("metadata"));
+        Some(RegistrationRequest { email: email?, name: name?, key: key?, metadata: metadata?.unwrap_or_default() })
+    })?;
+    let agent = operations::register_agent(&state.context, human, request).await?;
+    let body = json!({
+        "agentId": agent.id,
+        "publicKeyHash": agent.registration.key_hash,
+        "status": status_text(agent.status),
+    });
+    Ok((StatusCode::CREATED, Json(body)))
+}
+
+/// `POST /auth/challenge`
+pub async fn challenge(State(state): State<AppState>, body: Fields) -> Result<Json<Value>, ApiError> {
+    let (agent, service) = body.parse(|fields| {
+        let (agent, service) = (fields.required::<String>("agentId"), fields.optional("serviceId"));
+        Some((agent?, service?))
+    })?;
+    let challenge = operations::issue_challenge(&state.context, id(&agent)?, optional_id(service)?).await?;
+    Ok(Json(json!({
+        "challengeId": challenge.id,
+        "nonce": challenge.nonce,
+        "expiresAt": timestamp(challenge.expires_at),
+    })))
+}
+
+/// `POST /auth/authenticate`
+pub async fn authenticate(State(state): State<AppState>, body: Fields) -> Result<Json<Value>, ApiError> {
+    let (challenge, signature, service) = body.parse(|fields| {
+        let (challenge, signature) = (fields.required("challengeId"), fields.required("signature"));
+        let service = fields.optional("serviceId");
+        Some((challenge?, signature?, service?))
+    })?;
+    let login = Login { challenge, signature, service: optional_id(service)? };
+    let pair = operations::authenticate(&state.context, &login).await?;
+    Ok(Json(present(&pair)))
+}
+
+/// `POST /auth/refresh`
+pub async fn refresh(State(state): State<AppState>, body: Fields) -> Result<Json<Value>, ApiError> {
+    let (token, service) = body.parse(|fields| {
+        let (token, service) = (fields.required::<String>("refreshToken"), fields.optional("serviceId"));
+        Some((token?, service?))
+    })?;
+    let pair = operations::refresh(&state.context, &token, optional_id(service)?).await?;
+    Ok(Json(present(&pair)))
+}
+
+fn present(pair: &TokenPair) -> Value {
+    json!({
+        "accessToken": expose(&pair.access),
+        "refreshToken": expose(&pair.refresh),
+        "expiresIn": pair.expires_in.as_secs(),
+    })
+}

@@ -1,0 +1,235 @@
+//! Request bodies: one JSON object, every field named, all problems told at once.
+//!
+//! A field that is not known is an error, since a misspelt `expiresAt` must not become a role for ever.
+
+use super::error::{ApiError, Problem};
+use crate::domain::{
+    agent::parse_status,
+    service::KeyScope,
+    text::{Description, DisplayName, EmailAddress, Metadata},
+};
+use axum::{
+    body::{Body, to_bytes},
+    extract::{FromRequest, Request},
+    http::header,
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use countersign_identity::{AgentKey, AgentStatus, Permission, RoleName, Timestamp};
+use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+use std::{collections::BTreeMap, fmt, time::Duration};
+use tokio::time::timeout;
+use tokio_stream::StreamExt;
+
+/// Largest body under `/auth`, in bytes.
+const AUTH_LIMIT: usize = 16 * 1024;
+
+/// Largest body elsewhere, in bytes.
+const LIMIT: usize = 64 * 1024;
+
+/// What is read and thrown away beyond the limit, in bytes, so that the refusal reaches the sender.
+const OVERFLOW: usize = 2 * 1024 * 1024;
+
+/// How long a body may take to arrive.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Takes the whole body in before anything is decided: an answer to a request whose body is still on
+/// its way is lost on some clients.
+pub async fn take_in(request: Request, next: Next) -> Response {
+    let limit = if request.uri().path().starts_with("/auth/") { AUTH_LIMIT } else { LIMIT };
+    let (parts, body) = request.into_parts();
+    match timeout(PATIENCE, read(body, limit)).await {
+        Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Ok(Err(error)) => error.into_response(),
+        Err(_) => ApiError::unreadable("The body did not arrive in time").into_response(),
+    }
+}
+
+async fn read(body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let (mut stream, mut bytes, mut overflow) = (body.into_data_stream(), Vec::new(), 0);
+    while let Some(chunk) = stream.next().await {
+        let chunk = chunk.map_err(|_| ApiError::unreadable("The body did not arrive whole"))?;
+        if bytes.len() + chunk.len() <= limit && overflow == 0 {
+            bytes.extend_from_slice(&chunk);
+        } else {
+            overflow += chunk.len();
+        }
+        if overflow > OVERFLOW {
+            break;
+        }
+    }
+    if overflow == 0 { Ok(bytes) } else { Err(ApiError::too_large(limit)) }
+}
+
+/// The fields of a body that nobody has asked for yet.
+pub struct Fields {
+    fields: BTreeMap<String, Value>,
+    problems: Vec<Problem>,
+}
+
+impl<S: Sync> FromRequest<S> for Fields {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        require_json(&request)?;
+        let bytes = to_bytes(request.into_body(), LIMIT).await.map_err(|_| ApiError::too_large(LIMIT))?;
+        let Object(fields) = serde_json::from_slice(&bytes)
+            .map_err(|error| ApiError::unreadable(format!("The body must be one JSON object: {error}")))?;
+        Ok(Self { fields, problems: Vec::new() })
+    }
+}
+
+/// A missing type is JSON; a wrong one is refused.
+fn require_json(request: &Request) -> Result<(), ApiError> {
+    let Some(content_type) = request.headers().get(header::CONTENT_TYPE) else { return Ok(()) };
+    let essence =
+        content_type.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let json = essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
+    if json { Ok(()) } else { Err(ApiError::unsupported_media_type()) }
+}
+
+impl Fields {
+    /// Reads the body; whatever `read` did not ask for is unknown.
+    pub fn parse<T>(mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Result<T, ApiError> {
+        let parsed = read(&mut self);
+        let unknown =
+            self.fields.into_keys().map(|field| Problem { field: shorten(field), message: "is not known here".into() });
+        self.problems.extend(unknown);
+        match parsed {
+            Some(parsed) if self.problems.is_empty() => Ok(parsed),
+            _ => Err(ApiError::invalid(&self.problems)),
+        }
+    }
+
+    /// A field that must be there.
+    pub fn required<T: FromField>(&mut self, name: &'static str) -> Option<T> {
+        match self.optional(name)? {
+            Some(value) => Some(value),
+            None => self.problem(name, "is required".into()),
+        }
+    }
+
+    /// A field that may be left out; `null` is left out. The outer option is `None` if it is wrong.
+    #[expect(clippy::option_option, reason = "wrong, absent and present are three things")]
+    pub fn optional<T: FromField>(&mut self, name: &'static str) -> Option<Option<T>> {
+        match self.fields.remove(name) {
+            None | Some(Value::Null) => Some(None),
+            Some(value) => match T::from_field(value) {
+                Ok(value) => Some(Some(value)),
+                Err(message) => self.problem(name, message),
+            },
+        }
+    }
+
+    fn problem<T>(&mut self, name: &str, message: String) -> Option<T> {
+        self.problems.push(Problem { field: name.to_owned(), message });
+        None
+    }
+}
+
+/// What a caller sent is repeated to them at a bounded length.
+fn shorten(text: String) -> String {
+    if text.chars().count() > 64 { text.chars().take(64).chain(['…']).collect() } else { text }
+}
+
+/// A JSON object in which no name stands twice: two readers of such a body could disagree.
+struct Object(BTreeMap<String, Value>);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Object;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
+                let mut fields = BTreeMap::new();
+                while let Some((name, value)) = map.next_entry::<String, Value>()? {
+                    if fields.insert(name, value).is_some() {
+                        return Err(serde::de::Error::custom("a field stands twice"));
+                    }
+                }
+                Ok(Object(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Entries)
+    }
+}
+
+/// What a field's JSON value can become.
+pub trait FromField: Sized {
+    /// Reads the value; the error says what it must be.
+    fn from_field(value: Value) -> Result<Self, String>;
+}
+
+impl FromField for String {
+    fn from_field(value: Value) -> Result<Self, String> {
+        match value {
+            Value::String(text) => Ok(text),
+            _ => Err("must be a string".into()),
+        }
+    }
+}
+
+impl FromField for bool {
+    fn from_field(value: Value) -> Result<Self, String> {
+        value.as_bool().ok_or_else(|| "must be true or false".into())
+    }
+}
+
+impl FromField for Vec<Permission> {
+    fn from_field(value: Value) -> Result<Self, String> {
+        let Value::Array(items) = value else { return Err("must be an array of strings".into()) };
+        let named = items.into_iter().enumerate().map(|(position, item)| {
+            Permission::from_field(item).map_err(|message| format!("item {position} {message}"))
+        });
+        let mut permissions = named.collect::<Result<Self, _>>()?;
+        permissions.sort();
+        permissions.dedup();
+        Ok(permissions)
+    }
+}
+
+impl FromField for Metadata {
+    fn from_field(value: Value) -> Result<Self, String> {
+        match value {
+            Value::Object(map) => Self::try_from(map).map_err(|error| error.to_string()),
+            _ => Err("must be an object".into()),
+        }
+    }
+}
+
+macro_rules! from_text {
+    ($($name:ty: $parse:expr;)+) => {$(
+        impl FromField for $name {
+            fn from_field(value: Value) -> Result<Self, String> {
+                let parse: fn(String) -> Result<Self, String> = $parse;
+                parse(String::from_field(value)?)
+            }
+        }
+    )+};
+}
+
+from_text! {
+    EmailAddress: |text| Self::try_from(text).map_err(|error| error.to_string());
+    DisplayName: |text| Self::try_from(text).map_err(|error| error.to_string());
+    Description: |text| Self::try_from(text).map_err(|error| error.to_string());
+    RoleName: |text| Self::try_from(text).map_err(|error| error.to_string());
+    Permission: |text| Self::try_from(text).map_err(|error| error.to_string());
+    AgentKey: |text| Self::from_pem(&text).map_err(|error| error.to_string());
+    KeyScope: |text| Self::parse(&text).ok_or_else(|| "must be `full` or `sync`".into());
+    AgentStatus: |text| parse_status(&text).ok_or_else(|| "must be `active`, `suspended` or `revoked`".into());
+    Timestamp: |text| parse_instant(&text).ok_or_else(|| "must be an instant such as 2030-01-31T12:00:00Z".into());
+}
+
+/// RFC 3339 with `Z` or an offset, which is normalised to UTC.
+fn parse_instant(text: &str) -> Option<Timestamp> {
+    let at: jiff::Timestamp = text.parse().ok()?;
+    Some(Timestamp::from_micros(at.as_microsecond()))
+}

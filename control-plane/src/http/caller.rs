@@ -1,0 +1,90 @@
+//! Who is asking: the bearer credential of a request, and what it proves.
+
+use super::{error::ApiError, router::AppState};
+use crate::{
+    domain::{
+        caller::{Caller, Human},
+        service::ServiceKey,
+    },
+    operations::{find_service_key, require_manager},
+};
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, HeaderName, header, request::Parts},
+};
+use countersign_identity::{Reason, ServiceId};
+use secrecy::{ExposeSecret, SecretString};
+
+/// What service API keys begin with; a person's token never does.
+const SERVICE_CREDENTIAL: &str = "svc_";
+
+/// The credential that came with a request; what it is worth is asked by the methods.
+pub struct Presented(Option<SecretString>);
+
+impl FromRequestParts<AppState> for Presented {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
+        bearer(&parts.headers, &header::AUTHORIZATION).map(Self).map_err(|_| Reason::CredentialsMalformed.into())
+    }
+}
+
+/// More than one credential, or something that is none.
+pub struct Malformed;
+
+/// The one bearer credential in a header.
+pub fn bearer(headers: &HeaderMap, name: &HeaderName) -> Result<Option<SecretString>, Malformed> {
+    let mut values = headers.get_all(name).into_iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let text = value.to_str().map_err(|_| Malformed)?;
+    let (scheme, credential) = text.split_once(' ').ok_or(Malformed)?;
+    let credential = credential.trim_matches(' ');
+    let one =
+        values.next().is_none() && !credential.is_empty() && credential.bytes().all(|byte| byte.is_ascii_graphic());
+    if one && scheme.eq_ignore_ascii_case("bearer") && !credential.contains(',') {
+        Ok(Some(credential.to_owned().into()))
+    } else {
+        Err(Malformed)
+    }
+}
+
+impl Presented {
+    /// A key of this very service, whatever its scope.
+    pub async fn key_of(&self, state: &AppState, service: ServiceId) -> Result<ServiceKey, ApiError> {
+        let credential = self.0.as_ref().ok_or(Reason::ServiceKeyMissing)?;
+        let caller = Caller::Service(find_service_key(&state.context, credential.expose_secret()).await?);
+        Ok(caller.require_key_of(service)?.clone())
+    }
+
+    /// A key of this very service with full scope.
+    pub async fn full_key_of(&self, state: &AppState, service: ServiceId) -> Result<(), ApiError> {
+        let key = self.key_of(state, service).await?;
+        Ok(Caller::Service(key).require_full_key_of(service)?)
+    }
+
+    /// The service's key with full scope, its owner, or an administrator.
+    pub async fn manager_of(&self, state: &AppState, service: ServiceId) -> Result<(), ApiError> {
+        let credential = self.0.as_ref().ok_or(Reason::ServiceKeyMissing)?.expose_secret();
+        let caller = if credential.starts_with(SERVICE_CREDENTIAL) {
+            Caller::Service(find_service_key(&state.context, credential).await?)
+        } else {
+            Caller::Human(verify_human(state, credential)?)
+        };
+        Ok(require_manager(&state.context, &caller, service).await?)
+    }
+
+    /// A person.
+    pub fn human(&self, state: &AppState) -> Result<Human, ApiError> {
+        self.human_if_any(state)?.ok_or_else(|| Reason::HumanTokenMissing.into())
+    }
+
+    /// A person, or nobody; a credential that is sent must be good.
+    pub fn human_if_any(&self, state: &AppState) -> Result<Option<Human>, ApiError> {
+        self.0.as_ref().map(|credential| verify_human(state, credential.expose_secret())).transpose()
+    }
+}
+
+fn verify_human(state: &AppState, token: &str) -> Result<Human, ApiError> {
+    let human = state.operator.verify(token, state.context.now());
+    human.ok_or_else(|| Reason::HumanTokenInvalid.into())
+}

@@ -1,0 +1,183 @@
+//! From every way of failing to the one shape of an error: one exhaustive map.
+//!
+//! Internal text has no way out: what is logged here is not what is answered.
+
+use crate::operations::{Denied, Missing};
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use countersign_identity::{Code, Reason, Refusal, Timestamp};
+use serde_json::{Map, Value, json};
+
+/// An error as the specification shapes it.
+#[derive(Debug)]
+pub struct ApiError {
+    status: StatusCode,
+    code: &'static str,
+    message: String,
+    details: Map<String, Value>,
+    reason: Option<Reason>,
+}
+
+/// The reason of a refusal, for the metrics: an extension of its response.
+#[derive(Debug, Clone, Copy)]
+pub struct Refused(pub Reason);
+
+/// A field of a body, and what is wrong with it.
+#[derive(Debug)]
+pub struct Problem {
+    /// The field's name.
+    pub field: String,
+    /// What it must be.
+    pub message: String,
+}
+
+impl ApiError {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into(), details: Map::new(), reason: None }
+    }
+
+    /// Nothing is at this path.
+    pub fn not_found() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NOT_FOUND", "Nothing is at this path")
+    }
+
+    /// The path exists, but not with this method.
+    pub fn method_not_allowed() -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", "This path does not answer to this method")
+    }
+
+    /// Fields that are missing, wrong or unknown.
+    pub fn invalid(problems: &[Problem]) -> Self {
+        let list: Vec<_> = problems.iter().map(|problem| format!("`{}` {}", problem.field, problem.message)).collect();
+        let fields = problems.iter().map(|problem| (problem.field.clone(), json!(problem.message)));
+        let mut error = Self::new(StatusCode::BAD_REQUEST, "VALIDATION_ERROR", list.join("; "));
+        error.details.insert("fields".into(), Value::Object(fields.collect()));
+        error
+    }
+
+    /// A body that is no JSON object.
+    pub fn unreadable(message: impl Into<String>) -> Self {
+        let mut error = Self::new(StatusCode::BAD_REQUEST, "VALIDATION_ERROR", message);
+        error.details.insert("fields".into(), json!({}));
+        error
+    }
+
+    /// A body above the limit.
+    pub fn too_large(limit: usize) -> Self {
+        let message = format!("The body must not be larger than {limit} bytes");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", message)
+    }
+
+    /// A body that is not JSON by its own word.
+    pub fn unsupported_media_type() -> Self {
+        let message = "The body must be JSON: send `Content-Type: application/json`";
+        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", message)
+    }
+
+    /// What an id in path or body did not lead to.
+    pub fn missing(what: Missing) -> Self {
+        let (code, message) = match what {
+            Missing::Agent => ("AGENT_NOT_FOUND", "The agent does not exist"),
+            Missing::Service => ("SERVICE_NOT_FOUND", "The service does not exist"),
+            Missing::Key => ("NOT_FOUND", "The API key does not exist at this service"),
+            Missing::Role => ("ROLE_NOT_FOUND", "The role does not exist at this service"),
+        };
+        Self::new(StatusCode::NOT_FOUND, code, message)
+    }
+
+    /// A fault of ours that a retry may not mend.
+    fn internal() -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", "The request failed; the request id leads to the log")
+    }
+
+    /// What is answered after a handler panicked.
+    pub fn answer_to_panic() -> Response {
+        tracing::error!("a handler panicked");
+        Self::internal().into_response()
+    }
+
+    /// The body, to which an endpoint may add.
+    pub fn body(&self) -> Value {
+        json!({ "error": { "code": self.code, "message": self.message, "details": self.details } })
+    }
+
+    /// The response with another body.
+    pub fn respond(self, body: Value) -> Response {
+        let mut response = (self.status, Json(body)).into_response();
+        if self.status == StatusCode::UNAUTHORIZED {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if let Some(reason) = self.reason {
+            response.extensions_mut().insert(Refused(reason));
+        }
+        response
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let body = self.body();
+        self.respond(body)
+    }
+}
+
+impl From<Reason> for ApiError {
+    fn from(reason: Reason) -> Self {
+        Refusal::from(reason).into()
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let Refusal { reason, expired_at } = refusal;
+        let status = match reason.code() {
+            Code::AuthenticationFailed => StatusCode::UNAUTHORIZED,
+            Code::InsufficientPermissions => StatusCode::FORBIDDEN,
+            Code::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
+        };
+        let mut error = Self::new(status, reason.code().as_str(), reason.message());
+        error.details.insert("reason".into(), json!(reason.as_str()));
+        if let Some(at) = expired_at {
+            error.details.insert("expiredAt".into(), json!(timestamp(at)));
+        }
+        error.reason = Some(reason);
+        error
+    }
+}
+
+impl From<Denied> for ApiError {
+    fn from(denied: Denied) -> Self {
+        match denied {
+            Denied::Refused(refusal) => refusal.into(),
+            Denied::InvalidSignature => {
+                let message = "The signature does not fit the challenge: sign the nonce with ECDSA P-256 and SHA-256, send it as hex";
+                Self::new(StatusCode::BAD_REQUEST, "INVALID_SIGNATURE", message)
+            }
+            Denied::Missing(what) => Self::missing(what),
+            Denied::Conflict(message) => Self::new(StatusCode::CONFLICT, "CONFLICT", message),
+            Denied::Invalid { field, message } => {
+                Self::invalid(&[Problem { field: field.to_owned(), message: message.to_owned() }])
+            }
+            Denied::Store(error) => {
+                tracing::error!(%error, "store failed");
+                let message = "The database cannot be used right now; nothing was changed";
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE", message)
+            }
+            Denied::Keyring(error) => {
+                tracing::error!(%error, "keyring failed");
+                Self::internal()
+            }
+        }
+    }
+}
+
+/// An instant as it stands in JSON: RFC 3339, UTC.
+pub fn timestamp(at: Timestamp) -> String {
+    jiff::Timestamp::from_microsecond(at.micros()).map(|at| at.to_string()).unwrap_or_default()
+}

@@ -1,0 +1,21 @@
+//! The HTTP API: parse, one operation, present. A file per resource.
+//!
+//! Neighbours: `operations` decide; `humans` verify people's tokens. The rule of the room: no handler
+//! decides anything, every error goes through [`error`], every body through [`body`].
+
+mod agents;
+mod auth;
+mod body;
+mod caller;
+mod error;
+mod health;
+mod ids;
+mod keys;
+mod observe;
+mod roles;
+mod router;
+mod services;
+pub mod tls;
+mod verify;
+
+pub use router::{AppState, router};

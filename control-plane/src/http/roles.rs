@@ -1,0 +1,97 @@
+//! `/services/:serviceId/roles`, and who holds them.
+
+use super::{
+    body::Fields,
+    caller::Presented,
+    error::{ApiError, timestamp},
+    ids::id,
+    router::AppState,
+};
+use crate::{
+    domain::{role::RoleRequest, text::Description},
+    operations::{self, AssignmentRequest},
+};
+use axum::{
+    Json,
+    extract::{Path, State},
+    http::StatusCode,
+};
+use serde_json::{Value, json};
+
+/// `POST /services/:serviceId/roles`
+pub async fn create(
+    State(state): State<AppState>,
+    presented: Presented,
+    Path(service): Path<String>,
+    body: Fields,
+) -> Result<(StatusCode, Json<Value>), ApiError> {
+    let service = id(&service)?;
+    presented.manager_of(&state, service).await?;
+    let request = body.parse(|fields| {
+        let (name, description) = (fields.required("name"), fields.optional::<Description>("description"));
+        let permissions = fields.required("permissions");
+        Some(RoleRequest { name: name?, description: description?.unwrap_or_default(), permissions: permissions? })
+    })?;
+    let role = operations::create_role(&state.context, service, &request).await?;
+    let body = json!({
+        "roleId": role.definition.id,
+        "name": role.definition.name,
+        "permissions": role.definition.permissions,
+    });
+    Ok((StatusCode::CREATED, Json(body)))
+}
+
+/// `GET /services/:serviceId/roles`
+pub async fn list(
+    State(state): State<AppState>,
+    presented: Presented,
+    Path(service): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let service = id(&service)?;
+    presented.manager_of(&state, service).await?;
+    let roles = operations::list_roles(&state.context, service).await?;
+    let data: Vec<_> = roles
+        .iter()
+        .map(|role| {
+            json!({
+                "id": role.definition.id,
+                "name": role.definition.name,
+                "description": role.description.as_str(),
+                "permissions": role.definition.permissions,
+                "createdAt": timestamp(role.created_at),
+            })
+        })
+        .collect();
+    Ok(Json(json!({ "data": data })))
+}
+
+/// `POST /services/:serviceId/agents/:agentId/roles`
+pub async fn assign(
+    State(state): State<AppState>,
+    presented: Presented,
+    Path((service, agent)): Path<(String, String)>,
+    body: Fields,
+) -> Result<Json<Value>, ApiError> {
+    let service = id(&service)?;
+    presented.manager_of(&state, service).await?;
+    let agent = id(&agent)?;
+    let (role, expires_at) = body.parse(|fields| {
+        let (role, expires_at) = (fields.required::<String>("roleId"), fields.optional("expiresAt"));
+        Some((role?, expires_at?))
+    })?;
+    let request = AssignmentRequest { service, agent, role: id(&role)?, expires_at };
+    operations::assign_role(&state.context, request).await?;
+    Ok(Json(json!({ "assigned": true })))
+}
+
+/// `DELETE /services/:serviceId/agents/:agentId/roles/:roleId`
+pub async fn revoke(
+    State(state): State<AppState>,
+    presented: Presented,
+    Path((service, agent, role)): Path<(String, String, String)>,
+) -> Result<Json<Value>, ApiError> {
+    let service = id(&service)?;
+    presented.manager_of(&state, service).await?;
+    let revoked = operations::revoke_role(&state.context, service, id(&agent)?, id(&role)?).await?;
+    Ok(Json(json!({ "revoked": revoked })))
+}

@@ -1,0 +1,47 @@
+//! Every route there is.
+
+use super::{agents, auth, body, error::ApiError, health, keys, observe, roles, services, verify};
+use crate::{humans::OperatorKey, metrics::Metrics, operations::Context};
+use axum::{
+    Router, middleware,
+    routing::{delete, get, post, put},
+};
+use std::sync::Arc;
+use tower_http::catch_panic::CatchPanicLayer;
+
+/// What every handler works with.
+#[derive(Clone)]
+pub struct AppState {
+    /// What operations work with.
+    pub context: Arc<Context>,
+    /// Who mints people's tokens.
+    pub operator: Arc<OperatorKey>,
+    /// What is counted.
+    pub metrics: Metrics,
+}
+
+/// The API.
+pub fn router(state: AppState) -> Router {
+    Router::new()
+        .route("/auth/register", post(auth::register))
+        .route("/auth/challenge", post(auth::challenge))
+        .route("/auth/authenticate", post(auth::authenticate))
+        .route("/auth/refresh", post(auth::refresh))
+        .route("/services", post(services::create))
+        .route("/services/{service}/keys", post(services::create_key))
+        .route("/services/{service}/keys/{key}", delete(services::revoke_key))
+        .route("/services/{service}/verify", get(verify::verify))
+        .route("/services/{service}/roles", post(roles::create).get(roles::list))
+        .route("/services/{service}/agents/{agent}", get(agents::read))
+        .route("/services/{service}/agents/{agent}/roles", post(roles::assign))
+        .route("/services/{service}/agents/{agent}/roles/{role}", delete(roles::revoke))
+        .route("/agents/{agent}/status", put(agents::set_status))
+        .route("/.well-known/jwks.json", get(keys::jwks))
+        .route("/health", get(health::health))
+        .fallback(async || ApiError::not_found())
+        .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+        .layer(middleware::from_fn(body::take_in))
+        .layer(CatchPanicLayer::custom(|_| ApiError::answer_to_panic()))
+        .layer(middleware::from_fn_with_state(state.clone(), observe::observe))
+        .with_state(state)
+}

@@ -1,0 +1,83 @@
+//! HTTPS from the first byte: whoever speaks plain HTTP is told so, on the same port, never redirected.
+
+use axum_server::accept::Accept;
+use countersign_process::Chance;
+use serde_json::json;
+use std::{io, pin::Pin, sync::Arc, time::Duration};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    time::timeout,
+};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
+
+/// The first byte of a TLS record that carries a handshake.
+const HANDSHAKE: u8 = 0x16;
+
+/// How long a client may take to say hello.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The longest plain request that is read before it is answered, in bytes.
+const LONGEST_PLAIN: usize = 16 * 1024;
+
+/// Accepts TLS only.
+#[derive(Clone)]
+pub struct TlsOnly {
+    acceptor: TlsAcceptor,
+    chance: Arc<dyn Chance>,
+}
+
+impl TlsOnly {
+    /// Accepts with this configuration; `chance` makes request ids for those who are refused.
+    pub fn new(acceptor: TlsAcceptor, chance: Arc<dyn Chance>) -> Self {
+        Self { acceptor, chance }
+    }
+}
+
+impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
+    type Stream = TlsStream<TcpStream>;
+    type Service = S;
+    type Future = Pin<Box<dyn Future<Output = io::Result<(Self::Stream, S)>> + Send>>;
+
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+        let Self { acceptor, chance } = self.clone();
+        Box::pin(async move {
+            let shake = async {
+                stream.set_nodelay(true)?;
+                let mut first = [0];
+                if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
+                    refuse_plain(stream, chance.as_ref()).await?;
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, "plain HTTP"));
+                }
+                acceptor.accept(stream).await
+            };
+            let stream = timeout(PATIENCE, shake).await.map_err(|_| io::ErrorKind::TimedOut)??;
+            Ok((stream, service))
+        })
+    }
+}
+
+/// Reads the head of the request, so that the answer is not lost to a reset, and answers.
+async fn refuse_plain(mut stream: TcpStream, chance: &dyn Chance) -> io::Result<()> {
+    let mut request = Vec::new();
+    let mut buffer = [0; 2048];
+    while request.len() < LONGEST_PLAIN && !request.windows(4).any(|window| window == b"\r\n\r\n") {
+        match stream.read(&mut buffer).await? {
+            0 => break,
+            read => request.extend_from_slice(&buffer[..read]),
+        }
+    }
+    let body = json!({ "error": {
+        "code": "HTTPS_REQUIRED",
+        "message": "This port speaks HTTPS only: use https:// in the URL",
+        "details": {},
+    }})
+    .to_string();
+    let mut id = [0; 16];
+    chance.fill(&mut id);
+    let (id, length) = (hex::encode(id), body.len());
+    let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close";
+    let response = format!("{head}\r\nx-request-id: {id}\r\ncontent-length: {length}\r\n\r\n{body}");
+    stream.write_all(response.as_bytes()).await?;
+    stream.shutdown().await
+}

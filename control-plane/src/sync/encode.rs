@@ -1,0 +1,122 @@
+//! From content to the words of the wire.
+
+use super::content::{Content, Revoked};
+use countersign_identity::{AgentId, AgentRecord, AgentStatus, Grant, Revision, RoleDefinition, ServiceId, Timestamp};
+use countersign_proto::v1;
+use std::collections::BTreeMap;
+
+/// Agents and revocations on one page of a snapshot at the most, so that no message grows without bound.
+const PAGE: usize = 1000;
+
+/// What one follower is told beside the changes.
+#[derive(Clone)]
+pub struct Announcement {
+    /// Who it is and whom it may believe.
+    pub info: v1::ServiceInfo,
+    /// With which keys.
+    pub keys: v1::Keys,
+}
+
+/// A whole view, page by page.
+pub fn snapshot(content: &Content, service: ServiceId, told: Announcement) -> Vec<v1::SnapshotPage> {
+    let empty = || v1::SnapshotPage {
+        revision: content.revision.number(),
+        floor: content.floor.number(),
+        ..v1::SnapshotPage::default()
+    };
+    let mut pages = vec![v1::SnapshotPage {
+        info: Some(told.info),
+        keys: Some(told.keys),
+        roles: content.definitions.get(&service).map(|definitions| roles(definitions)),
+        ..empty()
+    }];
+    pages.extend(
+        records(content, service).chunks(PAGE).map(|agents| v1::SnapshotPage { agents: agents.to_vec(), ..empty() }),
+    );
+    pages.extend(
+        revocations(content).chunks(PAGE).map(|dead| v1::SnapshotPage { revocations: dead.to_vec(), ..empty() }),
+    );
+    if let Some(last) = pages.last_mut() {
+        last.last = true;
+    }
+    pages
+}
+
+/// What changed, as one follower is told; `None` if nothing of it concerns the follower.
+pub fn delta(content: &Content, service: ServiceId, told: &Announcement) -> Option<v1::Delta> {
+    let delta = v1::Delta {
+        revision: content.revision.number(),
+        info: None,
+        keys: content.keys.then(|| told.keys.clone()),
+        roles: content.definitions.get(&service).map(|definitions| roles(definitions)),
+        agents: records(content, service),
+        revocations: revocations(content),
+    };
+    let nothing = v1::Delta { revision: delta.revision, ..v1::Delta::default() };
+    (delta != nothing).then_some(delta)
+}
+
+fn roles(definitions: &[RoleDefinition]) -> v1::Roles {
+    let role = |RoleDefinition { id, name, permissions, made_at }: &RoleDefinition| v1::Role {
+        id: id.to_string(),
+        name: name.to_string(),
+        permissions: permissions.iter().map(ToString::to_string).collect(),
+        made_at: made_at.number(),
+    };
+    v1::Roles { roles: definitions.iter().map(role).collect() }
+}
+
+/// The records of all agents that changed, with their roles at this service only.
+fn records(content: &Content, service: ServiceId) -> Vec<v1::AgentRecord> {
+    let mut records: BTreeMap<AgentId, AgentRecord> = content.agents.clone();
+    let first = (service, AgentId::from_bits(0));
+    let here = content.held.range(first..).take_while(|((at, _), _)| *at == service);
+    for ((_, agent), held) in here {
+        records.entry(*agent).or_default().roles = Some(held.clone());
+    }
+    records.into_iter().map(record).collect()
+}
+
+fn record((agent, record): (AgentId, AgentRecord)) -> v1::AgentRecord {
+    let AgentRecord { roles, trust, status } = record;
+    v1::AgentRecord {
+        agent_id: agent.to_string(),
+        roles: roles.map(|facet| v1::RolesFacet {
+            revision: facet.revision.number(),
+            grants: facet.value.into_iter().map(grant).collect(),
+        }),
+        trust: trust.map(|facet| v1::TrustFacet {
+            revision: facet.revision.number(),
+            hundredths: i32::try_from(facet.value.hundredths()).unwrap_or(0),
+        }),
+        status: status.map(|facet| v1::StatusFacet {
+            revision: facet.revision.number(),
+            status: status_of(facet.value.status).into(),
+            cutoff: facet.value.cutoff.number(),
+        }),
+    }
+}
+
+fn grant(Grant { role, until }: Grant) -> v1::Grant {
+    v1::Grant { role_id: role.to_string(), until: until.map(Timestamp::micros) }
+}
+
+const fn status_of(status: AgentStatus) -> v1::AgentStatus {
+    match status {
+        AgentStatus::Active => v1::AgentStatus::Active,
+        AgentStatus::Suspended => v1::AgentStatus::Suspended,
+        AgentStatus::Revoked => v1::AgentStatus::Revoked,
+    }
+}
+
+fn revocations(content: &Content) -> Vec<v1::Revocation> {
+    content.revoked.iter().map(|(revoked, revision)| revocation(*revoked, *revision)).collect()
+}
+
+fn revocation(revoked: Revoked, revision: Revision) -> v1::Revocation {
+    let subject = match revoked {
+        Revoked::Token(token) => v1::revocation::Subject::TokenId(token.to_string()),
+        Revoked::Session(session) => v1::revocation::Subject::SessionId(session.to_string()),
+    };
+    v1::Revocation { revision: revision.number(), subject: Some(subject) }
+}

@@ -1,0 +1,81 @@
+//! The gRPC door: who may follow, and a task for each who does.
+
+use super::{
+    feed::Feed,
+    stream::{Follower, Terms},
+};
+use crate::{
+    domain::{credential::Credential, service::ServiceKey},
+    keyring::Keyring,
+    metrics::Metrics,
+    store::{Store, StoreError, services},
+};
+use countersign_identity::KeyId;
+use countersign_process::Shutdown;
+use countersign_proto::v1::{FollowRequest, FollowResponse, sync_server::Sync};
+use std::{pin::Pin, sync::Arc};
+use tokio::sync::mpsc;
+use tokio_stream::{Stream, wrappers::ReceiverStream};
+use tonic::{Request, Response, Status, Streaming};
+
+/// Messages that may wait for a slow follower.
+const QUEUE: usize = 64;
+
+/// What all followers share.
+pub(super) struct Shared {
+    pub(super) store: Store,
+    pub(super) keyring: Keyring,
+    pub(super) feed: Feed,
+    pub(super) terms: Terms,
+    pub(super) metrics: Metrics,
+    pub(super) shutdown: Shutdown,
+}
+
+/// Answers followers.
+pub struct SyncService(Arc<Shared>);
+
+impl SyncService {
+    /// Puts the parts together.
+    pub fn new(store: Store, keyring: Keyring, feed: Feed, terms: Terms, metrics: Metrics, shutdown: Shutdown) -> Self {
+        Self(Arc::new(Shared { store, keyring, feed, terms, metrics, shutdown }))
+    }
+}
+
+#[tonic::async_trait]
+impl Sync for SyncService {
+    type FollowStream = Pin<Box<dyn Stream<Item = Result<FollowResponse, Status>> + Send>>;
+
+    async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
+        let key = authenticate(&self.0.store, &request).await?;
+        let (sender, receiver) = mpsc::channel(QUEUE);
+        tokio::spawn(Follower::new(self.0.clone(), key, sender).run(request.into_inner()));
+        Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
+    }
+}
+
+/// The service API key in the call's metadata; any scope may follow.
+async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<ServiceKey, Status> {
+    let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+    let text = header
+        .and_then(|header| header.strip_prefix("Bearer "))
+        .ok_or_else(|| Status::unauthenticated("service_key_missing"))?;
+    let credential = Credential::<KeyId>::parse(text).ok_or_else(invalid_key)?;
+    let found = find_key(store, credential.id()).await.map_err(|error| unavailable(&error))?;
+    found.filter(|key| key.secret.is_of(&credential)).ok_or_else(invalid_key)
+}
+
+/// The key, unless it was revoked.
+pub(super) async fn find_key(store: &Store, key: KeyId) -> Result<Option<ServiceKey>, StoreError> {
+    services::find_key(store.read().await?.conn(), key).await
+}
+
+/// What a follower without a good key is told.
+pub(super) fn invalid_key() -> Status {
+    Status::unauthenticated("service_key_invalid")
+}
+
+/// What a follower is told while the database cannot be read; the reason stays here.
+pub(super) fn unavailable(error: &StoreError) -> Status {
+    tracing::error!(%error, "store failed");
+    Status::unavailable("the database cannot be read")
+}
