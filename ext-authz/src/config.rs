@@ -1,0 +1,201 @@
+//! The settings, parsed to the point where a value that does not make sense cannot be held.
+//!
+//! Neighbours: `main` reads them, `app` uses them, nobody else sees them. The rule of the room:
+//! `config.default.toml` documents every key and *is* the default; an error names its key.
+
+mod values;
+
+use countersign_identity::ServiceId;
+use countersign_process::{
+    settings::{Layers, SettingsError},
+    telemetry::LogSettings,
+};
+use serde::{Deserialize, Deserializer};
+use std::path::PathBuf;
+
+pub use values::{ApiKey, HeaderPrefix, ListenAddress, SyncUrl};
+
+/// The documented defaults.
+const DEFAULTS: &str = include_str!("../config.default.toml");
+
+/// All settings.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Where others reach us.
+    pub listen: ListenSettings,
+    /// Where and how the control plane is followed.
+    pub sync: SyncSettings,
+    /// What holds for routes that do not say otherwise.
+    pub routes: RouteSettings,
+    /// Identity headers.
+    pub headers: HeaderSettings,
+    /// The cache of verified tokens.
+    pub cache: CacheSettings,
+    /// The log.
+    pub log: LogSettings,
+}
+
+/// The settings of `[listen]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListenSettings {
+    /// For Envoy.
+    pub grpc: ListenAddress,
+    /// For the platform: host and port.
+    pub admin: String,
+}
+
+/// The settings of `[sync]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SyncSettings {
+    /// The control plane.
+    pub url: SyncUrl,
+    /// A PEM file with the authorities to trust; `None` for those of the system.
+    #[serde(deserialize_with = "path_or_none")]
+    pub ca: Option<PathBuf>,
+    /// One for each service.
+    pub keys: Vec<ApiKey>,
+    /// Seconds between confirmations.
+    pub ping_seconds: u32,
+    /// Seconds without a confirmation after which requests are refused; 0 for what the control plane says.
+    pub max_staleness_seconds: u32,
+}
+
+/// The settings of `[routes]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteSettings {
+    /// The service of routes that name none.
+    #[serde(deserialize_with = "service_or_none")]
+    pub default_service: Option<ServiceId>,
+}
+
+/// The settings of `[headers]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeaderSettings {
+    /// What identity headers begin with.
+    pub prefix: HeaderPrefix,
+}
+
+/// The settings of `[cache]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CacheSettings {
+    /// How many verified tokens are remembered.
+    pub tokens: u64,
+}
+
+/// Why the settings are not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A key or value by itself.
+    #[error(transparent)]
+    Layer(#[from] SettingsError),
+    /// A value that does not fit the others.
+    #[error("{0}")]
+    Unfit(&'static str),
+}
+
+/// Reads the settings: flags, as dotted keys and values, beat the environment, which beats the file.
+pub fn read(
+    file: Option<PathBuf>,
+    environment: Vec<(String, String)>,
+    flags: Vec<(String, String)>,
+) -> Result<Settings, ConfigError> {
+    let layers = Layers { defaults: DEFAULTS, file, environment, flags, ..Layers::default() };
+    let settings: Settings = layers.read()?;
+    settings.fit()?;
+    Ok(settings)
+}
+
+impl Settings {
+    fn fit(&self) -> Result<(), ConfigError> {
+        let SyncSettings { keys, ping_seconds, max_staleness_seconds, url: _, ca: _ } = &self.sync;
+        if keys.is_empty() {
+            return Err(ConfigError::Unfit(
+                "sync.keys: at least one service API key is needed (in the environment: COUNTERSIGN_SYNC__KEYS, \
+                 or COUNTERSIGN_SYNC__KEYS_FILE for a file with one a line)",
+            ));
+        }
+        if !(1..=60).contains(ping_seconds) {
+            return Err(ConfigError::Unfit("sync.ping_seconds: must be 1 to 60"));
+        }
+        if *max_staleness_seconds > 0 && max_staleness_seconds <= ping_seconds {
+            return Err(ConfigError::Unfit("sync.max_staleness_seconds: must be larger than sync.ping_seconds, or 0"));
+        }
+        Ok(())
+    }
+}
+
+fn path_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    Ok(Some(text).filter(|text| !text.is_empty()).map(PathBuf::from))
+}
+
+fn service_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ServiceId>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(serde::de::Error::custom) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "svc_sk_0123456789";
+
+    fn read(flags: &[(&str, &str)]) -> Result<Settings, String> {
+        let environment = vec![("COUNTERSIGN_SYNC__KEYS".to_owned(), KEY.to_owned())];
+        let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        super::read(None, environment, flags).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_documented_defaults_and_a_key_are_enough() {
+        let settings = read(&[]).unwrap();
+        assert_eq!(settings.listen.grpc, ListenAddress::Tcp("127.0.0.1:9191".into()));
+        assert_eq!((settings.sync.ca, settings.routes.default_service), (None, None));
+        let without = super::read(None, vec![], vec![]).unwrap_err().to_string();
+        assert!(without.starts_with("sync.keys: "), "{without}");
+    }
+
+    #[test]
+    fn a_flag_beats_the_environment_and_its_key_is_checked() {
+        let socket = read(&[("listen.grpc", "unix:/run/a.sock")]).unwrap().listen.grpc;
+        assert_eq!(socket, ListenAddress::Unix("/run/a.sock".into()));
+        assert_eq!(read(&[("sync.keys", "svc_sk_a, svc_sk_b")]).unwrap().sync.keys.len(), 2);
+        let error = read(&[("log.levle", "info")]).unwrap_err();
+        assert_eq!(error, "unknown setting `log.levle` in a flag: did you mean `log.level`?");
+    }
+
+    #[test]
+    fn a_value_that_makes_no_sense_is_refused_by_its_key() {
+        for (key, value) in [
+            ("sync.url", "http://control.example.com:8444"),
+            ("sync.url", "control:8444"),
+            ("sync.ping_seconds", "0"),
+            ("sync.max_staleness_seconds", "2"),
+            ("routes.default_service", "billing"),
+            ("headers.prefix", "X-Agent-"),
+            ("headers.prefix", ""),
+            ("cache.tokens", "many"),
+            ("listen.grpc", ""),
+        ] {
+            let error = read(&[(key, value)]).unwrap_err();
+            assert!(error.contains(key), "{key}={value}: {error}");
+        }
+        for url in ["http://localhost:8444", "http://[::1]:8444", "http://127.0.0.2:1", "https://control.example.com"] {
+            assert!(read(&[("sync.url", url)]).is_ok(), "{url}");
+        }
+    }
+
+    #[test]
+    fn an_api_key_is_never_printed() {
+        let printed = format!("{:?}", read(&[]).unwrap());
+        assert!(!printed.contains(KEY), "{printed}");
+        let error = read(&[("sync.keys", "secret word")]).unwrap_err();
+        assert!(error.contains("sync.keys") && !error.contains("secret word"), "{error}");
+    }
+}

@@ -1,0 +1,79 @@
+//! A small world for tests: one issuer with one key, one service, one agent, one token.
+
+use countersign_identity::{
+    AgentId, AgentKey, Claims, Permission, Revision, RoleDefinition, RoleId, RoleName, ServiceId, SessionId, TokenId,
+    TrustScore,
+};
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use p256::pkcs8::EncodePrivateKey;
+
+pub const ISSUER: &str = "https://issuer.test";
+pub const SERVICE: ServiceId = ServiceId::from_bits(1);
+pub const AGENT: AgentId = AgentId::from_bits(2);
+pub const READER: RoleId = RoleId::from_bits(3);
+pub const TOKEN: TokenId = TokenId::from_bits(4);
+pub const SESSION: SessionId = SessionId::from_bits(5);
+/// When tokens are issued, in Unix seconds.
+pub const ISSUED: i64 = 1_700_000_000;
+/// The revision as of which they speak.
+pub const REV: i64 = 100;
+
+/// A key that signs tokens.
+pub struct Signer(p256::SecretKey);
+
+impl Signer {
+    /// The same seed is the same key.
+    pub fn new(seed: u8) -> Self {
+        Self(p256::SecretKey::from_slice(&[seed; 32]).unwrap())
+    }
+
+    pub fn public(&self) -> AgentKey {
+        AgentKey::from_sec1(&self.0.public_key().to_sec1_bytes()).unwrap()
+    }
+
+    pub fn point(&self) -> Vec<u8> {
+        self.public().to_sec1().to_vec()
+    }
+
+    pub fn sign(&self, claims: &Claims) -> String {
+        let mut header = Header::new(Algorithm::ES256);
+        header.typ = Some("at+jwt".into());
+        header.kid = Some(countersign_identity::Kid::of(self.public()).as_str().to_owned());
+        let key = EncodingKey::from_ec_der(self.0.to_pkcs8_der().unwrap().as_bytes());
+        encode(&header, claims, &key).unwrap()
+    }
+}
+
+pub fn role_name(text: &str) -> RoleName {
+    RoleName::try_from(text).unwrap()
+}
+
+/// What the token of an agent says that reads.
+pub fn claims() -> Claims {
+    Claims {
+        iss: ISSUER.into(),
+        sub: AGENT,
+        aud: SERVICE.to_string(),
+        iat: ISSUED,
+        nbf: ISSUED,
+        exp: ISSUED + 3600,
+        jti: TOKEN,
+        sid: SESSION,
+        rev: Revision::new(REV),
+        name: "Reader".into(),
+        roles: vec![role_name("reader")],
+        permissions: vec![Permission::try_from("read").unwrap()],
+        trust_score: TrustScore::INITIAL,
+        until: std::collections::BTreeMap::new(),
+    }
+}
+
+/// The role that it holds.
+pub fn reader() -> RoleDefinition {
+    RoleDefinition {
+        id: READER,
+        name: role_name("reader"),
+        permissions: vec![Permission::try_from("read").unwrap()],
+        made_at: Revision::new(50),
+    }
+}

@@ -1,0 +1,147 @@
+//! Reads a policy out of Envoy's context extensions: a map of names to strings.
+//!
+//! Items of a list are written as in our headers: separated by commas, percent-encoded where not plain.
+
+use super::Policy;
+use countersign_identity::TrustScore;
+use percent_encoding::percent_decode_str;
+use std::collections::HashMap;
+
+/// Why a rule is refused; the text is for the operator's log.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RuleError {
+    /// No rule has this name.
+    #[error("unknown context extension `{0}`")]
+    Unknown(String),
+    /// The value does not mean anything here.
+    #[error("context extension `{name}`: `{value}` {expected}")]
+    Value {
+        /// The rule.
+        name: String,
+        /// What it says.
+        value: String,
+        /// What it should say.
+        expected: &'static str,
+    },
+    /// Nobody who fails the requirement would be kept out.
+    #[error("`allow_anonymous` contradicts `require_roles`, `require_permissions` and `min_trust_score`")]
+    Contradiction,
+}
+
+impl Policy {
+    /// Reads the rules of a route.
+    pub fn from_extensions(extensions: &HashMap<String, String>) -> Result<Self, RuleError> {
+        let mut policy = Self::default();
+        for (name, value) in extensions {
+            policy.take(name, value)?;
+        }
+        let Self { require_roles, require_permissions, min_trust_score, allow_anonymous, .. } = &policy;
+        let requires = !require_roles.is_empty() || !require_permissions.is_empty() || min_trust_score.is_some();
+        if *allow_anonymous && requires { Err(RuleError::Contradiction) } else { Ok(policy) }
+    }
+
+    fn take(&mut self, name: &str, value: &str) -> Result<(), RuleError> {
+        let wrong = |expected| RuleError::Value { name: name.to_owned(), value: value.to_owned(), expected };
+        match name {
+            "service_id" => self.service = Some(value.parse().map_err(|_| wrong("is not a service's id"))?),
+            "require_roles" => self.require_roles = list(value).ok_or_else(|| wrong("is not a list of role names"))?,
+            "require_permissions" => {
+                self.require_permissions = list(value).ok_or_else(|| wrong("is not a list of permissions"))?;
+            }
+            "min_trust_score" => {
+                self.min_trust_score = Some(points(value).ok_or_else(|| wrong("is not a number from 0 to 100"))?);
+            }
+            "allow_unassigned" => self.allow_unassigned = boolean(value).ok_or_else(|| wrong(BOOLEAN))?,
+            "allow_anonymous" => self.allow_anonymous = boolean(value).ok_or_else(|| wrong(BOOLEAN))?,
+            "forward_token" => self.forward_token = boolean(value).ok_or_else(|| wrong(BOOLEAN))?,
+            _ => return Err(RuleError::Unknown(name.to_owned())),
+        }
+        Ok(())
+    }
+}
+
+const BOOLEAN: &str = "is neither `true` nor `false`";
+
+fn boolean(value: &str) -> Option<bool> {
+    match value {
+        "true" => Some(true),
+        "false" => Some(false),
+        _ => None,
+    }
+}
+
+fn points(value: &str) -> Option<TrustScore> {
+    TrustScore::from_points(value.parse().ok()?).ok()
+}
+
+/// At least one item: an empty list is a requirement that somebody forgot to write.
+fn list<T: TryFrom<String>>(value: &str) -> Option<Vec<T>> {
+    value.split(',').map(|item| T::try_from(decode(item.trim())?).ok()).collect()
+}
+
+fn decode(item: &str) -> Option<String> {
+    let escapes = item.split('%').skip(1);
+    let well_formed = |escape: &str| escape.bytes().take_while(u8::is_ascii_hexdigit).take(2).count() == 2;
+    escapes.into_iter().all(well_formed).then(|| percent_decode_str(item).decode_utf8().ok().map(Into::into))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_identity::ServiceId;
+
+    fn read(extensions: &[(&str, &str)]) -> Result<Policy, RuleError> {
+        Policy::from_extensions(&extensions.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect())
+    }
+
+    #[test]
+    fn every_rule_is_read() {
+        let service = ServiceId::from_bits(5);
+        let policy = read(&[
+            ("service_id", &service.to_string()),
+            ("require_roles", "reader, billing%2C eu"),
+            ("require_permissions", "read:a,write:a"),
+            ("min_trust_score", "62.5"),
+            ("allow_unassigned", "true"),
+            ("allow_anonymous", "false"),
+            ("forward_token", "true"),
+        ])
+        .unwrap();
+        assert_eq!(policy.service, Some(service));
+        assert_eq!(policy.require_roles.iter().map(ToString::to_string).collect::<Vec<_>>(), ["reader", "billing, eu"]);
+        assert_eq!(policy.require_permissions.len(), 2);
+        assert_eq!(policy.min_trust_score, TrustScore::from_points(62.5).ok());
+        assert!(policy.allow_unassigned && !policy.allow_anonymous && policy.forward_token);
+        assert_eq!(read(&[]), Ok(Policy::default()));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused() {
+        for (name, value) in [
+            ("require_role", "reader"),
+            ("Require_roles", "reader"),
+            ("service_id", "billing"),
+            ("service_id", ""),
+            ("require_roles", ""),
+            ("require_roles", "reader,"),
+            ("require_roles", "100%"),
+            ("require_roles", "%zz"),
+            ("require_permissions", "read, "),
+            ("require_permissions", "re ad"),
+            ("min_trust_score", "NaN"),
+            ("min_trust_score", "101"),
+            ("min_trust_score", ""),
+            ("allow_unassigned", "yes"),
+            ("allow_anonymous", "True"),
+            ("forward_token", "1"),
+        ] {
+            assert!(read(&[(name, value)]).is_err(), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn a_requirement_that_the_anonymous_escape_is_refused() {
+        let rules = [("allow_anonymous", "true"), ("require_roles", "reader")];
+        assert_eq!(read(&rules), Err(RuleError::Contradiction));
+    }
+}

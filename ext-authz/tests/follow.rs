@@ -1,0 +1,280 @@
+//! An authorizer beside a control plane that does as it is told: what is sent there is decided here.
+
+#![expect(clippy::unwrap_used, reason = "a test, whose helpers may fail too")]
+
+#[path = "../src/fixtures.rs"]
+mod fixtures;
+
+use countersign_ext_authz::{App, config};
+use countersign_identity::{Claims, Timestamp, TokenId};
+use countersign_process::{Clock, Shutdown, SystemClock};
+use countersign_proto::v1::{
+    self, FollowRequest, FollowResponse, follow_request, follow_response::Message, sync_server,
+};
+use envoy_types::{
+    ext_authz::v3::pb::{CheckRequest, HttpResponse},
+    pb::envoy::service::auth::v3::{AttributeContext, attribute_context, authorization_client::AuthorizationClient},
+};
+use fixtures::{ISSUED, ISSUER, REV, SERVICE, SESSION, Signer};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{net::TcpListener, sync::mpsc, time::timeout};
+use tokio_stream::{
+    StreamExt,
+    wrappers::{ReceiverStream, TcpListenerStream},
+};
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Channel, Endpoint, Identity, Server, ServerTlsConfig},
+};
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+
+const KEY: &str = "svc_sk_of_the_test";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A wall clock that stands at the minute after the tokens were issued.
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_seconds(ISSUED + 60)
+    }
+
+    fn since_boot(&self) -> Duration {
+        SystemClock.since_boot()
+    }
+}
+
+/// A stream that a follower began: the revision it said, and what it is told.
+struct Begun {
+    revision: i64,
+    tell: mpsc::Sender<Result<FollowResponse, Status>>,
+}
+
+#[derive(Default)]
+struct Knobs {
+    refuses: AtomicBool,
+    refused: AtomicUsize,
+    revision: AtomicI64,
+}
+
+/// Answers pings by itself; all else is up to the test.
+struct ControlPlane {
+    knobs: Arc<Knobs>,
+    begun: mpsc::Sender<Begun>,
+}
+
+#[tonic::async_trait]
+impl sync_server::Sync for ControlPlane {
+    type FollowStream = ReceiverStream<Result<FollowResponse, Status>>;
+
+    async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
+        assert_eq!(request.metadata().get("authorization").unwrap(), &format!("Bearer {KEY}"));
+        if self.knobs.refuses.load(Ordering::SeqCst) {
+            self.knobs.refused.fetch_add(1, Ordering::SeqCst);
+            return Err(Status::unauthenticated("revoked"));
+        }
+        let (tell, told) = mpsc::channel(16);
+        tokio::spawn(listen(request.into_inner(), tell, self.begun.clone(), Arc::clone(&self.knobs)));
+        Ok(Response::new(ReceiverStream::new(told)))
+    }
+}
+
+async fn listen(
+    mut inbound: Streaming<FollowRequest>,
+    tell: mpsc::Sender<Result<FollowResponse, Status>>,
+    begun: mpsc::Sender<Begun>,
+    knobs: Arc<Knobs>,
+) {
+    while let Some(Ok(FollowRequest { message: Some(message) })) = inbound.next().await {
+        match message {
+            follow_request::Message::Hello(v1::Hello { revision }) => {
+                begun.send(Begun { revision, tell: tell.clone() }).await.unwrap();
+            }
+            follow_request::Message::Ping(v1::Ping { number }) => {
+                let revision = knobs.revision.load(Ordering::SeqCst);
+                let pong = Message::Pong(v1::Pong { number, revision, floor: 1 });
+                let _follower_gone = tell.send(Ok(FollowResponse { message: Some(pong) })).await;
+            }
+        }
+    }
+}
+
+impl Begun {
+    async fn say(&self, message: Message) {
+        self.tell.send(Ok(FollowResponse { message: Some(message) })).await.unwrap();
+    }
+}
+
+fn snapshot() -> Message {
+    let reader = fixtures::reader();
+    let role = v1::Role {
+        id: reader.id.to_string(),
+        name: reader.name.to_string(),
+        permissions: reader.permissions.iter().map(ToString::to_string).collect(),
+        made_at: reader.made_at.number(),
+    };
+    Message::Snapshot(v1::SnapshotPage {
+        revision: REV,
+        floor: 1,
+        info: Some(v1::ServiceInfo {
+            service_id: SERVICE.to_string(),
+            issuer: ISSUER.into(),
+            accepts_unbound_tokens: true,
+            max_staleness_seconds: 60,
+        }),
+        keys: Some(v1::Keys { points: vec![Signer::new(1).point()] }),
+        roles: Some(v1::Roles { roles: vec![role] }),
+        last: true,
+        ..v1::SnapshotPage::default()
+    })
+}
+
+fn death(revision: i64, subject: v1::revocation::Subject) -> Message {
+    let revocations = vec![v1::Revocation { revision, subject: Some(subject) }];
+    Message::Delta(v1::Delta { revision, revocations, ..v1::Delta::default() })
+}
+
+/// What Envoy is told of a request with this token: the reason of a denial, or nothing.
+async fn refusal(envoy: &mut AuthorizationClient<Channel>, claims: &Claims) -> Option<String> {
+    let bearer = format!("Bearer {}", Signer::new(1).sign(claims));
+    let http = attribute_context::HttpRequest {
+        headers: [("authorization".to_owned(), bearer)].into(),
+        ..attribute_context::HttpRequest::default()
+    };
+    let request = attribute_context::Request { http: Some(http), ..attribute_context::Request::default() };
+    let attributes = AttributeContext { request: Some(request), ..AttributeContext::default() };
+    let response = envoy.check(CheckRequest { attributes: Some(attributes) }).await.unwrap().into_inner();
+    let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { return None };
+    let mut headers = denied.headers.into_iter().filter_map(|option| option.header);
+    headers.find(|header| header.key == "x-agent-reason").map(|header| header.value)
+}
+
+async fn until_refusal(envoy: &mut AuthorizationClient<Channel>, claims: &Claims, expected: Option<&str>) {
+    let wait = async {
+        while refusal(envoy, claims).await.as_deref() != expected {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never {expected:?}"));
+}
+
+async fn until_serving(address: SocketAddr) {
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+    let mut health = HealthClient::new(channel);
+    let wait = async {
+        loop {
+            let answer = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
+            if answer.status() == ServingStatus::Serving {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, wait).await.unwrap();
+}
+
+/// A control plane on a port of its own.
+async fn control_plane(tls: Option<ServerTlsConfig>) -> (u16, Arc<Knobs>, mpsc::Receiver<Begun>) {
+    let (begun, streams) = mpsc::channel(4);
+    let knobs = Arc::new(Knobs { revision: REV.into(), ..Knobs::default() });
+    let service = sync_server::SyncServer::new(ControlPlane { knobs: Arc::clone(&knobs), begun });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut server = match tls {
+        Some(tls) => Server::builder().tls_config(tls).unwrap(),
+        None => Server::builder(),
+    };
+    tokio::spawn(server.add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
+    (port, knobs, streams)
+}
+
+async fn authorizer(url: String, ca: &str) -> App {
+    let flags = [
+        ("sync.url", url),
+        ("sync.ca", ca.to_owned()),
+        ("sync.keys", KEY.to_owned()),
+        ("sync.ping_seconds", "1".to_owned()),
+        ("listen.grpc", "127.0.0.1:0".to_owned()),
+        ("listen.admin", "127.0.0.1:0".to_owned()),
+    ];
+    let flags = flags.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    App::bind(config::read(None, vec![], flags).unwrap(), Arc::new(Still)).await.unwrap()
+}
+
+#[tokio::test]
+async fn what_the_control_plane_says_is_decided_here() {
+    let (port, knobs, mut streams) = control_plane(None).await;
+    let app = authorizer(format!("http://127.0.0.1:{port}"), "").await;
+    let address = app.grpc_address().unwrap();
+    let shutdown = Shutdown::default();
+    let served = tokio::spawn(app.serve(shutdown.clone()));
+    let mut envoy = AuthorizationClient::connect(format!("http://{address}")).await.unwrap();
+    let mine = fixtures::claims();
+    let other = Claims {
+        jti: TokenId::from_bits(77),
+        sid: countersign_identity::SessionId::from_bits(78),
+        ..fixtures::claims()
+    };
+
+    let stream = timeout(PATIENCE, streams.recv()).await.unwrap().unwrap();
+    assert_eq!(stream.revision, 0);
+    assert_eq!(refusal(&mut envoy, &mine).await.as_deref(), Some("view_missing"));
+    stream.say(snapshot()).await;
+    until_refusal(&mut envoy, &mine, None).await;
+    until_serving(address).await;
+
+    knobs.revision.store(REV + 1, Ordering::SeqCst);
+    stream.say(death(REV + 1, v1::revocation::Subject::SessionId(SESSION.to_string()))).await;
+    until_refusal(&mut envoy, &mine, Some("token_revoked")).await;
+    assert_eq!(refusal(&mut envoy, &other).await, None);
+
+    // A message that makes no sense ends the stream and changes nothing, and so does a refused key.
+    knobs.refuses.store(true, Ordering::SeqCst);
+    stream.say(death(REV + 2, v1::revocation::Subject::TokenId("nonsense".into()))).await;
+    let tried = async {
+        while knobs.refused.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, tried).await.unwrap();
+    assert_eq!(refusal(&mut envoy, &other).await, None);
+    knobs.refuses.store(false, Ordering::SeqCst);
+
+    let stream = timeout(PATIENCE, streams.recv()).await.unwrap().unwrap();
+    assert_eq!(stream.revision, REV + 1, "it resumes where it was");
+    stream.say(death(REV + 2, v1::revocation::Subject::TokenId(other.jti.to_string()))).await;
+    until_refusal(&mut envoy, &other, Some("token_revoked")).await;
+
+    shutdown.ask();
+    timeout(PATIENCE, served).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn only_an_authority_that_is_trusted_here_is_followed() {
+    let _installed_before = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let trusted = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, pem: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, pem).unwrap();
+        path.display().to_string()
+    };
+    let (trusted_ca, other_ca) = (file("trusted.pem", trusted.cert.pem()), file("other.pem", other.cert.pem()));
+    let identity = Identity::from_pem(trusted.cert.pem(), trusted.signing_key.serialize_pem());
+    let (port, _knobs, mut streams) = control_plane(Some(ServerTlsConfig::new().identity(identity))).await;
+    let (url, shutdown) = (format!("https://localhost:{port}"), Shutdown::default());
+
+    tokio::spawn(authorizer(url.clone(), &other_ca).await.serve(shutdown.clone()));
+    assert!(timeout(Duration::from_secs(2), streams.recv()).await.is_err(), "it trusted a stranger");
+    tokio::spawn(authorizer(url, &trusted_ca).await.serve(shutdown.clone()));
+    assert_eq!(timeout(PATIENCE, streams.recv()).await.unwrap().unwrap().revision, 0);
+    shutdown.ask();
+}
