@@ -1,1 +1,25 @@
+//! The stage for end-to-end tests: the real control plane, the real sidecar, a real Envoy and a service
+//! that says what it saw.
+//!
+//! Neighbours: the binaries of this workspace, which it starts as a user would; the tests in this
+//! folder, which say what must be true. The rule of the room: everything listens on loopback on free
+//! ports, lives in a temporary folder, and ends with the test. Nothing sleeps: it waits for conditions.
 
+pub mod agent;
+pub mod control_plane;
+pub mod envoy;
+pub mod process;
+pub mod sidecar;
+pub mod tools;
+pub mod upstream;
+pub mod web;
+pub mod world;
+
+pub use agent::Agent;
+pub use control_plane::ControlPlane;
+pub use envoy::Envoy;
+pub use process::eventually;
+pub use sidecar::Sidecar;
+pub use upstream::Upstream;
+pub use web::Answer;
+pub use world::World;

@@ -1,0 +1,188 @@
+//! The real control plane, started with `--dev` on free ports in a folder of its own.
+
+use crate::{
+    process::{Process, eventually},
+    tools,
+    web::{Answer, Site},
+};
+use serde_json::{Value, json};
+use std::{collections::HashMap, path::Path, process::Command};
+use tempfile::TempDir;
+
+/// A running control plane, or one that was killed and may come back.
+pub struct ControlPlane {
+    folder: TempDir,
+    process: Process,
+    /// What `dev.env` says, without the prefix `COUNTERSIGN_`.
+    pub env: HashMap<String, String>,
+    /// The API.
+    pub api: Site,
+    settings: Vec<String>,
+}
+
+impl ControlPlane {
+    /// Starts with the defaults of `--dev`.
+    pub async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts with settings such as `tokens.access_seconds=5`.
+    pub async fn start_with(settings: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+        let any = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:0"));
+        let process = launch(folder.path(), any.iter().chain(&settings));
+        let (env, api) = await_env(folder.path(), &process).await;
+        Self { folder, process, env, api, settings }
+    }
+
+    /// Ends it at once, as a crash would.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Starts it again, on the same ports and data.
+    pub async fn restart(&mut self) {
+        self.process.kill();
+        let port = |name: &str| self.env[name].rsplit(':').next().unwrap_or_default().to_owned();
+        let ports = [("api", "URL"), ("sync", "SYNC_URL"), ("admin", "ADMIN_URL")];
+        let ports = ports.map(|(setting, name)| format!("listen.{setting}=127.0.0.1:{}", port(name)));
+        self.process = launch(self.folder.path(), ports.iter().chain(&self.settings));
+        let admin = Site::plain(self.env["ADMIN_URL"].clone());
+        let process = &self.process;
+        let ready =
+            async || Answer::try_to(admin.request("GET", "/readyz")).await.filter(|answer| answer.status == 200);
+        eventually("the control plane is ready again", ready, || process.log()).await;
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub async fn terminate(&mut self) -> std::process::ExitStatus {
+        self.process.terminate().await
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// The folder with its database and keys.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The first service.
+    pub fn service(&self) -> &str {
+        &self.env["SERVICE_ID"]
+    }
+
+    /// Its API key, of full scope.
+    pub fn key(&self) -> &str {
+        &self.env["SERVICE_KEY"]
+    }
+
+    /// The token of the developer, an administrator.
+    pub fn human(&self) -> &str {
+        &self.env["HUMAN_TOKEN"]
+    }
+
+    /// The PEM of the development authority.
+    pub fn authority(&self) -> Vec<u8> {
+        std::fs::read(&self.env["CA"]).expect("the authority's file")
+    }
+
+    /// A path below the first service.
+    pub fn path(&self, below: &str) -> String {
+        format!("/services/{}{below}", self.service())
+    }
+
+    /// Makes another service and a key with full scope for it.
+    pub async fn another_service(&self, body: Value) -> (String, String) {
+        let made = self.api.send_as(self.human(), "POST", "/services", body).await.expect(201);
+        let service = text(&made["serviceId"]);
+        let key = self.make_key(&service, "full").await;
+        (service, key)
+    }
+
+    /// Makes an API key for a service.
+    pub async fn make_key(&self, service: &str, scope: &str) -> String {
+        let body = json!({ "name": "test", "scope": scope });
+        let path = format!("/services/{service}/keys");
+        text(&self.api.send_as(self.human(), "POST", &path, body).await.expect(201)["apiKey"])
+    }
+
+    /// Defines a role at the first service; gives its id.
+    pub async fn make_role(&self, name: &str, permissions: &[&str]) -> String {
+        let body = json!({ "name": name, "description": "", "permissions": permissions });
+        text(&self.api.send_as(self.key(), "POST", &self.path("/roles"), body).await.expect(201)["roleId"])
+    }
+
+    /// Assigns a role of the first service.
+    pub async fn assign(&self, agent: &str, role: &str) {
+        self.assign_until(agent, role, None).await;
+    }
+
+    /// Assigns a role of the first service until an instant.
+    pub async fn assign_until(&self, agent: &str, role: &str, until: Option<String>) {
+        let body = json!({ "roleId": role, "expiresAt": until });
+        let path = self.path(&format!("/agents/{agent}/roles"));
+        self.api.send_as(self.key(), "POST", &path, body).await.expect(200);
+    }
+
+    /// Revokes a role of the first service; says whether it was held.
+    pub async fn revoke(&self, agent: &str, role: &str) -> bool {
+        let path = self.path(&format!("/agents/{agent}/roles/{role}"));
+        let answer = Answer::to(self.api.request("DELETE", &path).bearer_auth(self.key())).await;
+        answer.expect(200)["revoked"].as_bool().expect("a boolean")
+    }
+
+    /// Suspends, reactivates or revokes an agent.
+    pub async fn set_status(&self, agent: &str, status: &str) -> Answer {
+        self.api.send_as(self.human(), "PUT", &format!("/agents/{agent}/status"), json!({ "status": status })).await
+    }
+
+    /// Asks the API about a token at the first service.
+    pub async fn verify(&self, token: &str) -> Answer {
+        self.verify_at(self.service(), self.key(), token).await
+    }
+
+    /// Asks the API about a token at any service.
+    pub async fn verify_at(&self, service: &str, key: &str, token: &str) -> Answer {
+        let request = self.api.request("GET", &format!("/services/{service}/verify")).bearer_auth(key);
+        Answer::to(request.header("x-agent-token", format!("Bearer {token}"))).await
+    }
+
+    /// Mints a person's token with the operator key, as the operator would.
+    pub fn mint_human(&self, subject: &str) -> String {
+        let output = Command::new(tools::binary("countersign-control-plane"))
+            .args(["--dev", "human-token", "mint", "--subject", subject])
+            .args(["--set", &format!("data_dir={}", self.folder.path().display())])
+            .args(["--set", &format!("public_url={}", self.env["URL"])])
+            .output()
+            .expect("the binary runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text").trim().to_owned()
+    }
+}
+
+/// A JSON string.
+pub fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_else(|| panic!("{value} is no string")).to_owned()
+}
+
+fn launch<'a>(folder: &Path, settings: impl Iterator<Item = &'a String>) -> Process {
+    let mut command = Command::new(tools::binary("countersign-control-plane"));
+    command.args(["--dev", "--set", &format!("data_dir={}", folder.display())]);
+    for setting in settings {
+        command.args(["--set", setting]);
+    }
+    Process::start(command, &folder.join("log"))
+}
+
+async fn await_env(folder: &Path, process: &Process) -> (HashMap<String, String>, Site) {
+    let file = folder.join("dev.env");
+    let text = eventually("dev.env is there", async || std::fs::read_to_string(&file).ok(), || process.log()).await;
+    let lines = text.lines().filter_map(|line| line.strip_prefix("COUNTERSIGN_")?.split_once('='));
+    let env: HashMap<_, _> = lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    let api = Site::trusting(env["URL"].clone(), &std::fs::read(&env["CA"]).expect("the authority's file"));
+    (env, api)
+}

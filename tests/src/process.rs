@@ -1,0 +1,97 @@
+//! Processes that end with the test, and waiting for conditions.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+/// How long anything may take on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(20);
+
+/// A running process whose output goes to a file.
+pub struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts the command; its output is appended to `log`.
+    pub fn start(mut command: Command, log: &Path) -> Self {
+        let file = File::options().create(true).append(true).open(log).expect("the log can be written");
+        let errors = file.try_clone().expect("a file can be written twice");
+        let child = command.stdin(Stdio::null()).stdout(file).stderr(errors).spawn();
+        let child = child.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        Self { child, log: log.to_owned() }
+    }
+
+    /// What it has written so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Ends it at once, as a crash would.
+    pub fn kill(&mut self) {
+        let _ended_already = self.child.kill();
+        let _status = self.child.wait();
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub async fn terminate(&mut self) -> ExitStatus {
+        let pid = self.child.id().to_string();
+        Command::new("kill").arg(pid).status().expect("kill exists");
+        self.ended().await
+    }
+
+    /// Waits until it ends by itself.
+    pub async fn ended(&mut self) -> ExitStatus {
+        let log = self.log.clone();
+        let child = &mut self.child;
+        eventually(
+            "the process ends",
+            async || child.try_wait().expect("our child"),
+            || std::fs::read_to_string(&log).unwrap_or_default(),
+        )
+        .await
+    }
+
+    /// Panics, with the log, if it has ended.
+    pub fn assert_running(&mut self) {
+        if let Some(status) = self.child.try_wait().expect("our child") {
+            panic!("ended with {status}:\n{}", self.log());
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("---- {}\n{}", self.log.display(), self.log());
+        }
+    }
+}
+
+/// Waits until `condition` gives something; panics with what `explain` says when the deadline is over.
+#[expect(clippy::disallowed_methods, reason = "a deadline of the test itself")]
+pub async fn eventually<T>(
+    what: &str,
+    mut condition: impl AsyncFnMut() -> Option<T>,
+    explain: impl FnOnce() -> String,
+) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = condition().await {
+            return found;
+        }
+        assert!(began.elapsed() < DEADLINE, "waited in vain until {what}\n{}", explain());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A port that nobody listens on now.
+pub fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
+    listener.local_addr().expect("it is bound").port()
+}

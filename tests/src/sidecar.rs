@@ -1,0 +1,190 @@
+//! The real sidecar, on a Unix socket or a TCP port.
+
+use crate::{
+    ControlPlane,
+    process::{Process, eventually, free_port},
+    tools,
+    web::{Answer, Site},
+};
+use envoy_types::pb::envoy::service::auth::v3::{
+    AttributeContext, CheckRequest, CheckResponse,
+    attribute_context::{HttpRequest, Request},
+    authorization_client::AuthorizationClient,
+    check_response::HttpResponse,
+};
+use std::{collections::HashMap, path::PathBuf, process::Command};
+use tempfile::TempDir;
+use tonic::transport::{Channel, Endpoint};
+
+/// A running sidecar.
+pub struct Sidecar {
+    folder: TempDir,
+    process: Process,
+    /// Where Envoy calls.
+    pub listen: String,
+    /// `/livez`, `/readyz`, `/metrics`.
+    pub admin: Site,
+    command: Box<dyn Fn() -> Command + Send + Sync>,
+}
+
+/// What a check came to: the HTTP status (200 for an allow), the reason, and the headers set.
+#[derive(Debug)]
+pub struct Verdict {
+    /// 200, or what the client gets.
+    pub status: u16,
+    /// The reason in the body of a denial.
+    pub reason: String,
+    /// Headers for the upstream, or of the denial.
+    pub headers: HashMap<String, String>,
+    /// Headers taken from the request.
+    pub removed: Vec<String>,
+    /// The whole response.
+    pub response: CheckResponse,
+}
+
+impl Sidecar {
+    /// Guards the first service, on a Unix socket, and waits for its first view.
+    pub async fn start(at: &ControlPlane) -> Self {
+        let key = at.make_key(at.service(), "sync").await;
+        let sidecar = Self::start_with(at, &[&key], &[]);
+        sidecar.await_ready().await;
+        sidecar
+    }
+
+    /// Starts with these keys and settings; does not wait for anything.
+    pub fn start_with(at: &ControlPlane, keys: &[&str], settings: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let admin = format!("127.0.0.1:{}", free_port());
+        let listen = format!("unix:{}", folder.path().join("authz.sock").display());
+        let listen =
+            settings.iter().find_map(|setting| setting.strip_prefix("listen.grpc=")).map_or(listen, Into::into);
+        let keys_file = folder.path().join("keys");
+        std::fs::write(&keys_file, keys.join("\n")).expect("the keys can be written");
+        let mut arguments = vec![format!("listen.grpc={listen}"), format!("listen.admin={admin}")];
+        arguments.push(format!("sync.url={}", at.env["SYNC_URL"]));
+        arguments.push(format!("sync.ca={}", at.env["CA"]));
+        arguments.extend(["log.format=text".to_owned(), "sync.ping_seconds=1".to_owned()]);
+        arguments.extend(settings.iter().map(ToString::to_string));
+        let command = Box::new(move || {
+            let mut command = Command::new(tools::binary("countersign-ext-authz"));
+            command.env("COUNTERSIGN_SYNC__KEYS_FILE", &keys_file);
+            for setting in &arguments {
+                command.args(["--set", setting]);
+            }
+            command
+        });
+        let process = Process::start(command(), &folder.path().join("log"));
+        Self { process, listen, admin: Site::plain(format!("http://{admin}")), command, folder }
+    }
+
+    /// Waits for the first view.
+    pub async fn await_ready(&self) {
+        let ready =
+            async || Answer::try_to(self.admin.request("GET", "/readyz")).await.filter(|answer| answer.status == 200);
+        eventually("the sidecar has its first view", ready, || self.log()).await;
+    }
+
+    /// Ends it at once and starts it again with the same settings.
+    pub fn restart(&mut self) {
+        self.process.kill();
+        self.process = Process::start((self.command)(), &self.folder.path().join("log"));
+    }
+
+    /// Ends it at once, as a crash would.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub async fn terminate(&mut self) -> std::process::ExitStatus {
+        self.process.terminate().await
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    /// The socket it listens on.
+    pub fn socket(&self) -> PathBuf {
+        self.listen.strip_prefix("unix:").expect("a Unix socket").into()
+    }
+
+    /// A gRPC client, as Envoy is one.
+    pub async fn client(&self) -> AuthorizationClient<Channel> {
+        let uri = match self.listen.strip_prefix("unix:") {
+            Some(path) => format!("unix://{path}"),
+            None => format!("http://{}", self.listen),
+        };
+        let endpoint = Endpoint::from_shared(uri).expect("an address");
+        let channel = eventually("the sidecar listens", async || endpoint.connect().await.ok(), || self.log()).await;
+        AuthorizationClient::new(channel)
+    }
+
+    /// Asks about a request with these headers and context extensions.
+    pub async fn check_with(&self, headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> Verdict {
+        let response = self.client().await.check(request(headers, extensions)).await;
+        Verdict::of(response.expect("a verdict, never a gRPC error").into_inner())
+    }
+
+    /// Asks about a request with these headers.
+    pub async fn check(&self, headers: &[(&str, &str)]) -> Verdict {
+        self.check_with(headers, &[]).await
+    }
+
+    /// Asks about a request with this token.
+    pub async fn check_token(&self, token: &str) -> Verdict {
+        self.check(&[("authorization", &format!("Bearer {token}"))]).await
+    }
+
+    /// A counter or gauge, by the beginning of its line.
+    pub async fn metric(&self, line: &str) -> Option<f64> {
+        let text = self.admin.get("/metrics").await.body;
+        let found = text
+            .as_str()?
+            .lines()
+            .find_map(|candidate| candidate.strip_prefix(line)?.split(' ').next_back()?.parse().ok());
+        found
+    }
+}
+
+/// A check as Envoy sends it.
+pub fn request(headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> CheckRequest {
+    let own = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+    let http = HttpRequest { method: "GET".into(), path: "/".into(), headers: own(headers), ..HttpRequest::default() };
+    CheckRequest {
+        attributes: Some(AttributeContext {
+            request: Some(Request { http: Some(http), ..Request::default() }),
+            context_extensions: own(extensions),
+            ..AttributeContext::default()
+        }),
+    }
+}
+
+impl Verdict {
+    /// Reads a response as Envoy does: a status of zero, or none, is an allow.
+    pub fn of(response: CheckResponse) -> Self {
+        let code = response.status.as_ref().map_or(0, |status| status.code);
+        let whole = response.clone();
+        let name = |name: String, value: String| (name, value);
+        let (status, reason, options, removed) = match response.http_response {
+            Some(HttpResponse::DeniedResponse(denied)) if code != 0 => {
+                let body: serde_json::Value = serde_json::from_str(&denied.body).expect("a denial has a JSON body");
+                let reason = body["error"]["details"]["reason"].as_str().unwrap_or_default().to_owned();
+                (denied.status.map_or(403, |status| status.code), reason, denied.headers, Vec::new())
+            }
+            Some(HttpResponse::OkResponse(ok)) if code == 0 => (200, String::new(), ok.headers, ok.headers_to_remove),
+            None if code == 0 => (200, String::new(), Vec::new(), Vec::new()),
+            other => panic!("status {code} with {other:?}"),
+        };
+        let headers =
+            options.into_iter().filter_map(|option| option.header).map(|header| name(header.key, header.value));
+        Self {
+            status: u16::try_from(status).expect("an HTTP status"),
+            reason,
+            headers: headers.collect(),
+            removed,
+            response: whole,
+        }
+    }
+}
