@@ -22,7 +22,7 @@ use tokio_rustls::TlsAcceptor;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 
 /// How often old changes and dead logins are forgotten.
-const HOUSEKEEPING: Duration = Duration::from_secs(60);
+const HOUSEKEEPING: Duration = Duration::from_mins(1);
 
 /// Why the control plane does not run.
 #[derive(Debug, thiserror::Error)]
@@ -228,8 +228,7 @@ fn serve_sync(
     let AppState { context, metrics, .. } = state;
     let terms = Terms { issuer: context.rules.issuer.clone(), max_staleness: config.max_staleness() };
     let feed = Feed::start(context.store.clone(), metrics.clone(), shutdown.clone());
-    let (store, keyring) = (context.store.clone(), context.keyring.clone());
-    let service = SyncService::new(store, keyring, feed, terms, metrics.clone(), shutdown.clone());
+    let service = SyncService::new(context.store.clone(), feed, terms, metrics.clone(), shutdown.clone());
     let identity = Identity::from_pem(&certificate.chain, certificate.key.expose_secret());
     let server = Server::builder()
         .tls_config(ServerTlsConfig::new().identity(identity))?

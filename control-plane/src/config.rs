@@ -88,9 +88,12 @@ pub struct Secrets {
 /// `[tokens]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct Tokens {
-    access_seconds: u32,
-    refresh_seconds: u32,
-    challenge_seconds: u32,
+    #[serde(rename = "access_seconds")]
+    access: u32,
+    #[serde(rename = "refresh_seconds")]
+    refresh: u32,
+    #[serde(rename = "challenge_seconds")]
+    challenge: u32,
 }
 
 /// `[registration]`
@@ -144,7 +147,7 @@ impl Config {
         if !self.database.url.is_empty() && !self.database.url.starts_with("sqlite://") {
             return refuse("database.url: this version stores in SQLite only: leave it empty or set sqlite://<path>");
         }
-        let lives = [self.tokens.access_seconds, self.tokens.refresh_seconds, self.tokens.challenge_seconds];
+        let lives = [self.tokens.access, self.tokens.refresh, self.tokens.challenge];
         if lives.contains(&0) {
             return refuse("tokens: every life must be at least one second");
         }
@@ -161,17 +164,17 @@ impl Config {
 
     /// Life of an access token.
     pub fn access_life(&self) -> Duration {
-        Duration::from_secs(self.tokens.access_seconds.into())
+        Duration::from_secs(self.tokens.access.into())
     }
 
     /// Life of a login.
     pub fn refresh_life(&self) -> Duration {
-        Duration::from_secs(self.tokens.refresh_seconds.into())
+        Duration::from_secs(self.tokens.refresh.into())
     }
 
     /// Life of a challenge.
     pub fn challenge_life(&self) -> Duration {
-        Duration::from_secs(self.tokens.challenge_seconds.into())
+        Duration::from_secs(self.tokens.challenge.into())
     }
 
     /// After this without a confirmed read a sidecar must refuse.

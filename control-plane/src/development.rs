@@ -21,7 +21,7 @@ use std::{
 const DEVELOPER: &str = "developer";
 
 /// Life of the development token.
-const TOKEN_LIFE: Duration = Duration::from_secs(30 * 24 * 3600);
+const TOKEN_LIFE: Duration = Duration::from_hours(30 * 24);
 
 /// Why `--dev` cannot go on.
 #[derive(Debug, thiserror::Error)]

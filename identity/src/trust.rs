@@ -17,10 +17,10 @@ pub struct InvalidTrustScore;
 
 impl TrustScore {
     /// Where every agent starts.
-    pub const INITIAL: Self = Self(50_00);
+    pub const INITIAL: Self = Self(5_000);
 
     /// The best score.
-    pub const MAX: Self = Self(100_00);
+    pub const MAX: Self = Self(10_000);
 
     /// From hundredths of a point, as stored and sent.
     pub fn from_hundredths(hundredths: i64) -> Result<Self, InvalidTrustScore> {
@@ -63,7 +63,11 @@ impl fmt::Debug for TrustScore {
 impl Serialize for TrustScore {
     /// A JSON number, whole where it is whole.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        if self.0 % 100 == 0 { serializer.serialize_u16(self.0 / 100) } else { serializer.serialize_f64(self.points()) }
+        if self.0.is_multiple_of(100) {
+            serializer.serialize_u16(self.0 / 100)
+        } else {
+            serializer.serialize_f64(self.points())
+        }
     }
 }
 
@@ -79,7 +83,7 @@ mod tests {
 
     #[test]
     fn every_score_survives_json_and_prints_shortest() {
-        for hundredths in 0..=100_00 {
+        for hundredths in 0..=10_000 {
             let score = TrustScore::from_hundredths(hundredths).unwrap();
             let json = serde_json::to_string(&score).unwrap();
             assert_eq!(serde_json::from_str::<TrustScore>(&json).unwrap(), score);

@@ -5,6 +5,12 @@
 //! folder, which say what must be true. The rule of the room: everything listens on loopback on free
 //! ports, lives in a temporary folder, and ends with the test. Nothing sleeps: it waits for conditions.
 
+#![expect(
+    clippy::expect_used,
+    clippy::missing_panics_doc,
+    reason = "a stage that cannot be set ends the test, and says why"
+)]
+
 pub mod agent;
 pub mod control_plane;
 pub mod envoy;

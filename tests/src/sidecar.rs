@@ -140,11 +140,8 @@ impl Sidecar {
     /// A counter or gauge, by the beginning of its line.
     pub async fn metric(&self, line: &str) -> Option<f64> {
         let text = self.admin.get("/metrics").await.body;
-        let found = text
-            .as_str()?
-            .lines()
-            .find_map(|candidate| candidate.strip_prefix(line)?.split(' ').next_back()?.parse().ok());
-        found
+        let figure = |candidate: &str| candidate.strip_prefix(line)?.split(' ').next_back()?.parse().ok();
+        text.as_str()?.lines().find_map(figure)
     }
 }
 

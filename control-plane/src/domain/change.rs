@@ -3,7 +3,7 @@
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, TokenId};
 
 /// One change, appended under the revision of its transaction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
     /// The roles that an agent holds at a service; for the sidecars of that service only.
     Roles(AgentId, ServiceId),

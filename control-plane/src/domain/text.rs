@@ -46,14 +46,9 @@ texts! {
     /// Where the registrant can be written to.
     EmailAddress: is_email, "must be an e-mail address of at most 254 characters";
     /// What a role is for; may be empty.
+    #[derive(Default)]
     Description: |text| text.chars().count() <= 1024 && !text.chars().any(|c| c.is_control() && c != '\n'),
         "must be at most 1024 characters without control characters";
-}
-
-impl Default for Description {
-    fn default() -> Self {
-        Self(String::new())
-    }
 }
 
 /// The form of RFC 5321 that people use: a dot-atom, an `@`, a host name with letters and digits.

@@ -33,7 +33,7 @@ pub async fn observe(State(state): State<AppState>, request: Request, next: Next
     }
     let reason = reason.map_or("", countersign_identity::Reason::as_str);
     span.in_scope(|| {
-        tracing::info!(method = method_label(&method), route, status = status.as_u16(), seconds, reason, "answered")
+        tracing::info!(method = method_label(&method), route, status = status.as_u16(), seconds, reason, "answered");
     });
     response.headers_mut().insert(REQUEST_ID, id);
     response

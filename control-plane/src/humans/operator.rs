@@ -104,7 +104,7 @@ impl OperatorKey {
         let live =
             now < Timestamp::from_seconds(claims.exp) && Timestamp::from_seconds(claims.iat) <= now.after(LEEWAY);
         (live && token.header.crit.is_none() && !claims.sub.is_empty())
-            .then(|| Human { owner: Owner { issuer: claims.iss, subject: claims.sub }, admin: claims.admin })
+            .then_some(Human { owner: Owner { issuer: claims.iss, subject: claims.sub }, admin: claims.admin })
     }
 }
 

@@ -42,7 +42,6 @@ pub struct Keyring(Arc<Ring>);
 struct Ring {
     signer: EncodingKey,
     header: Header,
-    points: Vec<[u8; 65]>,
     published: Vec<PublishedKey>,
     set: KeySet,
 }
@@ -85,7 +84,6 @@ impl Keyring {
             header,
             published: keys.map(PublishedKey::of).collect(),
             set: KeySet::from_points(&points).map_err(|_| KeyringError::Crypto)?,
-            points,
         })))
     }
 
@@ -102,11 +100,6 @@ impl Keyring {
     /// The same keys as published (RFC 7517).
     pub fn published(&self) -> &[PublishedKey] {
         &self.0.published
-    }
-
-    /// The same keys as uncompressed points.
-    pub fn points(&self) -> &[[u8; 65]] {
-        &self.0.points
     }
 }
 

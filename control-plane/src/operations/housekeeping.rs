@@ -5,7 +5,7 @@ use crate::store::{StoreError, Write, feed, sessions};
 use std::time::Duration;
 
 /// Beyond the longest life of a token, for clocks that run apart.
-const MARGIN: Duration = Duration::from_secs(5 * 60);
+const MARGIN: Duration = Duration::from_mins(5);
 
 /// Raises the floor past changes that are older than every living token, and forgets dead logins.
 pub async fn housekeep(context: &Context) -> Result<(), Denied> {

@@ -195,13 +195,11 @@ impl Write {
 
     /// Takes the revision of this transaction, which locks the feed until the end: call it late.
     pub async fn revision(&mut self) -> Result<Revision, StoreError> {
-        match self.revision {
-            Some(revision) => Ok(revision),
-            None => {
-                let revision = feed::next_revision(&mut self.transaction, self.now).await?;
-                Ok(*self.revision.insert(revision))
-            }
+        if let Some(revision) = self.revision {
+            return Ok(revision);
         }
+        let revision = feed::next_revision(&mut self.transaction, self.now).await?;
+        Ok(*self.revision.insert(revision))
     }
 
     /// Appends the changes and commits.

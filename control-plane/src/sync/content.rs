@@ -2,8 +2,11 @@
 //! stamped with the revision of its last change.
 
 use crate::{
-    domain::change::{Change, FeedPosition, Stamped as StampedChange},
-    store::{Store, StoreError, agents, assignments, feed, roles},
+    domain::{
+        agent::Agent,
+        change::{Change, FeedPosition, Stamped as StampedChange},
+    },
+    store::{Store, StoreError, agents, assignments, feed, roles, signing_keys},
 };
 use countersign_identity::{
     AgentId, AgentRecord, Grant, Revision, RoleDefinition, ServiceId, SessionId, Stamped, StatusRecord, TokenId,
@@ -35,8 +38,8 @@ pub struct Content {
     pub definitions: BTreeMap<ServiceId, Vec<RoleDefinition>>,
     /// Dead tokens and logins.
     pub revoked: BTreeMap<Revoked, Revision>,
-    /// Whether the signing keys changed.
-    pub keys: bool,
+    /// The public points of all signing keys, if these changed.
+    pub keys: Option<Vec<Vec<u8>>>,
 }
 
 /// Since when, and for whom.
@@ -46,7 +49,7 @@ pub enum Since {
     Everyone(Revision),
     /// Everything above this revision, if it is known, for one service.
     Known(Revision, ServiceId),
-    /// Everything above the floor and all definitions of one service.
+    /// Everything above the floor, all definitions of one service, and all keys.
     Floor(ServiceId),
 }
 
@@ -65,6 +68,7 @@ pub async fn read(store: &Store, since: Since) -> Result<Option<Content>, StoreE
     let mut content = collect(conn, position, &changes, only).await?;
     if let Since::Floor(service) = since {
         content.definitions.insert(service, definitions(conn, service).await?);
+        content.keys = Some(keys(conn).await?);
     }
     Ok(Some(content))
 }
@@ -75,40 +79,58 @@ async fn collect(
     changes: &[StampedChange],
     only: Option<ServiceId>,
 ) -> Result<Content, StoreError> {
+    let concerns = |change: &Change| match change {
+        Change::Roles(_, service) | Change::Definitions(service) => only.is_none_or(|only| only == *service),
+        Change::Trust(_) | Change::Status(_) | Change::Token(_) | Change::Session(_) | Change::Keys => true,
+    };
+    // In commit order, so that the last change of a facet leaves its stamp.
+    let stamps: BTreeMap<Change, Revision> = changes.iter().map(|stamped| (stamped.change, stamped.revision)).collect();
     let mut content = Content { revision: position.revision, floor: position.floor, ..Content::default() };
-    let concerns = |service: ServiceId| only.is_none_or(|only| only == service);
-    // Newest first: the first change seen of a facet carries its stamp, the others are covered by it.
-    for StampedChange { revision, change } in changes.iter().rev().copied() {
-        match change {
-            Change::Roles(agent, service) if concerns(service) => {
-                if !content.held.contains_key(&(service, agent)) {
-                    let value = assignments::all(conn, service, agent).await?;
-                    content.held.insert((service, agent), Stamped { revision, value });
-                }
-            }
-            Change::Definitions(service) if concerns(service) => {
-                if !content.definitions.contains_key(&service) {
-                    content.definitions.insert(service, definitions(conn, service).await?);
-                }
-            }
-            Change::Trust(agent) if content.agents.get(&agent).is_none_or(|record| record.trust.is_none()) => {
-                let found = agents::find(conn, agent).await?.ok_or(StoreError::Corrupt("changes.subject"))?;
-                content.agents.entry(agent).or_default().trust = Some(Stamped { revision, value: found.trust });
-            }
-            Change::Status(agent) if content.agents.get(&agent).is_none_or(|record| record.status.is_none()) => {
-                let found = agents::find(conn, agent).await?.ok_or(StoreError::Corrupt("changes.subject"))?;
-                let value = StatusRecord { status: found.status, cutoff: found.cutoff };
-                content.agents.entry(agent).or_default().status = Some(Stamped { revision, value });
-            }
-            Change::Token(token) => drop(content.revoked.insert(Revoked::Token(token), revision)),
-            Change::Session(session) => drop(content.revoked.insert(Revoked::Session(session), revision)),
-            Change::Keys => content.keys = true,
-            Change::Roles(..) | Change::Definitions(_) | Change::Trust(_) | Change::Status(_) => {}
-        }
+    for (change, revision) in stamps.into_iter().filter(|(change, _)| concerns(change)) {
+        content.add(conn, change, revision).await?;
     }
     Ok(content)
 }
 
+impl Content {
+    async fn add(&mut self, conn: &mut AnyConnection, change: Change, revision: Revision) -> Result<(), StoreError> {
+        match change {
+            Change::Roles(agent, service) => {
+                let value = assignments::all(conn, service, agent).await?;
+                self.held.insert((service, agent), Stamped { revision, value });
+            }
+            Change::Definitions(service) => {
+                self.definitions.insert(service, definitions(conn, service).await?);
+            }
+            Change::Trust(agent) => {
+                let value = find_agent(conn, agent).await?.trust;
+                self.agents.entry(agent).or_default().trust = Some(Stamped { revision, value });
+            }
+            Change::Status(agent) => {
+                let Agent { status, cutoff, .. } = find_agent(conn, agent).await?;
+                let value = StatusRecord { status, cutoff };
+                self.agents.entry(agent).or_default().status = Some(Stamped { revision, value });
+            }
+            Change::Token(token) => drop(self.revoked.insert(Revoked::Token(token), revision)),
+            Change::Session(session) => drop(self.revoked.insert(Revoked::Session(session), revision)),
+            Change::Keys => self.keys = Some(keys(conn).await?),
+        }
+        Ok(())
+    }
+}
+
+async fn find_agent(conn: &mut AnyConnection, agent: AgentId) -> Result<Agent, StoreError> {
+    agents::find(conn, agent).await?.ok_or(StoreError::Corrupt("changes.subject"))
+}
+
 async fn definitions(conn: &mut AnyConnection, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {
     Ok(roles::of_service(conn, service).await?.into_iter().map(|role| role.definition).collect())
+}
+
+async fn keys(conn: &mut AnyConnection) -> Result<Vec<Vec<u8>>, StoreError> {
+    let published = signing_keys::published(conn).await?;
+    published
+        .iter()
+        .map(|key| hex::decode(&key.public_point).map_err(|_| StoreError::Corrupt("public_point")))
+        .collect()
 }

@@ -8,25 +8,16 @@ use std::collections::BTreeMap;
 /// Agents and revocations on one page of a snapshot at the most, so that no message grows without bound.
 const PAGE: usize = 1000;
 
-/// What one follower is told beside the changes.
-#[derive(Clone)]
-pub struct Announcement {
-    /// Who it is and whom it may believe.
-    pub info: v1::ServiceInfo,
-    /// With which keys.
-    pub keys: v1::Keys,
-}
-
 /// A whole view, page by page.
-pub fn snapshot(content: &Content, service: ServiceId, told: Announcement) -> Vec<v1::SnapshotPage> {
+pub fn snapshot(content: &Content, service: ServiceId, info: v1::ServiceInfo) -> Vec<v1::SnapshotPage> {
     let empty = || v1::SnapshotPage {
         revision: content.revision.number(),
         floor: content.floor.number(),
         ..v1::SnapshotPage::default()
     };
     let mut pages = vec![v1::SnapshotPage {
-        info: Some(told.info),
-        keys: Some(told.keys),
+        info: Some(info),
+        keys: content.keys.as_deref().map(keys),
         roles: content.definitions.get(&service).map(|definitions| roles(definitions)),
         ..empty()
     }];
@@ -43,17 +34,21 @@ pub fn snapshot(content: &Content, service: ServiceId, told: Announcement) -> Ve
 }
 
 /// What changed, as one follower is told; `None` if nothing of it concerns the follower.
-pub fn delta(content: &Content, service: ServiceId, told: &Announcement) -> Option<v1::Delta> {
+pub fn delta(content: &Content, service: ServiceId) -> Option<v1::Delta> {
     let delta = v1::Delta {
         revision: content.revision.number(),
         info: None,
-        keys: content.keys.then(|| told.keys.clone()),
+        keys: content.keys.as_deref().map(keys),
         roles: content.definitions.get(&service).map(|definitions| roles(definitions)),
         agents: records(content, service),
         revocations: revocations(content),
     };
     let nothing = v1::Delta { revision: delta.revision, ..v1::Delta::default() };
     (delta != nothing).then_some(delta)
+}
+
+fn keys(points: &[Vec<u8>]) -> v1::Keys {
+    v1::Keys { points: points.to_vec() }
 }
 
 fn roles(definitions: &[RoleDefinition]) -> v1::Roles {

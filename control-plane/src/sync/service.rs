@@ -6,7 +6,6 @@ use super::{
 };
 use crate::{
     domain::{credential::Credential, service::ServiceKey},
-    keyring::Keyring,
     metrics::Metrics,
     store::{Store, StoreError, services},
 };
@@ -24,7 +23,6 @@ const QUEUE: usize = 64;
 /// What all followers share.
 pub(super) struct Shared {
     pub(super) store: Store,
-    pub(super) keyring: Keyring,
     pub(super) feed: Feed,
     pub(super) terms: Terms,
     pub(super) metrics: Metrics,
@@ -36,8 +34,8 @@ pub struct SyncService(Arc<Shared>);
 
 impl SyncService {
     /// Puts the parts together.
-    pub fn new(store: Store, keyring: Keyring, feed: Feed, terms: Terms, metrics: Metrics, shutdown: Shutdown) -> Self {
-        Self(Arc::new(Shared { store, keyring, feed, terms, metrics, shutdown }))
+    pub fn new(store: Store, feed: Feed, terms: Terms, metrics: Metrics, shutdown: Shutdown) -> Self {
+        Self(Arc::new(Shared { store, feed, terms, metrics, shutdown }))
     }
 }
 

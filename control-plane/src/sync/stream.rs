@@ -3,14 +3,14 @@
 
 use super::{
     content::{self, Content, Since},
-    encode::{self, Announcement},
+    encode,
     service::{Shared, find_key, invalid_key, unavailable},
 };
 use crate::{
     domain::service::ServiceKey,
     store::{StoreError, feed, services},
 };
-use countersign_identity::{Revision, ServiceId};
+use countersign_identity::Revision;
 use countersign_proto::v1::{
     self, FollowRequest, FollowResponse, follow_request::Message as Asked, follow_response::Message as Told,
 };
@@ -90,35 +90,24 @@ impl Follower {
         }
     }
 
-    /// Brings the follower to the present.
+    /// Brings the follower to the present: by what changed, if its revision is known, else by everything.
     async fn greet(&mut self, revision: Revision) -> Result<(), Status> {
-        let service = self.key.service;
-        let known = content::read(&self.shared.store, Since::Known(revision, service))
-            .await
-            .map_err(|error| unavailable(&error))?;
-        let told = self.announcement().await?;
-        match known {
-            Some(content) => {
-                let delta = v1::Delta {
-                    info: Some(told.info.clone()),
-                    ..encode::delta(&content, service, &told).unwrap_or_default()
-                };
-                self.tell(Told::Delta(v1::Delta { revision: content.revision.number(), ..delta })).await?;
-                self.covered = content.revision;
-            }
-            None => self.tell_everything(service, told).await?,
+        let (store, service) = (&self.shared.store, self.key.service);
+        let info = self.info().await?;
+        let known = content::read(store, Since::Known(revision, service)).await.map_err(|error| unavailable(&error))?;
+        if let Some(content) = known {
+            let changed = encode::delta(&content, service).unwrap_or_default();
+            let delta = v1::Delta { revision: content.revision.number(), info: Some(info), ..changed };
+            self.tell(Told::Delta(delta)).await?;
+            self.covered = content.revision;
+            return Ok(());
         }
-        Ok(())
-    }
-
-    async fn tell_everything(&mut self, service: ServiceId, told: Announcement) -> Result<(), Status> {
-        let content =
-            content::read(&self.shared.store, Since::Floor(service)).await.map_err(|error| unavailable(&error))?;
-        let content = content.ok_or_else(|| Status::internal("the floor is always known"))?;
-        for page in encode::snapshot(&content, service, told) {
+        let all = content::read(store, Since::Floor(service)).await.map_err(|error| unavailable(&error))?;
+        let all = all.ok_or_else(|| Status::internal("the floor is always known"))?;
+        for page in encode::snapshot(&all, service, info) {
             self.tell(Told::Snapshot(page)).await?;
         }
-        self.covered = content.revision;
+        self.covered = all.revision;
         Ok(())
     }
 
@@ -126,8 +115,7 @@ impl Follower {
         if batch.revision <= self.covered {
             return Ok(());
         }
-        let told = self.announcement_of_keys();
-        if let Some(delta) = encode::delta(batch, self.key.service, &told) {
+        if let Some(delta) = encode::delta(batch, self.key.service) {
             self.tell(Told::Delta(delta)).await?;
         }
         self.covered = batch.revision;
@@ -152,21 +140,16 @@ impl Follower {
         Ok(())
     }
 
-    async fn announcement(&self) -> Result<Announcement, Status> {
+    async fn info(&self) -> Result<v1::ServiceInfo, Status> {
         let service = async { services::find(self.shared.store.read().await?.conn(), self.key.service).await };
         let service = service.await.map_err(|error: StoreError| unavailable(&error))?.ok_or_else(invalid_key)?;
-        let info = v1::ServiceInfo {
+        let Terms { issuer, max_staleness } = &self.shared.terms;
+        Ok(v1::ServiceInfo {
             service_id: service.id.to_string(),
-            issuer: self.shared.terms.issuer.clone(),
+            issuer: issuer.clone(),
             accepts_unbound_tokens: service.accepts_unbound,
-            max_staleness_seconds: u32::try_from(self.shared.terms.max_staleness.as_secs()).unwrap_or(u32::MAX),
-        };
-        Ok(Announcement { info, ..self.announcement_of_keys() })
-    }
-
-    fn announcement_of_keys(&self) -> Announcement {
-        let points = self.shared.keyring.points().iter().map(|point| point.to_vec()).collect();
-        Announcement { info: v1::ServiceInfo::default(), keys: v1::Keys { points } }
+            max_staleness_seconds: u32::try_from(max_staleness.as_secs()).unwrap_or(u32::MAX),
+        })
     }
 
     async fn tell(&self, message: Told) -> Result<(), Status> {
