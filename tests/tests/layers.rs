@@ -1,0 +1,241 @@
+//! The walls of the house: which crate may depend on which, and which room may import which.
+//!
+//! ARCHITECTURE.md says why. A wall is moved on purpose: here, there, and in the same commit.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot read the sources has failed")]
+
+use countersign_tests::tools;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Crates of ours that each folder may depend on.
+const CRATES: [(&str, &[&str]); 7] = [
+    ("identity", &[]),
+    ("proto", &[]),
+    ("process", &["identity"]),
+    ("control-plane", &["identity", "proto", "process"]),
+    ("ext-authz", &["identity", "proto", "process"]),
+    ("client", &["identity"]),
+    ("tests", &["identity", "proto", "process", "control-plane", "ext-authz", "client"]),
+];
+
+/// Crates from elsewhere that a folder must never link.
+const FORBIDDEN: [(&str, &[&str]); 4] = [
+    ("identity", &["tokio", "sqlx", "tonic", "axum", "reqwest", "redis", "jiff", "uuid"]),
+    ("proto", &["tokio", "sqlx", "axum"]),
+    ("ext-authz", &["sqlx", "redis"]),
+    ("client", &["sqlx", "redis", "tonic", "axum"]),
+];
+
+/// Rooms that each room may import; `app`, `lib` and `main` may import all of their crate. `fixtures`
+/// exists for tests only.
+const ROOMS: [(&str, &[(&str, &[&str])]); 2] = [
+    (
+        "control-plane",
+        &[
+            ("files", &[]),
+            ("config", &[]),
+            ("metrics", &[]),
+            ("domain", &[]),
+            ("store", &["domain"]),
+            ("humans", &["domain", "files"]),
+            ("keyring", &["domain", "store", "files"]),
+            ("sync", &["domain", "store", "metrics"]),
+            ("operations", &["domain", "store", "keyring"]),
+            ("http", &["operations", "domain", "humans", "metrics"]),
+            ("certificates", &["files"]),
+            ("development", &["operations", "domain", "humans", "files"]),
+        ],
+    ),
+    (
+        "ext-authz",
+        &[
+            ("config", &[]),
+            ("metrics", &[]),
+            ("view", &[]),
+            ("policy", &[]),
+            ("decide", &["view", "policy", "fixtures"]),
+            ("sync", &["view", "metrics"]),
+            ("answer", &["decide", "fixtures"]),
+            ("check", &["view", "policy", "decide", "answer", "metrics", "fixtures"]),
+            ("fixtures", &["view", "policy", "decide", "answer"]),
+        ],
+    ),
+];
+
+#[test]
+fn the_walls_stand() {
+    assert_eq!(violations(&tools::root()), BTreeSet::new());
+}
+
+#[test]
+fn a_violation_planted_in_each_kind_of_wall_is_found() {
+    let cases = [
+        (
+            "ext-authz/Cargo.toml",
+            "[dependencies]",
+            "[dependencies]\nsqlx = { workspace = true }",
+            "ext-authz links sqlx",
+        ),
+        (
+            "identity/Cargo.toml",
+            "[dependencies]",
+            "[dependencies]\ncountersign-proto = { workspace = true }",
+            "identity depends on proto",
+        ),
+        (
+            "client/Cargo.toml",
+            "[dependencies]",
+            "[dependencies]\nwhatever = { package = \"countersign-process\", path = \"../process\" }",
+            "client depends on process",
+        ),
+        (
+            "control-plane/src/domain/mod.rs",
+            "//!",
+            "use crate::store::Store;\n//!",
+            "control-plane: domain imports store",
+        ),
+        (
+            "control-plane/src/store/roles.rs",
+            "//!",
+            "use crate::{domain::role, operations::{self, verify}};\n//!",
+            "control-plane: store imports operations",
+        ),
+        (
+            "control-plane/src/http/roles.rs",
+            "//!",
+            "fn f() { crate::store::f() }\n//!",
+            "control-plane: http imports store",
+        ),
+        ("ext-authz/src/decide.rs", "//!", "use crate::sync;\n//!", "ext-authz: decide imports sync"),
+        ("ext-authz/src/view/tests.rs", "use", "use super::super::check;\nuse", "ext-authz: view imports check"),
+        ("ext-authz/src/unheard_of.rs", "", "use crate::app;", "ext-authz: unheard_of is not in the table"),
+    ];
+    for (file, at, planted, expected) in cases {
+        let copy = tempfile::tempdir().unwrap();
+        for (folder, _) in CRATES {
+            copy_sources(&tools::root().join(folder), &copy.path().join(folder));
+        }
+        let path = copy.path().join(file);
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        fs::write(&path, if at.is_empty() { planted.to_owned() } else { text.replacen(at, planted, 1) }).unwrap();
+        assert_eq!(violations(copy.path()), BTreeSet::from([expected.to_owned()]), "{file}");
+    }
+}
+
+/// Everything that stands where it may not.
+fn violations(root: &Path) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (folder, allowed) in CRATES {
+        let manifest = fs::read_to_string(root.join(folder).join("Cargo.toml")).unwrap();
+        let forbidden = FORBIDDEN.iter().find(|(name, _)| *name == folder).map_or(&[][..], |(_, crates)| crates);
+        for dependency in dependencies(&manifest) {
+            match dependency.strip_prefix("countersign-") {
+                Some(ours) if !allowed.contains(&ours) => drop(found.insert(format!("{folder} depends on {ours}"))),
+                None if forbidden.contains(&dependency.as_str()) => {
+                    drop(found.insert(format!("{folder} links {dependency}")))
+                }
+                _ => {}
+            }
+        }
+    }
+    for (folder, rooms) in ROOMS {
+        let rooms: BTreeMap<_, _> = rooms.iter().copied().collect();
+        let sources = root.join(folder).join("src");
+        for file in files(&sources) {
+            let path: Vec<_> = file
+                .strip_prefix(&sources)
+                .unwrap()
+                .with_extension("")
+                .iter()
+                .map(|part| part.to_str().unwrap().to_owned())
+                .collect();
+            let room = path[0].as_str();
+            if ["app", "lib", "main"].contains(&room) {
+                continue;
+            }
+            let Some(allowed) = rooms.get(room) else {
+                found.insert(format!("{folder}: {room} is not in the table"));
+                continue;
+            };
+            let imported = imports(&fs::read_to_string(&file).unwrap(), &path);
+            let others = imported.into_iter().filter(|other| other != room && !allowed.contains(&other.as_str()));
+            found.extend(others.map(|other| format!("{folder}: {room} imports {other}")));
+        }
+    }
+    found
+}
+
+/// The real names of all dependencies but those of tests, renamed ones included.
+fn dependencies(manifest: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut inside = false;
+    for line in manifest.lines().map(str::trim) {
+        if line.starts_with('[') {
+            inside = line.ends_with("dependencies]") && !line.contains("dev-dependencies");
+        } else if let Some((name, rest)) = line.split_once('=').filter(|_| inside) {
+            let renamed = rest.split_once("package = \"").and_then(|(_, rest)| rest.split('"').next());
+            found.insert(renamed.unwrap_or(name.trim().trim_end_matches(".workspace")).to_owned());
+        }
+    }
+    found
+}
+
+/// Rooms of the crate that a source file names, by `crate::room`, `crate::{room::…, room}` or `super::…`.
+fn imports(source: &str, path: &[String]) -> BTreeSet<String> {
+    // Tests inside a file see their own room through `super`, one level deeper.
+    let source = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or(source);
+    let code: String =
+        source.lines().filter(|line| !line.trim_start().starts_with("//")).collect::<Vec<_>>().join("\n");
+    let mut found = BTreeSet::new();
+    for (position, _) in code.match_indices("crate::") {
+        found.extend(first_names(&code[position + "crate::".len()..]));
+    }
+    // `super` as often as the file lies deep leads to the root of the crate.
+    let depth = if path.last().is_some_and(|name| name == "mod") { path.len() - 1 } else { path.len() };
+    let climb = "super::".repeat(depth);
+    for (position, _) in code.match_indices(&climb) {
+        found.extend(first_names(&code[position + climb.len()..]));
+    }
+    found
+}
+
+/// The first name of a path, or of each path in a group: `a::{b}` gives `a`, `{a::b, c::{d, e}}` gives `a` and `c`.
+fn first_names(path: &str) -> Vec<String> {
+    let name = |text: &str| -> String {
+        text.trim_start().chars().take_while(|character| character.is_alphanumeric() || *character == '_').collect()
+    };
+    let Some(group) = path.strip_prefix('{') else { return vec![name(path)] };
+    let (mut names, mut depth) = (vec![name(group)], 0_usize);
+    for (position, character) in group.char_indices() {
+        match character {
+            '{' => depth += 1,
+            '}' if depth == 0 => break,
+            '}' => depth -= 1,
+            ',' if depth == 0 => names.push(name(&group[position + 1..])),
+            _ => {}
+        }
+    }
+    names.retain(|name| !name.is_empty() && !name.starts_with(char::is_uppercase));
+    names
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
+    let below = folders.iter().flat_map(|folder| self::files(folder));
+    files.into_iter().filter(|path| path.extension().is_some_and(|end| end == "rs")).chain(below).collect()
+}
+
+fn copy_sources(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    fs::copy(from.join("Cargo.toml"), to.join("Cargo.toml")).unwrap();
+    for file in files(&from.join("src")) {
+        let target = to.join(file.strip_prefix(from).unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(&file, target).unwrap();
+    }
+}

@@ -1,0 +1,110 @@
+//! A challenge yields at most one token pair, a refresh token at most one successor: however many ask at
+//! once, and through a crash.
+
+#![expect(clippy::expect_used, reason = "a test says what it expects")]
+
+use countersign_tests::{Agent, Answer, ControlPlane, control_plane::text};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use tokio::task::JoinSet;
+
+const AGENTS: usize = 200;
+const ATTEMPTS: usize = 50;
+const ROUNDS: usize = 40;
+
+/// Sends the same request many times at once; counts the outcomes and gives the bodies of those that succeeded.
+async fn many_at_once(control: &ControlPlane, path: &str, body: &Value) -> (BTreeMap<String, usize>, Vec<Value>) {
+    let mut attempts = JoinSet::new();
+    for _ in 0..ATTEMPTS {
+        attempts.spawn(Answer::to(control.api.request("POST", path).json(body)));
+    }
+    let (mut outcomes, mut succeeded) = (BTreeMap::new(), Vec::new());
+    while let Some(answer) = attempts.join_next().await {
+        let answer = answer.expect("no attempt panics");
+        let (status, _, reason) = answer.error();
+        *outcomes.entry(format!("{status} {reason}").trim().to_owned()).or_default() += 1;
+        if status == 200 {
+            succeeded.push(answer.body);
+        }
+    }
+    (outcomes, succeeded)
+}
+
+async fn answered_challenge(control: &ControlPlane, agent: &Agent) -> Value {
+    let challenge = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
+    json!({ "challengeId": challenge["challengeId"], "signature": agent.key.sign(&text(&challenge["nonce"])) })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_hundred_challenges_submitted_fifty_times_each_yield_two_hundred_token_pairs() {
+    let control = ControlPlane::start().await;
+    let mut pairs = 0;
+    for number in 0..AGENTS {
+        let agent = Agent::register(&control, &format!("agent {number}")).await;
+        let login = answered_challenge(&control, &agent).await;
+        let (outcomes, succeeded) = many_at_once(&control, "/auth/authenticate", &login).await;
+        let expected = BTreeMap::from([("200".into(), 1), ("401 challenge_used".into(), ATTEMPTS - 1)]);
+        assert_eq!(outcomes, expected, "agent {number}");
+        pairs += succeeded.len();
+    }
+    assert_eq!(pairs, AGENTS);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_token_used_many_times_at_once_has_one_successor_and_ends_its_login() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    for round in 0..ROUNDS {
+        let login = answered_challenge(&control, &agent).await;
+        let pair = control.api.post("/auth/authenticate", login).await.expect(200);
+        let (outcomes, succeeded) =
+            many_at_once(&control, "/auth/refresh", &json!({ "refreshToken": pair["refreshToken"] })).await;
+        assert_eq!(outcomes.get("200"), Some(&1), "round {round}: {outcomes:?}");
+        let refused =
+            outcomes.iter().filter(|(outcome, _)| outcome.starts_with("401 refresh_re")).map(|(_, count)| count);
+        assert_eq!(refused.sum::<usize>(), ATTEMPTS - 1, "round {round}: {outcomes:?}");
+
+        // The login was ended by the reuse: its successor and its access tokens are dead too.
+        let successor = json!({ "refreshToken": succeeded[0]["refreshToken"] });
+        let refused = control.api.post("/auth/refresh", successor).await;
+        assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "refresh_revoked"));
+        for token in [&pair["accessToken"], &succeeded[0]["accessToken"]] {
+            let refused = control.verify(&text(token)).await;
+            assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_was_acknowledged_survives_a_crash() {
+    let mut control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let login = answered_challenge(&control, &agent).await;
+    let pair = control.api.post("/auth/authenticate", login.clone()).await.expect(200);
+    let unanswered = answered_challenge(&control, &agent).await;
+    control.kill();
+    control.restart().await;
+
+    let again = control.api.post("/auth/authenticate", login).await;
+    assert_eq!(again.error(), (401, "AUTHENTICATION_FAILED", "challenge_used"));
+    control.verify(&text(&pair["accessToken"])).await.expect(200);
+    control.api.post("/auth/refresh", json!({ "refreshToken": pair["refreshToken"] })).await.expect(200);
+    // A challenge is not stored anywhere, so a crash cannot lose it.
+    control.api.post("/auth/authenticate", unanswered).await.expect(200);
+}
+
+#[tokio::test]
+async fn a_wrong_secret_changes_nothing() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let login = answered_challenge(&control, &agent).await;
+    let pair = control.api.post("/auth/authenticate", login).await.expect(200);
+    let good = text(&pair["refreshToken"]);
+    let last = if good.ends_with('0') { "1" } else { "0" };
+    let wrong = format!("{}{last}", &good[..good.len() - 1]);
+    for bad in [wrong.as_str(), "", "rf_", &good.to_uppercase(), &good[..good.len() - 2], control.key()] {
+        let refused = control.api.post("/auth/refresh", json!({ "refreshToken": bad })).await;
+        assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "refresh_invalid"), "{bad}");
+    }
+    control.api.post("/auth/refresh", json!({ "refreshToken": good })).await.expect(200);
+}

@@ -1,0 +1,192 @@
+//! The sync stream, as a follower of another make would read it.
+
+#![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test says what it expects")]
+
+use countersign_proto::v1::{
+    Delta, FollowRequest, FollowResponse, Hello, Ping, Pong, SnapshotPage, follow_request::Message as Ask,
+    follow_response::Message as Told, sync_client::SyncClient,
+};
+use countersign_tests::{Agent, ControlPlane};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{
+    Code, Request, Status, Streaming,
+    transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
+};
+
+struct Follower {
+    asks: mpsc::Sender<FollowRequest>,
+    told: Streaming<FollowResponse>,
+}
+
+impl Follower {
+    async fn start(control: &ControlPlane, key: &str, revision: i64) -> Result<Self, Status> {
+        let (asks, receiver) = mpsc::channel(8);
+        let follower_asks = asks.clone();
+        asks.send(ask(Ask::Hello(Hello { revision }))).await.expect("a queue");
+        let mut request = Request::new(ReceiverStream::new(receiver));
+        let header = format!("Bearer {key}").parse().expect("a header");
+        request.metadata_mut().insert("authorization", header);
+        let told = SyncClient::new(channel(control).await).follow(request).await?.into_inner();
+        Ok(Self { asks: follower_asks, told })
+    }
+
+    async fn next(&mut self) -> Result<Told, Status> {
+        let told = self.told.message().await?;
+        Ok(told.and_then(|told| told.message).expect("the stream goes on"))
+    }
+
+    async fn snapshot(&mut self) -> SnapshotPage {
+        match self.next().await.expect("a message") {
+            Told::Snapshot(page) => page,
+            other => panic!("expected a snapshot, got {other:?}"),
+        }
+    }
+
+    async fn delta(&mut self) -> Delta {
+        match self.next().await.expect("a message") {
+            Told::Delta(delta) => delta,
+            other => panic!("expected a delta, got {other:?}"),
+        }
+    }
+
+    async fn ping(&mut self, number: u64) -> Result<(Vec<Delta>, Pong), Status> {
+        self.asks.send(ask(Ask::Ping(Ping { number }))).await.expect("a queue");
+        let mut deltas = Vec::new();
+        loop {
+            match self.next().await? {
+                Told::Delta(delta) => deltas.push(delta),
+                Told::Pong(pong) => return Ok((deltas, pong)),
+                Told::Snapshot(page) => panic!("an unexpected snapshot {page:?}"),
+            }
+        }
+    }
+}
+
+fn ask(message: Ask) -> FollowRequest {
+    FollowRequest { message: Some(message) }
+}
+
+async fn channel(control: &ControlPlane) -> Channel {
+    let authority = Certificate::from_pem(control.authority());
+    let endpoint = Endpoint::from_shared(control.env["SYNC_URL"].clone()).expect("a URL");
+    let endpoint = endpoint.tls_config(ClientTlsConfig::new().ca_certificate(authority)).expect("TLS");
+    endpoint.connect().await.expect("the sync port answers")
+}
+
+#[tokio::test]
+async fn a_snapshot_then_changes_in_commit_order_each_stamped() {
+    let control = ControlPlane::start().await;
+    let role = control.make_role("reader", &["read"]).await;
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    let page = follower.snapshot().await;
+    assert!(page.last);
+    let info = page.info.unwrap();
+    assert_eq!((info.service_id.as_str(), info.issuer.as_str()), (control.service(), control.env["URL"].as_str()));
+    assert_eq!((info.accepts_unbound_tokens, info.max_staleness_seconds), (true, 3600));
+    assert_eq!(page.keys.unwrap().points.len(), 1);
+    assert_eq!(page.roles.as_ref().unwrap().roles[0].id, role);
+    assert!(page.roles.unwrap().roles[0].made_at <= page.revision);
+
+    let agent = Agent::register(&control, "agent").await;
+    control.assign(&agent.id, &role).await;
+    let assigned = follower.delta().await;
+    assert!(assigned.revision > page.revision);
+    let facet = assigned.agents[0].roles.as_ref().unwrap();
+    assert_eq!((assigned.agents[0].agent_id.as_str(), facet.revision), (agent.id.as_str(), assigned.revision));
+    assert_eq!(facet.grants[0].role_id, role);
+
+    control.set_status(&agent.id, "suspended").await.expect(200);
+    let suspended = follower.delta().await;
+    let facet = suspended.agents[0].status.as_ref().unwrap();
+    assert_eq!((facet.revision, facet.cutoff), (suspended.revision, suspended.revision));
+    assert!(suspended.agents[0].roles.is_none(), "only what changed");
+}
+
+#[tokio::test]
+async fn a_pong_comes_behind_every_change_that_it_covers() {
+    let control = ControlPlane::start().await;
+    let role = control.make_role("reader", &["read"]).await;
+    let agent = Agent::register(&control, "agent").await;
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    let mut newest = follower.snapshot().await.revision;
+    for number in 1..=50 {
+        control.assign(&agent.id, &role).await;
+        let (deltas, pong) = follower.ping(number).await.unwrap();
+        assert_eq!(pong.number, number);
+        let last = deltas.last().expect("the change came before the pong");
+        assert!(last.revision > newest && last.revision == pong.revision && pong.floor <= pong.revision);
+        newest = pong.revision;
+    }
+}
+
+#[tokio::test]
+async fn a_follower_resumes_from_its_revision_and_gets_everything_if_that_is_unknown() {
+    let control = ControlPlane::start().await;
+    let role = control.make_role("reader", &["read"]).await;
+    let agent = Agent::register(&control, "agent").await;
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    let known = follower.snapshot().await.revision;
+    drop(follower);
+    control.assign(&agent.id, &role).await;
+    control.revoke(&agent.id, &role).await;
+
+    let mut resumed = Follower::start(&control, control.key(), known).await.unwrap();
+    let missed = resumed.delta().await;
+    assert_eq!(missed.agents.len(), 1, "two changes of one facet are one record");
+    assert!(missed.agents[0].roles.as_ref().unwrap().grants.is_empty());
+    assert!(missed.keys.is_none() && missed.roles.is_none());
+
+    for unknown in [known + 1, i64::MAX, -1, 1] {
+        let mut lost = Follower::start(&control, control.key(), unknown).await.unwrap();
+        assert!(lost.snapshot().await.info.is_some(), "{unknown}");
+    }
+}
+
+#[tokio::test]
+async fn role_changes_stay_with_their_service_and_status_goes_to_all() {
+    let control = ControlPlane::start().await;
+    let (_, other_key) = control.another_service(json!({ "name": "other" })).await;
+    let role = control.make_role("reader", &["read"]).await;
+    let agent = Agent::register(&control, "agent").await;
+    let mut other = Follower::start(&control, &other_key, 0).await.unwrap();
+    let page = other.snapshot().await;
+    assert!(page.roles.unwrap().roles.is_empty() && page.agents.is_empty());
+
+    control.assign(&agent.id, &role).await;
+    let (deltas, pong) = other.ping(1).await.unwrap();
+    assert!(deltas.is_empty() && pong.revision > page.revision, "the view advances without being told of it");
+    control.set_status(&agent.id, "revoked").await.expect(200);
+    let delta = other.delta().await;
+    assert!(delta.agents[0].status.is_some() && delta.agents[0].roles.is_none());
+}
+
+#[tokio::test]
+async fn only_a_good_key_follows_and_a_revoked_one_is_cut_at_its_next_ping() {
+    let control = ControlPlane::start().await;
+    for bad in ["", "nonsense", control.service(), control.human(), &format!("{}0", control.key())] {
+        let refused = Follower::start(&control, bad, 0).await.err().map(|status| status.code());
+        assert_eq!(refused, Some(Code::Unauthenticated), "{bad}");
+    }
+    let body = json!({ "name": "short-lived", "scope": "sync" });
+    let made = control.api.send_as(control.human(), "POST", &control.path("/keys"), body).await.expect(201);
+    let mut follower = Follower::start(&control, made["apiKey"].as_str().unwrap(), 0).await.unwrap();
+    follower.snapshot().await;
+    follower.ping(1).await.unwrap();
+    let path = control.path(&format!("/keys/{}", made["keyId"].as_str().unwrap()));
+    let revoked = control.api.send_as(control.human(), "DELETE", &path, json!({})).await.expect(200);
+    assert_eq!(revoked["revoked"], true);
+    assert_eq!(follower.ping(2).await.unwrap_err().code(), Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn a_stream_that_does_not_begin_with_hello_is_refused() {
+    let control = ControlPlane::start().await;
+    let (asks, receiver) = mpsc::channel(8);
+    asks.send(ask(Ask::Ping(Ping { number: 1 }))).await.unwrap();
+    let mut request = Request::new(ReceiverStream::new(receiver));
+    request.metadata_mut().insert("authorization", format!("Bearer {}", control.key()).parse().unwrap());
+    let mut told = SyncClient::new(channel(&control).await).follow(request).await.unwrap().into_inner();
+    assert_eq!(told.message().await.unwrap_err().code(), Code::InvalidArgument);
+}
