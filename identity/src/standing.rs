@@ -264,3 +264,6 @@ fn define<'a>(definitions: impl Iterator<Item = &'a RoleDefinition>) -> (Vec<Rol
 fn sorted<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
     items.collect::<BTreeSet<_>>().into_iter().collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -69,6 +69,13 @@ impl Envoy {
     }
 }
 
+/// Edits a configuration in one place, which must be there.
+#[track_caller]
+pub fn replaced(text: &str, from: &str, to: &str) -> String {
+    assert!(text.contains(from), "the configuration says `{from}` no longer");
+    text.replace(from, to)
+}
+
 /// Replaces the last value before each mark: `port_value: 9901 } # demo:admin_port`.
 fn fill(text: &str, mark: &str, value: &str) -> String {
     let mark = format!("# demo:{mark}");

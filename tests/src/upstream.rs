@@ -1,6 +1,9 @@
 //! A service behind Envoy that says which headers it saw.
 
-use axum::{Json, Router, http::HeaderMap};
+use axum::{
+    Json, Router,
+    http::{HeaderMap, Uri},
+};
 use serde_json::{Map, Value};
 use std::sync::{
     Arc,
@@ -17,14 +20,15 @@ pub struct Upstream {
 
 impl Upstream {
     /// Starts it: every path answers 200 with an object of the headers it saw, each a list of values.
+    /// The path that it saw stands in the header `x-upstream-path`.
     pub async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let port = listener.local_addr().expect("it is bound").port();
         let seen = Arc::new(AtomicUsize::new(0));
         let counter = seen.clone();
-        let app = Router::new().fallback(async move |headers: HeaderMap| {
+        let app = Router::new().fallback(async move |uri: Uri, headers: HeaderMap| {
             counter.fetch_add(1, Ordering::SeqCst);
-            Json(echo(&headers))
+            ([("x-upstream-path", uri.to_string())], Json(echo(&headers)))
         });
         let task = tokio::spawn(async move { axum::serve(listener, app).await.expect("it serves") });
         Self { port, seen, task }

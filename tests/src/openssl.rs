@@ -1,0 +1,36 @@
+//! OpenSSL's command line, and the few words of PEM and DER that tests spell themselves.
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use std::{
+    io::Write,
+    process::{Command, Stdio},
+};
+
+/// Runs `openssl` with these arguments, separated by spaces, and this input; gives its output.
+pub fn openssl(arguments: &str, input: &[u8]) -> Vec<u8> {
+    let mut command = Command::new("openssl");
+    command.args(arguments.split(' ')).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("openssl is installed");
+    child.stdin.take().expect("it is piped").write_all(input).expect("openssl reads");
+    let output = child.wait_with_output().expect("openssl ends");
+    assert!(output.status.success(), "openssl {arguments}: {}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+/// The same, for output that is text.
+pub fn openssl_text(arguments: &str, input: &str) -> String {
+    String::from_utf8(openssl(arguments, input.as_bytes())).expect("text")
+}
+
+/// The bytes of the only PEM block.
+pub fn der(pem: &str) -> Vec<u8> {
+    let body: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();
+    STANDARD.decode(body).expect("base64")
+}
+
+/// One PEM block.
+pub fn pem(label: &str, der: &[u8]) -> String {
+    let body = STANDARD.encode(der);
+    let lines: String = body.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line) + "\n").collect();
+    format!("-----BEGIN {label}-----\n{lines}-----END {label}-----\n")
+}

@@ -1,0 +1,75 @@
+//! HTTP/1.1 as bytes on the wire: what a library would refuse to send, or would tidy up before.
+
+use crate::{
+    process::eventually,
+    web::{Answer, Site},
+};
+use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+/// A request without a body, exactly as spelled.
+#[derive(Debug, Clone)]
+pub struct RawRequest(Vec<u8>);
+
+impl RawRequest {
+    /// GET of a path, which is not looked at.
+    pub fn get(path: &str) -> Self {
+        Self(format!("GET {path} HTTP/1.1\r\nhost: service\r\nconnection: close\r\n").into_bytes())
+    }
+
+    /// One more header, after those that are there.
+    pub fn with(self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Self {
+        self.line([name.as_ref(), b": ", value.as_ref()].concat())
+    }
+
+    /// One more line, which need not be a header.
+    pub fn line(mut self, line: impl AsRef<[u8]>) -> Self {
+        self.0.extend_from_slice(line.as_ref());
+        self.0.extend_from_slice(b"\r\n");
+        self
+    }
+
+    /// One more header with a bearer token.
+    pub fn bearer(self, token: &str) -> Self {
+        self.with("authorization", format!("Bearer {token}"))
+    }
+
+    /// Sends it once.
+    pub async fn send(&self, to: &Site) -> Answer {
+        let address = to.url.strip_prefix("http://").expect("plain HTTP");
+        let mut stream = TcpStream::connect(address).await.expect("the server listens");
+        stream.write_all(&[&self.0, b"\r\n".as_slice()].concat()).await.expect("the server reads");
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).await.expect("the server answers");
+        answer(&bytes)
+    }
+
+    /// Sends it until the authorizer answered in time, for which Envoy may not wait long enough on a
+    /// busy machine: then it says 503 without a body.
+    pub async fn judged(&self, to: &Site) -> Answer {
+        let judged = async || {
+            let answer = self.send(to).await;
+            (answer.status != 503 || answer.body != "").then_some(answer)
+        };
+        eventually("the authorizer answers in time", judged, String::new).await
+    }
+}
+
+fn answer(bytes: &[u8]) -> Answer {
+    let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("a whole answer");
+    let head = String::from_utf8_lossy(&bytes[..end]);
+    let mut lines = head.split("\r\n");
+    let status = lines.next().and_then(|line| line.split(' ').nth(1)?.parse().ok()).expect("a status");
+    let mut headers = HeaderMap::new();
+    for (name, value) in lines.filter_map(|line| line.split_once(": ")) {
+        let name = HeaderName::from_bytes(name.as_bytes()).expect("a name");
+        headers.append(name, HeaderValue::from_str(value).expect("a value"));
+    }
+    let body = &bytes[end + 4..];
+    let text = || Value::String(String::from_utf8_lossy(body).into());
+    Answer { status, headers, body: serde_json::from_slice(body).unwrap_or_else(|_| text()) }
+}

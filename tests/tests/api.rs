@@ -1,0 +1,308 @@
+//! The HTTP API as a service without any proxy uses it: what it answers, and how it refuses.
+
+#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+
+use countersign_tests::{Agent, Answer, ControlPlane, control_plane::text, web::Site};
+use insta::assert_json_snapshot;
+use serde_json::{Value, json};
+
+#[tokio::test]
+async fn an_agent_is_registered_once_and_its_record_can_be_read() {
+    let control = ControlPlane::start().await;
+    let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
+    let body = json!({ "email": "a@example.org", "name": "Agent", "publicKey": key, "metadata": { "team": "blue" } });
+    let first = control.api.post("/auth/register", body.clone()).await.expect(201);
+    assert_json_snapshot!(first, { ".agentId" => "[agent]", ".publicKeyHash" => "[hash]" }, @r#"
+    {
+      "agentId": "[agent]",
+      "publicKeyHash": "[hash]",
+      "status": "active"
+    }
+    "#);
+    let again = control.api.post("/auth/register", body.clone()).await.expect(201);
+    assert_eq!(again, first, "the same registrant, key and name");
+    for (field, other) in [("name", "Another"), ("email", "b@example.org")] {
+        let mut body = body.clone();
+        body[field] = json!(other);
+        let other = control.api.post("/auth/register", body).await.expect(201);
+        assert_ne!(other["agentId"], first["agentId"], "another {field} is another agent: nobody squats a key");
+    }
+    let path = control.path(&format!("/agents/{}", text(&first["agentId"])));
+    let record = control.api.get_as(control.key(), &path).await.expect(200);
+    let redacted =
+        &[(".id", "[agent]"), (".publicKeyHash", "[hash]"), (".createdAt", "[time]"), (".updatedAt", "[time]")];
+    assert_json_snapshot!(redact(record, redacted), @r#"
+    {
+      "createdAt": "[time]",
+      "id": "[agent]",
+      "lastSeenAt": null,
+      "metadata": {
+        "team": "blue"
+      },
+      "name": "Agent",
+      "publicKeyHash": "[hash]",
+      "status": "active",
+      "trustScore": 50,
+      "updatedAt": "[time]"
+    }
+    "#);
+}
+
+#[tokio::test]
+async fn roles_are_defined_listed_assigned_and_revoked() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let body = json!({ "name": "reader", "description": "Reads", "permissions": ["read", "list", "read"] });
+    let made = control.api.send_as(control.key(), "POST", &control.path("/roles"), body.clone()).await.expect(201);
+    assert_eq!((&made["name"], &made["permissions"]), (&json!("reader"), &json!(["list", "read"])));
+    let twice = control.api.send_as(control.key(), "POST", &control.path("/roles"), body).await;
+    assert_eq!((twice.status, twice.text("/error/code")), (409, "CONFLICT"));
+    let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
+    let fields: Vec<_> = listed["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
+    assert_eq!(fields, ["createdAt", "description", "id", "name", "permissions"]);
+
+    let role = text(&made["roleId"]);
+    let roles = control.path(&format!("/agents/{}/roles", agent.id));
+    let assign = async |body: Value| control.api.send_as(control.key(), "POST", &roles, body).await;
+    let past = assign(json!({ "roleId": role, "expiresAt": "2020-01-01T00:00:00Z" })).await;
+    assert_eq!((past.status, past.text("/error/details/fields/expiresAt")), (400, "must lie in the future"));
+    for (expires_at, good) in [
+        (json!(null), true),
+        (json!("2099-01-01T00:00:00Z"), true),
+        (json!("2099-01-01T00:00:00.5+02:00"), true),
+        (json!("2099-01-01T00:00:00"), false),
+        (json!("tomorrow"), false),
+        (json!(4_070_908_800_u64), false),
+    ] {
+        let answer = assign(json!({ "roleId": role, "expiresAt": expires_at })).await;
+        assert_eq!(answer.status, if good { 200 } else { 400 }, "{expires_at}: {}", answer.body);
+    }
+    assert!(control.revoke(&agent.id, &role).await);
+    assert!(!control.revoke(&agent.id, &role).await, "revoking what is not there is no error");
+}
+
+#[tokio::test]
+async fn an_identity_stays_small_enough_for_headers() {
+    let control = ControlPlane::start().await;
+    let long = |letter: &str, count: usize| -> Vec<String> {
+        (0..count).map(|n| format!("{}{n:02}", letter.repeat(126))).collect()
+    };
+    let make = async |name: &str, permissions: &[String]| {
+        let body = json!({ "name": name, "permissions": permissions });
+        control.api.send_as(control.key(), "POST", &control.path("/roles"), body).await
+    };
+    // 31 × 128 + 30 commas = 3998 bytes; the limit is 4096.
+    make("fits", &long("a", 31)).await.expect(201);
+    assert_eq!(make("too much", &long("b", 1)).await.status, 409);
+    make("the same again", &long("a", 31)).await.expect(201);
+    make("still fits", &["c".repeat(97)]).await.expect(201);
+    assert_eq!(make("one above", &["d".to_owned()]).await.status, 409);
+}
+
+#[tokio::test]
+async fn every_route_refuses_whoever_may_not_ask() {
+    let control = ControlPlane::start().await;
+    let (other, other_key) = control.another_service(json!({ "name": "other" })).await;
+    let (sync, stranger) = (control.make_key(control.service(), "sync").await, control.mint_human("stranger"));
+    let agent = Agent::register(&control, "agent").await;
+    let role = control.make_role("reader", &["read"]).await;
+    let (token, body) = (agent.token().await, json!({}));
+    let agent_path = control.path(&format!("/agents/{}", agent.id));
+    let by_key = [
+        ("POST", control.path("/roles")),
+        ("GET", control.path("/roles")),
+        ("GET", agent_path.clone()),
+        ("POST", format!("{agent_path}/roles")),
+        ("DELETE", format!("{agent_path}/roles/{role}")),
+    ];
+    let verify = [("GET", control.path("/verify"))];
+    let by_human = [
+        ("POST", "/services".to_owned()),
+        ("POST", control.path("/keys")),
+        ("PUT", format!("/agents/{}/status", agent.id)),
+    ];
+    let ask = async |credential: Option<&str>, (method, path): &(&str, String)| {
+        let request = control.api.request(method, path).json(&body);
+        let request = credential.into_iter().fold(request, |request, bearer| request.bearer_auth(bearer));
+        let answer = Answer::to(request).await;
+        assert!(!answer.header("x-request-id").is_empty());
+        (answer.status, answer.text("/error/details/reason").to_owned())
+    };
+    for route in by_key.iter().chain(&verify) {
+        assert_eq!(ask(None, route).await, (401, "service_key_missing".into()), "{route:?}");
+        assert_eq!(ask(Some(&other_key), route).await, (403, "not_yours".into()), "{route:?}");
+        assert_eq!(ask(Some(&token), route).await.0, 401, "an agent's token at {route:?}");
+        let spoiled = format!("{}0", &control.key()[..control.key().len() - 1]);
+        let spoiled = if spoiled == control.key() { spoiled.replace('0', "1") } else { spoiled };
+        assert_eq!(ask(Some(&spoiled), route).await, (401, "service_key_invalid".into()), "{route:?}");
+        assert_eq!(ask(Some(control.service()), route).await, (401, "service_key_invalid".into()), "an id is no key");
+    }
+    for route in &by_key {
+        assert_eq!(ask(Some(&sync), route).await, (403, "scope_insufficient".into()), "{route:?}");
+    }
+    assert_eq!(ask(Some(&sync), &verify[0]).await, (401, "token_missing".into()), "a sync key may verify");
+    for route in &by_human {
+        assert_eq!(ask(None, route).await, (401, "human_token_missing".into()), "{route:?}");
+        for wrong in [control.key(), token.as_str(), "nonsense", "a.b.c"] {
+            assert_eq!(ask(Some(wrong), route).await, (401, "human_token_invalid".into()), "{route:?}");
+        }
+    }
+    assert_eq!(ask(Some(&stranger), &by_human[1]).await, (403, "not_yours".into()));
+    let suspend = control.api.send_as(&stranger, "PUT", &by_human[2].1, json!({ "status": "suspended" })).await;
+    assert_eq!(suspend.error(), (403, "INSUFFICIENT_PERMISSIONS", "not_yours"));
+    let unknown = other.replace("svc_0", "svc_1");
+    assert_eq!(
+        ask(Some(control.key()), &("GET", format!("/services/{unknown}/roles"))).await,
+        (403, "not_yours".into())
+    );
+    assert_eq!(
+        control.api.get_as(control.key(), "/services/nonsense/roles").await.text("/error/code"),
+        "SERVICE_NOT_FOUND"
+    );
+    let foreign_role = text(
+        &control
+            .api
+            .send_as(&other_key, "POST", &format!("/services/{other}/roles"), json!({ "name": "r", "permissions": [] }))
+            .await
+            .expect(201)["roleId"],
+    );
+    let assign = control.api.send_as(control.key(), "POST", &by_key[3].1, json!({ "roleId": foreign_role })).await;
+    assert_eq!(assign.text("/error/code"), "ROLE_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn an_owner_manages_what_is_theirs_with_their_own_token() {
+    let control = ControlPlane::start().await;
+    let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
+    let made = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
+    let service = text(&made["serviceId"]);
+    let role = json!({ "name": "reader", "permissions": ["read"] });
+    let roles = format!("/services/{service}/roles");
+    control.api.send_as(&alice, "POST", &roles, role.clone()).await.expect(201);
+    assert_eq!(control.api.send_as(&bob, "POST", &roles, role).await.error().0, 403);
+    let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
+    let body = json!({ "email": "a@example.org", "name": "Agent", "publicKey": key });
+    let agent = text(&control.api.send_as(&alice, "POST", "/auth/register", body).await.expect(201)["agentId"]);
+    let status = format!("/agents/{agent}/status");
+    assert_eq!(control.api.send_as(&bob, "PUT", &status, json!({ "status": "suspended" })).await.status, 403);
+    control.api.send_as(&alice, "PUT", &status, json!({ "status": "suspended" })).await.expect(200);
+    let refused = control.api.post("/auth/challenge", json!({ "agentId": agent })).await;
+    assert_eq!(refused.error(), (403, "INSUFFICIENT_PERMISSIONS", "agent_suspended"));
+}
+
+#[tokio::test]
+async fn bad_bodies_name_the_field_and_the_fix() {
+    let control = ControlPlane::start().await;
+    let send = async |body: &str, content_type: &str| {
+        let request =
+            control.api.request("POST", "/auth/register").body(body.to_owned()).header("content-type", content_type);
+        Answer::to(request).await
+    };
+    let all_at_once = send(r#"{ "email": "x", "nmae": "y", "publicKey": 7 }"#, "application/json").await;
+    assert_json_snapshot!(all_at_once.expect(400), @r#"
+    {
+      "error": {
+        "code": "VALIDATION_ERROR",
+        "details": {
+          "fields": {
+            "email": "must be an e-mail address of at most 254 characters",
+            "name": "is required",
+            "nmae": "is not known here",
+            "publicKey": "must be a string"
+          }
+        },
+        "message": "`email` must be an e-mail address of at most 254 characters; `name` is required; `publicKey` must be a string; `nmae` is not known here"
+      }
+    }
+    "#);
+    let deep = format!("{{\"email\":{}1{}}}", "[".repeat(200), "]".repeat(200));
+    for body in [
+        "",
+        "{",
+        "[]",
+        "null",
+        "\"text\"",
+        "{\"email\": NaN}",
+        "{\"email\":\"a\",\"email\":\"b\"}",
+        &deep,
+        "{\"a\":\"\u{0}\"}",
+    ] {
+        let answer = send(body, "application/json").await;
+        assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{body}");
+    }
+    let invalid_utf8 = control.api.request("POST", "/auth/register").body(b"{\"email\":\"\xff\"}".to_vec());
+    assert_eq!(Answer::to(invalid_utf8).await.status, 400);
+    for wrong in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
+        assert_eq!(send("{}", wrong).await.text("/error/code"), "UNSUPPORTED_MEDIA_TYPE", "{wrong}");
+    }
+    for (size, status) in [(16 * 1024, 400), (16 * 1024 + 1, 413), (1024 * 1024, 413)] {
+        let padded = format!("{{\"email\":\"{}\"}}", "a".repeat(size - 12));
+        assert_eq!(send(&padded, "application/json").await.status, status, "{size} bytes");
+    }
+}
+
+#[tokio::test]
+async fn every_error_has_the_one_shape() {
+    let control = ControlPlane::start().await;
+    let cases = [
+        ("GET", "/nothing", 404, "NOT_FOUND"),
+        ("GET", "/", 404, "NOT_FOUND"),
+        ("DELETE", "/auth/register", 405, "METHOD_NOT_ALLOWED"),
+        ("GET", "/auth/challenge", 405, "METHOD_NOT_ALLOWED"),
+    ];
+    for (method, path, status, code) in cases {
+        let answer = Answer::to(control.api.request(method, path)).await;
+        assert_eq!((answer.status, answer.text("/error/code")), (status, code), "{method} {path}");
+        assert!(answer.body["error"]["message"].is_string() && answer.body["error"]["details"].is_object());
+    }
+    for (body, code) in [
+        (json!({ "agentId": "nonsense" }), "AGENT_NOT_FOUND"),
+        (json!({ "agentId": "agent_00000000000000000000000000" }), "AGENT_NOT_FOUND"),
+    ] {
+        let answer = control.api.post("/auth/challenge", body).await;
+        assert_eq!((answer.status, answer.text("/error/code")), (404, code));
+    }
+    let agent = Agent::register(&control, "agent").await;
+    for service in ["nonsense", "svc_00000000000000000000000000"] {
+        let answer = control.api.post("/auth/challenge", json!({ "agentId": agent.id, "serviceId": service })).await;
+        assert_eq!((answer.status, answer.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
+    }
+    let plain = Site::plain(control.env["URL"].replace("https://localhost", "http://127.0.0.1"));
+    let answer = plain.get("/health").await;
+    assert_eq!((answer.status, answer.text("/error/code")), (400, "HTTPS_REQUIRED"));
+    let repeated =
+        control.api.request("GET", &control.path("/roles")).bearer_auth(control.key()).bearer_auth(control.key());
+    assert_eq!(Answer::to(repeated).await.error(), (401, "AUTHENTICATION_FAILED", "credentials_malformed"));
+}
+
+#[tokio::test]
+async fn health_and_keys_are_for_everybody() {
+    let control = ControlPlane::start().await;
+    let health = control.api.get("/health").await.expect(200);
+    assert_json_snapshot!(redact(health, &[(".timestamp", "[time]")]), @r#"
+    {
+      "backends": {
+        "database": "sqlite",
+        "redis": "memory"
+      },
+      "checks": {
+        "database": "up",
+        "redis": "up",
+        "webhook_queue": "up"
+      },
+      "status": "healthy",
+      "timestamp": "[time]"
+    }
+    "#);
+    let keys = control.api.get("/.well-known/jwks.json").await;
+    assert_eq!(keys.header("cache-control"), "public, max-age=300");
+    let names: Vec<_> = keys.body["keys"][0].as_object().unwrap().keys().cloned().collect();
+    assert_eq!(names, ["alg", "crv", "kid", "kty", "use", "x", "y"], "no private part");
+}
+
+fn redact(mut value: Value, fields: &[(&str, &str)]) -> Value {
+    for (field, text) in fields {
+        value[field.trim_start_matches('.')] = json!(text);
+    }
+    value
+}

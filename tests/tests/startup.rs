@@ -1,0 +1,96 @@
+//! Starting and stopping: what is refused, what is kept, what is said.
+
+#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+
+use countersign_tests::{Agent, ControlPlane, tools};
+use std::{
+    os::unix::fs::PermissionsExt,
+    process::{Command, Output},
+};
+
+fn control_plane(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(tools::binary("countersign-control-plane"));
+    command.args(arguments).envs(environment.iter().copied()).current_dir(std::env::temp_dir());
+    command.output().unwrap()
+}
+
+#[test]
+fn what_cannot_be_meant_is_refused_with_the_choices() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = format!("data_dir={}", folder.path().display());
+    let cases: [(&[&str], &[(&str, &str)], &str); 8] = [
+        (&["--set", "public_url=https://id.example"], &[], "no TLS: set tls.certificate and tls.private_key"),
+        (&["--set", "tls.certificate=a", "--set", "tls.private_key=b"], &[], "no public_url"),
+        (&["--dev", "--set", "listen.api=0.0.0.0:0"], &[], "--dev listens on loopback only"),
+        (&["--dev", "--set", "tokens.acess_seconds=5"], &[], "did you mean `tokens.access_seconds`?"),
+        (&["--dev"], &[("COUNTERSIGN_TOKEN__ACCESS_SECONDS", "5")], "did you mean `tokens.access_seconds`?"),
+        (&["--dev", "--set", "tokens.access_seconds=soon"], &[], "tokens.access_seconds"),
+        (&["--dev", "--set", "database.url=postgres://localhost/x"], &[], "SQLite only"),
+        (&["--dev", "--config", "/nowhere.toml"], &[], "/nowhere.toml"),
+    ];
+    for (arguments, environment, expected) in cases {
+        let output = control_plane(&[arguments, &["--set", &data]].concat(), environment);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
+        assert!(error.contains(expected), "{arguments:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_development_database_is_refused_without_dev_and_under_another_master_key() {
+    let mut control = ControlPlane::start().await;
+    control.kill();
+    let folder = control.folder().display().to_string();
+    let data = format!("data_dir={folder}");
+    let tls = [format!("tls.certificate={folder}/ca.pem"), format!("tls.private_key={folder}/ca.key")];
+    let ports = ["listen.api=127.0.0.1:0", "listen.sync=127.0.0.1:0", "listen.admin=127.0.0.1:0"];
+    let set = |settings: &[&str]| {
+        settings.iter().flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()]).collect::<Vec<_>>()
+    };
+    let real = set(&[&[data.as_str(), &tls[0], &tls[1], "public_url=https://id.example"], &ports[..]].concat());
+    let key = format!("secrets.master_key={}", "ab".repeat(32));
+    let foreign = [vec!["--dev".to_owned()], set(&[&[data.as_str(), &key], &ports[..]].concat())].concat();
+    for (arguments, expected) in [(real, "made by --dev"), (foreign, "master key is not the one")] {
+        let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+        let output = control_plane(&arguments, &[]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(1) && error.contains(expected), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn it_stops_gracefully_and_comes_back_as_it_was() {
+    let mut control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let token = agent.token().await;
+    let keys = control.api.get("/.well-known/jwks.json").await.body;
+    assert!(control.terminate().await.success());
+    control.restart().await;
+    assert_eq!(control.api.get("/.well-known/jwks.json").await.body, keys);
+    control.verify(&token).await.expect(200);
+    let env = std::fs::read_to_string(control.folder().join("dev.env")).unwrap();
+    assert!(env.contains(control.key()) && env.contains(control.service()), "the first service is kept");
+}
+
+#[tokio::test]
+async fn files_with_secrets_are_for_their_owner_only() {
+    let control = ControlPlane::start().await;
+    for name in ["dev.env", "master.key", "operator.key", "ca.key"] {
+        let mode = control.folder().join(name).metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn the_signing_key_is_sealed_at_rest() {
+    let control = ControlPlane::start().await;
+    let kept = ["countersign.db", "countersign.db-wal"]
+        .map(|name| std::fs::read(control.folder().join(name)).unwrap_or_default());
+    let kept = kept.concat();
+    let contains = |needle: &[u8]| kept.windows(needle.len()).any(|window| window == needle);
+    let kid = control.api.get("/.well-known/jwks.json").await.text("/keys/0/kid").to_owned();
+    assert!(contains(kid.as_bytes()), "the search would find it");
+    let pkcs8_of_p256 = "301306072a8648ce3d020106082a8648ce3d030107";
+    assert!(!contains(pkcs8_of_p256.as_bytes()) && !contains(&hex::decode(pkcs8_of_p256).unwrap()));
+    assert!(!contains(control.key().as_bytes()), "of an API key the hash is kept");
+}
