@@ -15,6 +15,7 @@ use crate::{
 };
 use countersign_process::{Chance, Clock, Readiness, Shutdown, SystemChance, SystemClock, admin, shutdown::DRAIN};
 use countersign_proto::v1::sync_server::SyncServer;
+use hyper_util::rt::TokioTimer;
 use secrecy::ExposeSecret;
 use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, task::JoinSet};
@@ -23,6 +24,9 @@ use tonic::transport::{Identity, Server, ServerTlsConfig};
 
 /// How often old changes and dead logins are forgotten.
 const HOUSEKEEPING: Duration = Duration::from_mins(1);
+
+/// How long a client may take to send the head of a request, or to show that it is still there.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Why the control plane does not run.
 #[derive(Debug, thiserror::Error)]
@@ -227,12 +231,17 @@ fn serve_sync(
 ) -> Result<(), AppError> {
     let AppState { context, metrics, .. } = state;
     let terms = Terms { issuer: context.rules.issuer.clone(), max_staleness: config.max_staleness() };
-    let feed = Feed::start(context.store.clone(), metrics.clone(), shutdown.clone());
+    let feed = Feed::default();
+    let reading = feed.clone().run(context.store.clone(), metrics.clone(), shutdown.clone());
+    servers.spawn(async {
+        reading.await;
+        Ok(())
+    });
     let service = SyncService::new(context.store.clone(), feed, terms, metrics.clone(), shutdown.clone());
     let identity = Identity::from_pem(&certificate.chain, certificate.key.expose_secret());
     let server = Server::builder()
         .tls_config(ServerTlsConfig::new().identity(identity))?
-        .http2_keepalive_interval(Some(Duration::from_secs(20)))
+        .http2_keepalive_interval(Some(PATIENCE))
         .add_service(SyncServer::new(service))
         .serve_with_incoming_shutdown(tokio_stream::wrappers::TcpListenerStream::new(listener), shutdown.asked_owned());
     servers.spawn(async move { server.await.map_err(io::Error::other) });
@@ -254,7 +263,9 @@ fn serve_api(
         asked.await;
         drain.graceful_shutdown(Some(DRAIN));
     });
-    let server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle);
+    let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle);
+    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    server.http_builder().http2().timer(TokioTimer::new()).keep_alive_interval(Some(PATIENCE));
     servers.spawn(server.serve(router(state).into_make_service_with_connect_info::<SocketAddr>()));
     Ok(())
 }

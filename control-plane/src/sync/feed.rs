@@ -17,25 +17,26 @@ const POLL: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct Feed(broadcast::Sender<Arc<Content>>);
 
+impl Default for Feed {
+    fn default() -> Self {
+        Self(broadcast::Sender::new(BACKLOG))
+    }
+}
+
 impl Feed {
-    /// Reads the feed until the process is asked to stop.
-    pub fn start(store: Store, metrics: Metrics, shutdown: Shutdown) -> Self {
-        let feed = Self(broadcast::Sender::new(BACKLOG));
-        let sender = feed.0.clone();
-        tokio::spawn(async move {
-            let mut committed = store.committed();
-            let mut sent = *committed.borrow_and_update();
-            loop {
-                tokio::select! {
-                    () = shutdown.asked() => return,
-                    _ = committed.changed() => {}
-                    () = tokio::time::sleep(POLL) => {}
-                }
-                committed.borrow_and_update();
-                sent = advance(&store, &sender, &metrics, sent).await;
+    /// Reads the feed and tells all followers, until the process is asked to stop.
+    pub async fn run(self, store: Store, metrics: Metrics, shutdown: Shutdown) {
+        let mut committed = store.committed();
+        let mut sent = *committed.borrow_and_update();
+        loop {
+            tokio::select! {
+                () = shutdown.asked() => return,
+                _ = committed.changed() => {}
+                () = tokio::time::sleep(POLL) => {}
             }
-        });
-        feed
+            committed.borrow_and_update();
+            sent = advance(&store, &self.0, &metrics, sent).await;
+        }
     }
 
     /// Everything that is read from now on.
