@@ -1,7 +1,7 @@
 //! The two who judge a token, the API and the sidecar, and what they say in one vocabulary.
 
 use crate::{ControlPlane, Sidecar, eventually, sidecar::Verdict, web::Answer};
-use std::str;
+use std::{cell::RefCell, str};
 
 /// What one of them says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,15 +100,14 @@ impl<'a> Judges<'a> {
 
     /// Waits until both say the same and what they say is as it should be.
     pub async fn agree(&self, what: &str, token: &str, expected: impl Fn(&Opinion) -> bool) -> Opinion {
-        let mut last = None;
+        let last = RefCell::new(None);
         let agreed = async || {
             let (api, sidecar) = self.ask(token).await;
             let good = (api == sidecar && expected(&api)).then(|| api.clone());
-            last = Some((api, sidecar));
+            last.replace(Some((api, sidecar)));
             good
         };
-        let agreed = Box::pin(eventually(what, agreed, || self.sidecar.log()));
-        agreed.await
+        eventually(what, agreed, || format!("API and sidecar say {:#?}\n{}", last.borrow(), self.sidecar.log())).await
     }
 }
 

@@ -6,7 +6,7 @@
 
 use countersign_tests::tools;
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     fs,
     path::{Path, PathBuf},
 };
@@ -128,43 +128,38 @@ fn a_violation_planted_in_each_kind_of_wall_is_found() {
 
 /// Everything that stands where it may not.
 fn violations(root: &Path) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    for (folder, allowed) in CRATES {
-        let manifest = fs::read_to_string(root.join(folder).join("Cargo.toml")).unwrap();
-        let forbidden = FORBIDDEN.iter().find(|(name, _)| *name == folder).map_or(&[][..], |(_, crates)| crates);
-        for dependency in dependencies(&manifest) {
-            match dependency.strip_prefix("countersign-") {
-                Some(ours) if !allowed.contains(&ours) => drop(found.insert(format!("{folder} depends on {ours}"))),
-                None if forbidden.contains(&dependency.as_str()) => {
-                    drop(found.insert(format!("{folder} links {dependency}")))
-                }
-                _ => {}
-            }
+    let crates = CRATES.iter().flat_map(|(folder, allowed)| wrong_dependencies(root, folder, allowed));
+    let rooms = ROOMS.iter().flat_map(|(folder, rooms)| wrong_imports(root, folder, rooms));
+    crates.chain(rooms).collect()
+}
+
+fn wrong_dependencies(root: &Path, folder: &str, allowed: &[&str]) -> Vec<String> {
+    let manifest = fs::read_to_string(root.join(folder).join("Cargo.toml")).unwrap();
+    let forbidden = FORBIDDEN.iter().find(|(name, _)| *name == folder).map_or(&[][..], |(_, crates)| crates);
+    let wrong = |dependency: String| match dependency.strip_prefix("countersign-") {
+        Some(ours) => (!allowed.contains(&ours)).then(|| format!("{folder} depends on {ours}")),
+        None => forbidden.contains(&dependency.as_str()).then(|| format!("{folder} links {dependency}")),
+    };
+    dependencies(&manifest).into_iter().filter_map(wrong).collect()
+}
+
+fn wrong_imports(root: &Path, folder: &str, rooms: &[(&str, &[&str])]) -> Vec<String> {
+    let sources = root.join(folder).join("src");
+    let mut found = Vec::new();
+    for file in files(&sources) {
+        let below = file.strip_prefix(&sources).unwrap().with_extension("");
+        let path: Vec<String> = below.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+        let room = path[0].as_str();
+        if ["app", "lib", "main"].contains(&room) {
+            continue;
         }
-    }
-    for (folder, rooms) in ROOMS {
-        let rooms: BTreeMap<_, _> = rooms.iter().copied().collect();
-        let sources = root.join(folder).join("src");
-        for file in files(&sources) {
-            let path: Vec<_> = file
-                .strip_prefix(&sources)
-                .unwrap()
-                .with_extension("")
-                .iter()
-                .map(|part| part.to_str().unwrap().to_owned())
-                .collect();
-            let room = path[0].as_str();
-            if ["app", "lib", "main"].contains(&room) {
-                continue;
-            }
-            let Some(allowed) = rooms.get(room) else {
-                found.insert(format!("{folder}: {room} is not in the table"));
-                continue;
-            };
-            let imported = imports(&fs::read_to_string(&file).unwrap(), &path);
-            let others = imported.into_iter().filter(|other| other != room && !allowed.contains(&other.as_str()));
-            found.extend(others.map(|other| format!("{folder}: {room} imports {other}")));
-        }
+        let Some((_, allowed)) = rooms.iter().find(|(name, _)| *name == room) else {
+            found.push(format!("{folder}: {room} is not in the table"));
+            continue;
+        };
+        let imported = imports(&fs::read_to_string(&file).unwrap(), &path);
+        let others = imported.into_iter().filter(|other| other != room && !allowed.contains(&other.as_str()));
+        found.extend(others.map(|other| format!("{folder}: {room} imports {other}")));
     }
     found
 }

@@ -1,0 +1,155 @@
+//! An authorizer that says what the test tells it to, behind an Envoy with as little said as it accepts.
+
+use countersign_tests::{Answer, Envoy, RawRequest, Upstream, envoy::replaced};
+use envoy_types::{
+    ext_authz::v3::pb::{
+        Authorization, AuthorizationServer, CheckRequest, CheckResponse, DeniedHttpResponse, HttpResponse, HttpStatus,
+        OkHttpResponse,
+    },
+    pb::{envoy::service::auth::v3::attribute_context::HttpRequest, google::rpc::Status},
+};
+use std::{
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+use tempfile::TempDir;
+use tokio::{net::UnixListener, task::JoinHandle};
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::{Request, Response, transport::Server};
+
+/// The authorizer.
+pub struct Scripted {
+    folder: TempDir,
+    script: Arc<Script>,
+    task: JoinHandle<()>,
+}
+
+#[derive(Default)]
+struct Script {
+    /// Nothing: it never answers.
+    response: Mutex<Option<CheckResponse>>,
+    asked: Mutex<Vec<HttpRequest>>,
+}
+
+impl Scripted {
+    /// Starts it on a socket of its own; until told what to say it never answers.
+    pub fn start() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(socket(folder.path())).unwrap();
+        let script = Arc::new(Script::default());
+        let serving = Server::builder().add_service(AuthorizationServer::from_arc(script.clone()));
+        let task =
+            tokio::spawn(async { serving.serve_with_incoming(UnixListenerStream::new(listener)).await.unwrap() });
+        Self { folder, script, task }
+    }
+
+    /// Where Envoy calls.
+    pub fn socket(&self) -> PathBuf {
+        socket(self.folder.path())
+    }
+
+    /// Says this from now on.
+    pub fn says(&self, response: CheckResponse) {
+        *self.script.response.lock().unwrap() = Some(response);
+    }
+
+    /// What it was asked about last.
+    pub fn asked(&self) -> HttpRequest {
+        self.script.asked.lock().unwrap().last().cloned().expect("it was asked")
+    }
+
+    /// How often it was asked.
+    pub fn times_asked(&self) -> usize {
+        self.script.asked.lock().unwrap().len()
+    }
+}
+
+impl Drop for Scripted {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+fn socket(folder: &Path) -> PathBuf {
+    folder.join("authz.sock")
+}
+
+#[tonic::async_trait]
+impl Authorization for Script {
+    async fn check(&self, request: Request<CheckRequest>) -> Result<Response<CheckResponse>, tonic::Status> {
+        let http = request.into_inner().attributes.and_then(|attributes| attributes.request?.http);
+        self.asked.lock().unwrap().push(http.expect("it is about a request"));
+        let response = self.response.lock().unwrap().clone();
+        match response {
+            Some(response) => Ok(Response::new(response)),
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// What a test says beyond the bare configuration; each is a line of YAML.
+pub struct Said<'a> {
+    /// In the connection manager.
+    pub manager: &'a str,
+    /// In the filter.
+    pub filter: &'a str,
+    /// In the call to the authorizer.
+    pub call: &'a str,
+}
+
+/// A timeout that no busy machine runs into.
+impl Default for Said<'_> {
+    fn default() -> Self {
+        Self { manager: "", filter: "", call: "timeout: 20s" }
+    }
+}
+
+/// The authorizer, Envoy, and a service that says what it saw.
+pub struct Stage {
+    pub authorizer: Scripted,
+    pub upstream: Upstream,
+    pub envoy: Envoy,
+}
+
+impl Stage {
+    pub async fn start(said: Said<'_>) -> Self {
+        let (authorizer, upstream) = (Scripted::start(), Upstream::start().await);
+        let envoy = bare(&authorizer.socket(), upstream.port, said).await;
+        Self { authorizer, upstream, envoy }
+    }
+
+    /// Sends a request on which the authorizer will say this.
+    pub async fn judged(&self, response: CheckResponse, request: RawRequest) -> Answer {
+        self.authorizer.says(response);
+        request.send(&self.envoy.site).await
+    }
+
+    /// Sends a request that the authorizer allows as it is.
+    pub async fn allowed(&self, request: RawRequest) -> Answer {
+        self.judged(allow(OkHttpResponse::default()), request).await
+    }
+}
+
+/// The bare Envoy in front of anybody's authorizer.
+pub async fn bare(socket: &Path, upstream: u16, said: Said<'_>) -> Envoy {
+    let text = replaced(include_str!("bare.yaml"), "# <manager>", said.manager);
+    let text = replaced(&text, "# <filter>", said.filter);
+    Envoy::start(&replaced(&text, "# <call>", said.call), socket, upstream).await
+}
+
+/// An allow with these changes to the request.
+pub fn allow(ok: OkHttpResponse) -> CheckResponse {
+    response(Some(0), Some(HttpResponse::OkResponse(ok)))
+}
+
+/// Status 401 and a word for the client.
+pub fn denied() -> HttpResponse {
+    let status = Some(HttpStatus { code: 401 });
+    HttpResponse::DeniedResponse(DeniedHttpResponse { status, body: "denied".into(), ..DeniedHttpResponse::default() })
+}
+
+/// Any response, also a contradictory one.
+pub fn response(code: Option<i32>, http_response: Option<HttpResponse>) -> CheckResponse {
+    let status = code.map(|code| Status { code, ..Status::default() });
+    CheckResponse { status, http_response, ..CheckResponse::default() }
+}
