@@ -28,6 +28,9 @@ const HOUSEKEEPING: Duration = Duration::from_mins(1);
 /// How long a client may take to send the head of a request, or to show that it is still there.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The largest request head, in bytes: whatever is longer than a token may be is refused by name, not cut off.
+const MAX_HEADERS: u32 = 64 * 1024;
+
 /// Why the control plane does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
@@ -92,8 +95,7 @@ struct Ports {
 pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), AppError> {
     install_crypto();
     let (clock, chance): (Arc<dyn Clock>, Arc<dyn Chance>) = (Arc::new(SystemClock), Arc::new(SystemChance));
-    files::make_private_folder(&config.data_dir)
-        .map_err(|error| AppError::Folder { path: config.data_dir.clone(), error })?;
+    make_folder(&config)?;
     let ports = Ports::bind(&config).await?;
     let api = ports.api.local_addr()?;
     let public_url = if config.public_url.is_empty() {
@@ -129,11 +131,19 @@ pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), AppError> {
 }
 
 /// Mints a token for a person with the operator key: for the first minutes, until an issuer is set up.
-pub async fn mint_human_token(config: &Config, subject: &str, admin: bool, life: Duration) -> Result<String, AppError> {
-    let (clock, chance): (Arc<dyn Clock>, Arc<dyn Chance>) = (Arc::new(SystemClock), Arc::new(SystemChance));
-    let now = clock.now();
-    let (_, operator) = open(config, config.public_url.trim_end_matches('/'), clock, chance).await?;
-    Ok(operator.mint(subject, admin, life, now)?.expose_secret().to_owned())
+pub fn mint_human_token(config: &Config, subject: &str, admin: bool, life: Duration) -> Result<String, AppError> {
+    make_folder(config)?;
+    let operator = OperatorKey::open(&operator_file(config), &SystemChance)?;
+    Ok(operator.mint(subject, admin, life, SystemClock.now())?.expose_secret().to_owned())
+}
+
+fn make_folder(config: &Config) -> Result<(), AppError> {
+    files::make_private_folder(&config.data_dir)
+        .map_err(|error| AppError::Folder { path: config.data_dir.clone(), error })
+}
+
+fn operator_file(config: &Config) -> PathBuf {
+    config.data_dir.join("operator.key")
 }
 
 fn install_crypto() {
@@ -188,7 +198,7 @@ async fn open(
         _ => {}
     }
     let keyring = Keyring::open(&store, &master, chance.as_ref()).await?;
-    let operator = OperatorKey::open(&config.data_dir.join("operator.key"), issuer, chance.as_ref())?;
+    let operator = OperatorKey::open(&operator_file(config), chance.as_ref())?;
     let rules = Rules {
         issuer: issuer.to_owned(),
         access_life: config.access_life(),
@@ -266,6 +276,7 @@ fn serve_api(
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle);
     server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
     server.http_builder().http2().timer(TokioTimer::new()).keep_alive_interval(Some(PATIENCE));
+    server.http_builder().http2().max_header_list_size(MAX_HEADERS);
     servers.spawn(server.serve(router(state).into_make_service_with_connect_info::<SocketAddr>()));
     Ok(())
 }

@@ -110,7 +110,7 @@ pub struct Sync {
 }
 
 impl Config {
-    /// Reads and checks the settings.
+    /// Reads the settings.
     pub fn read(
         file: Option<PathBuf>,
         environment: Vec<(String, String)>,
@@ -121,12 +121,11 @@ impl Config {
         if dev {
             layers.presets = DEVELOPMENT.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         }
-        let config = Self { dev, ..layers.read()? };
-        config.check()?;
-        Ok(config)
+        Ok(Self { dev, ..layers.read()? })
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    /// Refuses what cannot be served, and names the choices.
+    pub fn check(&self) -> Result<(), ConfigError> {
         let refuse = |text| Err(ConfigError::Refused(text));
         let has_tls = !self.tls.certificate.as_os_str().is_empty() && !self.tls.private_key.as_os_str().is_empty();
         if self.dev && [self.listen.api, self.listen.sync, self.listen.admin].iter().any(|at| !at.ip().is_loopback()) {
@@ -203,7 +202,8 @@ mod tests {
 
     fn read(flags: &[(&str, &str)], dev: bool) -> Result<Config, String> {
         let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        Config::read(None, Vec::new(), flags, dev).map_err(|error| error.to_string())
+        let config = Config::read(None, Vec::new(), flags, dev).map_err(|error| error.to_string())?;
+        config.check().map(|()| config).map_err(|error| error.to_string())
     }
 
     #[test]

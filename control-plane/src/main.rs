@@ -64,8 +64,11 @@ async fn main() -> ExitCode {
         return fail(USAGE, &error);
     }
     let done = match command.unwrap_or(Command::Serve) {
-        Command::Serve => serve(config).await,
-        Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours).await,
+        Command::Serve => match config.check() {
+            Ok(()) => serve(config).await,
+            Err(error) => return fail(USAGE, &error),
+        },
+        Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
     };
     done.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
 }
@@ -75,9 +78,9 @@ async fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 #[expect(clippy::print_stdout, reason = "the token is what the command is for")]
-async fn mint(config: &Config, subject: &str, admin: bool, hours: u32) -> Result<(), Box<dyn std::error::Error>> {
+fn mint(config: &Config, subject: &str, admin: bool, hours: u32) -> Result<(), Box<dyn std::error::Error>> {
     let life = Duration::from_secs(u64::from(hours) * 3600);
-    println!("{}", mint_human_token(config, subject, admin, life).await?);
+    println!("{}", mint_human_token(config, subject, admin, life)?);
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 """What the walk prints, and the one place where an expectation is compared with what came."""
 
+import json
 import time
 from typing import Callable
 
@@ -27,10 +28,15 @@ def notes(what: str) -> None:
 def expect(expected: object, came: object, what: str = "") -> None:
     """Prints both; raises if they differ."""
     label = f"{what}: " if what else ""
-    say(f"   expects  {label}{expected}")
-    say(f"   came     {label}{came}   {'ok' if came == expected else '<-- NOT AS EXPECTED'}")
+    say(f"   expects  {label}{shown(expected)}")
+    say(f"   came     {label}{shown(came)}   {'ok' if came == expected else '<-- NOT AS EXPECTED'}")
     if came != expected:
-        raise Failed(f"{label}expected {expected}, came {came}")
+        raise Failed(f"{label}expected {shown(expected)}, came {shown(came)}")
+
+
+def shown(value: object) -> str:
+    """As JSON, so that the two lines can be compared by eye; text as it is."""
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
 def expect_that(condition: bool, expected: str, came: str) -> None:

@@ -1,6 +1,7 @@
 """The walk: seven steps, each saying what it does, what it expects and what came."""
 
 import base64
+import json
 import math
 import time
 from datetime import datetime, timezone
@@ -185,7 +186,7 @@ def as_verify_says_it(seen: dict[str, str]) -> dict:
         {
             "id": seen["x-agent-id"],
             "name": unquote(seen["x-agent-name"]),
-            "trustScore": float(seen["x-agent-trust-score"]),
+            "trustScore": json.loads(seen["x-agent-trust-score"]),
             "roles": [unquote(role) for role in seen["x-agent-roles"].split(",")],
             "permissions": [unquote(permission) for permission in seen["x-agent-permissions"].split(",")],
         }

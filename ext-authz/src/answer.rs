@@ -21,7 +21,7 @@ use envoy_types::{
 use header::{joined, set};
 use std::collections::HashMap;
 
-pub use names::{Names, TOKEN_HEADER};
+pub use names::Names;
 
 /// What the client sent, as far as the answer depends on it.
 #[derive(Debug, Clone, Copy)]

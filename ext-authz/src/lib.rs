@@ -32,8 +32,9 @@ use std::sync::Arc;
 
 /// Runs the authorizer until it is asked to stop.
 pub async fn run(settings: Settings, clock: Arc<dyn Clock>, shutdown: Shutdown) -> Result<(), Failure> {
+    let asked = settings.listen.grpc.clone();
     let app = App::bind(settings, clock).await?;
-    let admin = app.admin_address()?;
-    tracing::info!(grpc = app.grpc_address().map(|address| address.to_string()), %admin, "listening");
+    let grpc = app.grpc_address().map_or_else(|| asked.to_string(), |bound| bound.to_string());
+    tracing::info!(grpc, admin = %app.admin_address()?, "listening");
     app.serve(shutdown).await
 }

@@ -7,9 +7,10 @@
 //! The rule of the room: no I/O, no runtime, no clock, no randomness. `now` is an argument.
 //!
 //! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is what an agent registers;
-//! [`claims`] is what a token says; [`token`] turns a string into signed claims; [`standing`] decides
+//! [`claims`] is what a token says; [`bearer`] finds it in a header; [`token`] turns a string into signed claims; [`standing`] decides
 //! what these claims are worth at a service now; [`refusal`] is every way of saying no.
 
+pub mod bearer;
 pub mod claims;
 pub mod ids;
 pub mod key_set;

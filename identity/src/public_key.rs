@@ -4,13 +4,17 @@
 //! times faster. This is the only place where the two meet.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
+use base64::{Engine, engine::general_purpose::STANDARD};
 use p256::{
     ecdsa::Signature,
     elliptic_curve::sec1::ToSec1Point,
-    pkcs8::{DecodePublicKey, EncodePublicKey, LineEnding},
+    pkcs8::{DecodePublicKey, EncodePublicKey, LineEnding, SubjectPublicKeyInfoRef},
 };
 use sha2::{Digest, Sha256};
 use std::fmt;
+
+const BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
+const END: &str = "-----END PUBLIC KEY-----";
 
 /// The longest PEM that is read, in bytes.
 pub const MAX_PEM: usize = 4096;
@@ -53,13 +57,23 @@ impl AgentKey {
             return Err(PublicKeyError::Private);
         }
         let block = pem.trim();
-        let one_block = block.starts_with("-----BEGIN PUBLIC KEY-----")
-            && block.ends_with("-----END PUBLIC KEY-----")
+        let one_block = block.starts_with(BEGIN)
+            && block.ends_with(END)
+            && block.len() >= BEGIN.len() + END.len()
             && block.matches("-----BEGIN").count() == 1;
         if !one_block {
             return Err(PublicKeyError::NotOnePublicKey);
         }
-        p256::PublicKey::from_public_key_pem(block).map(Self).map_err(|_| PublicKeyError::NotP256)
+        Self::from_spki_base64(&block[BEGIN.len()..block.len() - END.len()]).ok_or(PublicKeyError::NotP256)
+    }
+
+    /// Lines may be of any length: keys come out of many libraries.
+    fn from_spki_base64(text: &str) -> Option<Self> {
+        let compact: String = text.split_ascii_whitespace().collect();
+        let der = STANDARD.decode(compact).ok()?;
+        let point = SubjectPublicKeyInfoRef::try_from(der.as_slice()).ok()?.subject_public_key.as_bytes()?;
+        // Compressed or whole; p256 would read the compact form too, which no standard for keys knows.
+        matches!(point.first(), Some(2..=4)).then(|| p256::PublicKey::from_public_key_der(&der).ok())?.map(Self)
     }
 
     /// Reads the 65 bytes of an uncompressed point.

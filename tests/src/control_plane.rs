@@ -156,7 +156,6 @@ impl ControlPlane {
         let output = Command::new(tools::binary("countersign-control-plane"))
             .args(["--dev", "human-token", "mint", "--subject", subject])
             .args(["--set", &format!("data_dir={}", self.folder.path().display())])
-            .args(["--set", &format!("public_url={}", self.env["URL"])])
             .output()
             .expect("the binary runs");
         assert!(output.status.success(), "{output:?}");

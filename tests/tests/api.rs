@@ -1,7 +1,5 @@
 //! The HTTP API as a service without any proxy uses it: what it answers, and how it refuses.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
-
 use countersign_tests::{Agent, Answer, ControlPlane, control_plane::text, web::Site};
 use insta::assert_json_snapshot;
 use serde_json::{Value, json};
@@ -99,75 +97,115 @@ async fn an_identity_stays_small_enough_for_headers() {
     assert_eq!(make("one above", &["d".to_owned()]).await.status, 409);
 }
 
-#[tokio::test]
-async fn every_route_refuses_whoever_may_not_ask() {
-    let control = ControlPlane::start().await;
-    let (other, other_key) = control.another_service(json!({ "name": "other" })).await;
-    let (sync, stranger) = (control.make_key(control.service(), "sync").await, control.mint_human("stranger"));
-    let agent = Agent::register(&control, "agent").await;
-    let role = control.make_role("reader", &["read"]).await;
-    let (token, body) = (agent.token().await, json!({}));
-    let agent_path = control.path(&format!("/agents/{}", agent.id));
-    let by_key = [
-        ("POST", control.path("/roles")),
-        ("GET", control.path("/roles")),
-        ("GET", agent_path.clone()),
-        ("POST", format!("{agent_path}/roles")),
-        ("DELETE", format!("{agent_path}/roles/{role}")),
-    ];
-    let verify = [("GET", control.path("/verify"))];
-    let by_human = [
-        ("POST", "/services".to_owned()),
-        ("POST", control.path("/keys")),
-        ("PUT", format!("/agents/{}/status", agent.id)),
-    ];
-    let ask = async |credential: Option<&str>, (method, path): &(&str, String)| {
-        let request = control.api.request(method, path).json(&body);
-        let request = credential.into_iter().fold(request, |request, bearer| request.bearer_auth(bearer));
+/// A control plane with an agent that holds a role; every route is asked with an empty body.
+struct Doors {
+    control: ControlPlane,
+    agent: Agent,
+    role: String,
+}
+
+impl Doors {
+    async fn open() -> Self {
+        let control = ControlPlane::start().await;
+        let agent = Agent::register(&control, "agent").await;
+        let role = control.make_role("reader", &["read"]).await;
+        control.assign(&agent.id, &role).await;
+        Self { control, agent, role }
+    }
+
+    fn for_keys(&self) -> [(&'static str, String); 5] {
+        let agent = self.control.path(&format!("/agents/{}", self.agent.id));
+        [
+            ("POST", self.control.path("/roles")),
+            ("GET", self.control.path("/roles")),
+            ("GET", agent.clone()),
+            ("POST", format!("{agent}/roles")),
+            ("DELETE", format!("{agent}/roles/{}", self.role)),
+        ]
+    }
+
+    fn verify(&self) -> (&'static str, String) {
+        ("GET", self.control.path("/verify"))
+    }
+
+    fn for_people(&self) -> [(&'static str, String); 4] {
+        [
+            ("POST", "/services".to_owned()),
+            ("POST", self.control.path("/keys")),
+            ("DELETE", self.control.path("/keys/key_00000000000000000000000000")),
+            ("PUT", format!("/agents/{}/status", self.agent.id)),
+        ]
+    }
+
+    async fn ask(&self, credential: Option<&str>, (method, path): &(&str, String)) -> (u16, String) {
+        let request = self.control.api.request(method, path).json(&json!({}));
+        let request = credential.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth);
         let answer = Answer::to(request).await;
         assert!(!answer.header("x-request-id").is_empty());
         (answer.status, answer.text("/error/details/reason").to_owned())
-    };
-    for route in by_key.iter().chain(&verify) {
-        assert_eq!(ask(None, route).await, (401, "service_key_missing".into()), "{route:?}");
-        assert_eq!(ask(Some(&other_key), route).await, (403, "not_yours".into()), "{route:?}");
-        assert_eq!(ask(Some(&token), route).await.0, 401, "an agent's token at {route:?}");
-        let spoiled = format!("{}0", &control.key()[..control.key().len() - 1]);
-        let spoiled = if spoiled == control.key() { spoiled.replace('0', "1") } else { spoiled };
-        assert_eq!(ask(Some(&spoiled), route).await, (401, "service_key_invalid".into()), "{route:?}");
-        assert_eq!(ask(Some(control.service()), route).await, (401, "service_key_invalid".into()), "an id is no key");
     }
-    for route in &by_key {
-        assert_eq!(ask(Some(&sync), route).await, (403, "scope_insufficient".into()), "{route:?}");
+}
+
+#[tokio::test]
+async fn routes_for_keys_refuse_every_other_credential() {
+    let doors = Doors::open().await;
+    let control = &doors.control;
+    let (_, other_key) = control.another_service(json!({ "name": "other" })).await;
+    let (sync, token) = (control.make_key(control.service(), "sync").await, doors.agent.token().await);
+    let (start, last) = control.key().split_at(control.key().len() - 1);
+    let spoiled = format!("{start}{}", if last == "0" { "1" } else { "0" });
+    for route in doors.for_keys().iter().chain([&doors.verify()]) {
+        assert_eq!(doors.ask(None, route).await, (401, "service_key_missing".into()), "{route:?}");
+        assert_eq!(doors.ask(Some(&other_key), route).await, (403, "not_yours".into()), "{route:?}");
+        assert_eq!(doors.ask(Some(&token), route).await.0, 401, "an agent's token at {route:?}");
+        assert_eq!(doors.ask(Some(&spoiled), route).await, (401, "service_key_invalid".into()), "{route:?}");
+        assert_eq!(
+            doors.ask(Some(control.service()), route).await,
+            (401, "service_key_invalid".into()),
+            "an id is no key"
+        );
     }
-    assert_eq!(ask(Some(&sync), &verify[0]).await, (401, "token_missing".into()), "a sync key may verify");
-    for route in &by_human {
-        assert_eq!(ask(None, route).await, (401, "human_token_missing".into()), "{route:?}");
-        for wrong in [control.key(), token.as_str(), "nonsense", "a.b.c"] {
-            assert_eq!(ask(Some(wrong), route).await, (401, "human_token_invalid".into()), "{route:?}");
+    for route in &doors.for_keys() {
+        assert_eq!(doors.ask(Some(&sync), route).await, (403, "scope_insufficient".into()), "{route:?}");
+    }
+    assert_eq!(doors.ask(Some(&sync), &doors.verify()).await, (401, "token_missing".into()), "a sync key may verify");
+}
+
+#[tokio::test]
+async fn routes_for_people_refuse_every_other_credential() {
+    let doors = Doors::open().await;
+    let (stranger, token) = (doors.control.mint_human("stranger"), doors.agent.token().await);
+    for route in &doors.for_people() {
+        assert_eq!(doors.ask(None, route).await, (401, "human_token_missing".into()), "{route:?}");
+        for wrong in [doors.control.key(), token.as_str(), "nonsense", "a.b.c"] {
+            assert_eq!(doors.ask(Some(wrong), route).await, (401, "human_token_invalid".into()), "{route:?}");
         }
     }
-    assert_eq!(ask(Some(&stranger), &by_human[1]).await, (403, "not_yours".into()));
-    let suspend = control.api.send_as(&stranger, "PUT", &by_human[2].1, json!({ "status": "suspended" })).await;
+    let [_, make_key, revoke_key, set_status] = doors.for_people();
+    for route in [make_key, revoke_key] {
+        assert_eq!(doors.ask(Some(&stranger), &route).await, (403, "not_yours".into()), "{route:?}");
+    }
+    let suspend = doors.control.api.send_as(&stranger, "PUT", &set_status.1, json!({ "status": "suspended" })).await;
     assert_eq!(suspend.error(), (403, "INSUFFICIENT_PERMISSIONS", "not_yours"));
+}
+
+#[tokio::test]
+async fn what_belongs_to_others_is_out_of_reach_and_out_of_sight() {
+    let doors = Doors::open().await;
+    let control = &doors.control;
+    let (other, other_key) = control.another_service(json!({ "name": "other" })).await;
     let unknown = other.replace("svc_0", "svc_1");
-    assert_eq!(
-        ask(Some(control.key()), &("GET", format!("/services/{unknown}/roles"))).await,
-        (403, "not_yours".into())
-    );
-    assert_eq!(
-        control.api.get_as(control.key(), "/services/nonsense/roles").await.text("/error/code"),
-        "SERVICE_NOT_FOUND"
-    );
-    let foreign_role = text(
-        &control
-            .api
-            .send_as(&other_key, "POST", &format!("/services/{other}/roles"), json!({ "name": "r", "permissions": [] }))
-            .await
-            .expect(201)["roleId"],
-    );
-    let assign = control.api.send_as(control.key(), "POST", &by_key[3].1, json!({ "roleId": foreign_role })).await;
-    assert_eq!(assign.text("/error/code"), "ROLE_NOT_FOUND");
+    for service in [other.as_str(), &unknown] {
+        let route = ("GET", format!("/services/{service}/roles"));
+        assert_eq!(doors.ask(Some(control.key()), &route).await, (403, "not_yours".into()), "{service}");
+    }
+    let malformed = control.api.get_as(control.key(), "/services/nonsense/roles").await;
+    assert_eq!((malformed.status, malformed.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
+    let role = json!({ "name": "theirs", "permissions": [] });
+    let made = control.api.send_as(&other_key, "POST", &format!("/services/{other}/roles"), role).await.expect(201);
+    let [.., assign, _] = doors.for_keys();
+    let assigned = control.api.send_as(control.key(), "POST", &assign.1, json!({ "roleId": made["roleId"] })).await;
+    assert_eq!((assigned.status, assigned.text("/error/code")), (404, "ROLE_NOT_FOUND"));
 }
 
 #[tokio::test]

@@ -30,9 +30,12 @@ const FORBIDDEN: [(&str, &[&str]); 4] = [
     ("client", &["sqlx", "redis", "tonic", "axum"]),
 ];
 
+/// A room, and the rooms that it may import.
+type Room = (&'static str, &'static [&'static str]);
+
 /// Rooms that each room may import; `app`, `lib` and `main` may import all of their crate. `fixtures`
 /// exists for tests only.
-const ROOMS: [(&str, &[(&str, &[&str])]); 2] = [
+const ROOMS: [(&str, &[Room]); 2] = [
     (
         "control-plane",
         &[
@@ -129,7 +132,7 @@ fn a_violation_planted_in_each_kind_of_wall_is_found() {
 /// Everything that stands where it may not.
 fn violations(root: &Path) -> BTreeSet<String> {
     let crates = CRATES.iter().flat_map(|(folder, allowed)| wrong_dependencies(root, folder, allowed));
-    let rooms = ROOMS.iter().flat_map(|(folder, rooms)| wrong_imports(root, folder, rooms));
+    let rooms = ROOMS.iter().flat_map(|(folder, table)| wrong_imports(root, folder, table));
     crates.chain(rooms).collect()
 }
 
@@ -143,23 +146,23 @@ fn wrong_dependencies(root: &Path, folder: &str, allowed: &[&str]) -> Vec<String
     dependencies(&manifest).into_iter().filter_map(wrong).collect()
 }
 
-fn wrong_imports(root: &Path, folder: &str, rooms: &[(&str, &[&str])]) -> Vec<String> {
+fn wrong_imports(root: &Path, folder: &str, table: &[Room]) -> Vec<String> {
     let sources = root.join(folder).join("src");
     let mut found = Vec::new();
     for file in files(&sources) {
         let below = file.strip_prefix(&sources).unwrap().with_extension("");
         let path: Vec<String> = below.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-        let room = path[0].as_str();
-        if ["app", "lib", "main"].contains(&room) {
+        let name = path[0].as_str();
+        if ["app", "lib", "main"].contains(&name) {
             continue;
         }
-        let Some((_, allowed)) = rooms.iter().find(|(name, _)| *name == room) else {
-            found.push(format!("{folder}: {room} is not in the table"));
+        let Some((_, allowed)) = table.iter().find(|(room, _)| *room == name) else {
+            found.push(format!("{folder}: {name} is not in the table"));
             continue;
         };
         let imported = imports(&fs::read_to_string(&file).unwrap(), &path);
-        let others = imported.into_iter().filter(|other| other != room && !allowed.contains(&other.as_str()));
-        found.extend(others.map(|other| format!("{folder}: {room} imports {other}")));
+        let others = imported.into_iter().filter(|other| other != name && !allowed.contains(&other.as_str()));
+        found.extend(others.map(|other| format!("{folder}: {name} imports {other}")));
     }
     found
 }

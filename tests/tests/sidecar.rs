@@ -160,11 +160,14 @@ async fn several_services_are_guarded_by_one_sidecar_and_nothing_is_mixed() {
     assert_eq!(at(&[]).await.0, 503, "no default among several services");
 }
 
+/// Context extensions, and what they must lead to.
+type Case = (&'static [(&'static str, &'static str)], (u16, &'static str));
+
 #[tokio::test]
 async fn rules_of_the_route_are_obeyed_and_unknown_ones_refused() {
     let (_control, sidecar, _, token) = guarded().await;
     let bearer = format!("Bearer {token}");
-    let cases: [(&[(&str, &str)], (u16, &str)); 12] = [
+    let cases: [Case; 12] = [
         (&[("require_roles", "reader")], (200, "")),
         (&[("require_roles", "reader,writer")], (403, "role_missing")),
         (&[("require_permissions", "read")], (200, "")),

@@ -14,11 +14,14 @@ fn control_plane(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     command.output().unwrap()
 }
 
+/// Arguments, environment, and what the error must say.
+type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
+
 #[test]
 fn what_cannot_be_meant_is_refused_with_the_choices() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
-    let cases: [(&[&str], &[(&str, &str)], &str); 8] = [
+    let cases: [Case; 8] = [
         (&["--set", "public_url=https://id.example"], &[], "no TLS: set tls.certificate and tls.private_key"),
         (&["--set", "tls.certificate=a", "--set", "tls.private_key=b"], &[], "no public_url"),
         (&["--dev", "--set", "listen.api=0.0.0.0:0"], &[], "--dev listens on loopback only"),

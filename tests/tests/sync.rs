@@ -1,6 +1,6 @@
 //! The sync stream, as a follower of another make would read it.
 
-#![expect(clippy::expect_used, clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::expect_used, reason = "a test says what it expects")]
 
 use countersign_proto::v1::{
     Delta, FollowRequest, FollowResponse, Hello, Ping, Pong, SnapshotPage, follow_request::Message as Ask,

@@ -10,7 +10,7 @@ use crate::{
 };
 use axum::{
     extract::FromRequestParts,
-    http::{HeaderMap, HeaderName, header, request::Parts},
+    http::{HeaderMap, header, request::Parts},
 };
 use countersign_identity::{Reason, ServiceId};
 use secrecy::{ExposeSecret, SecretString};
@@ -25,16 +25,16 @@ impl FromRequestParts<AppState> for Presented {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
-        bearer(&parts.headers, &header::AUTHORIZATION).map(Self).map_err(|_| Reason::CredentialsMalformed.into())
+        bearer(&parts.headers).map(Self).map_err(|_| Reason::CredentialsMalformed.into())
     }
 }
 
 /// More than one credential, or something that is none.
-pub struct Malformed;
+struct Malformed;
 
-/// The one bearer credential in a header.
-pub fn bearer(headers: &HeaderMap, name: &HeaderName) -> Result<Option<SecretString>, Malformed> {
-    let mut values = headers.get_all(name).into_iter();
+/// The one bearer credential of a service or a person.
+fn bearer(headers: &HeaderMap) -> Result<Option<SecretString>, Malformed> {
+    let mut values = headers.get_all(header::AUTHORIZATION).into_iter();
     let Some(value) = values.next() else { return Ok(None) };
     let text = value.to_str().map_err(|_| Malformed)?;
     let (scheme, credential) = text.split_once(' ').ok_or(Malformed)?;

@@ -1,24 +1,18 @@
 //! `GET /services/:serviceId/verify`: for services without a proxy.
 
-use super::{
-    caller::{Presented, bearer},
-    error::ApiError,
-    ids::id,
-    router::AppState,
-};
+use super::{caller::Presented, error::ApiError, ids::id, router::AppState};
 use crate::operations;
 use axum::{
     Json,
     extract::{Path, State},
-    http::{HeaderMap, HeaderName},
+    http::{HeaderMap, HeaderValue},
     response::{IntoResponse, Response},
 };
-use countersign_identity::{Reason, ServiceId, Standing};
-use secrecy::{ExposeSecret, SecretString};
+use countersign_identity::{
+    Reason, ServiceId, Standing,
+    bearer::{TOKEN_HEADER, in_token_header},
+};
 use serde_json::json;
-
-/// Where the service passes on what the agent presented.
-const AGENT_TOKEN: HeaderName = HeaderName::from_static("x-agent-token");
 
 /// Says who stands behind the agent's token. A bad token gets the error *and* `"valid": false`, so that
 /// a client that looks at either is safe.
@@ -42,14 +36,12 @@ pub async fn verify(
 
 async fn stand(state: &AppState, service: ServiceId, headers: &HeaderMap) -> Result<Standing, ApiError> {
     let token = agent_token(headers)?;
-    Ok(operations::verify(&state.context, service, token.expose_secret()).await?)
+    Ok(operations::verify(&state.context, service, token).await?)
 }
 
-fn agent_token(headers: &HeaderMap) -> Result<SecretString, Reason> {
-    if headers.get_all(AGENT_TOKEN).iter().count() > 1 {
-        return Err(Reason::TokenRepeated);
-    }
-    bearer(headers, &AGENT_TOKEN).map_err(|_| Reason::TokenMalformed)?.ok_or(Reason::TokenMissing)
+fn agent_token(headers: &HeaderMap) -> Result<&str, Reason> {
+    let values: Vec<_> = headers.get_all(TOKEN_HEADER).iter().map(HeaderValue::as_bytes).collect();
+    in_token_header(&values)?.ok_or(Reason::TokenMissing)
 }
 
 fn present(standing: &Standing) -> serde_json::Value {

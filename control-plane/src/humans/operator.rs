@@ -14,7 +14,10 @@ use std::{path::Path, time::Duration};
 use zeroize::Zeroizing;
 
 /// The `iss` of tokens minted with the operator key.
-pub const ISSUER: &str = "urn:countersign:operator";
+const ISSUER: &str = "urn:countersign:operator";
+
+/// Their `aud`: the control plane beside which the key lies, whatever its URL.
+const AUDIENCE: &str = "urn:countersign:control-plane";
 
 /// Why the operator key cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +42,6 @@ pub enum OperatorError {
 pub struct OperatorKey {
     private: EncodingKey,
     public: DecodingKey,
-    audience: String,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -53,8 +55,8 @@ struct OperatorClaims {
 }
 
 impl OperatorKey {
-    /// Reads the key; makes its file, with mode 0600, if there is none. `audience` is the public URL.
-    pub fn open(path: &Path, audience: &str, chance: &dyn Chance) -> Result<Self, OperatorError> {
+    /// Reads the key; makes its file, with mode 0600, if there is none.
+    pub fn open(path: &Path, chance: &dyn Chance) -> Result<Self, OperatorError> {
         let named = || path.display().to_string();
         let failed = |error| OperatorError::File { path: named(), error };
         if !path.exists() {
@@ -67,7 +69,6 @@ impl OperatorKey {
         Ok(Self {
             private: EncodingKey::from_ec_der(private.as_bytes()),
             public: DecodingKey::from_ec_der(&secret.public_key().to_sec1_bytes()),
-            audience: audience.to_owned(),
         })
     }
 
@@ -81,7 +82,7 @@ impl OperatorKey {
     ) -> Result<SecretString, OperatorError> {
         let claims = OperatorClaims {
             iss: ISSUER.into(),
-            aud: self.audience.clone(),
+            aud: AUDIENCE.into(),
             sub: subject.to_owned(),
             iat: now.seconds(),
             exp: now.after(life).seconds(),
@@ -96,7 +97,7 @@ impl OperatorKey {
         let mut validation = Validation::new(Algorithm::ES256);
         validation.validate_exp = false; // by our own clock, below
         validation.leeway = 0;
-        validation.set_audience(&[&self.audience]);
+        validation.set_audience(&[AUDIENCE]);
         validation.set_issuer(&[ISSUER]);
         validation.set_required_spec_claims(&["iss", "aud", "sub", "exp"]);
         let token = jsonwebtoken::decode::<OperatorClaims>(token, &self.public, &validation).ok()?;

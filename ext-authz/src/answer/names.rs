@@ -4,8 +4,7 @@
 //! `x_agent_id` or `X-Agent.Id` may arrive there as ours. Hence the fold: letters lower-cased, and every
 //! byte that is not a letter or digit is a dash.
 
-/// The header that carries the agent's token beside an `Authorization` of another kind.
-pub const TOKEN_HEADER: &str = "x-agent-token";
+use countersign_identity::bearer::TOKEN_HEADER;
 
 /// The names, spelled out once.
 #[derive(Debug, Clone)]

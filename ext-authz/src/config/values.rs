@@ -2,7 +2,7 @@
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
-use std::{net::IpAddr, path::PathBuf};
+use std::{fmt, net::IpAddr, path::PathBuf};
 use tonic::transport::Uri;
 
 /// Why a value is not accepted; the text tells how to mend it and never repeats the value.
@@ -43,6 +43,15 @@ impl TryFrom<String> for ListenAddress {
             Some(path) if !path.is_empty() => Ok(Self::Unix(path.into())),
             None if text.contains(':') => Ok(Self::Tcp(text)),
             _ => Err(InvalidValue::ListenAddress),
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => f.write_str(address),
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
         }
     }
 }

@@ -84,8 +84,8 @@ impl Known {
     }
 }
 
-fn at<T>(revision: i64, value: T) -> Option<Stamped<T>> {
-    Some(Stamped { revision: Revision::new(revision), value })
+fn at<T>(revision: i64, value: T) -> Stamped<T> {
+    Stamped { revision: Revision::new(revision), value }
 }
 
 fn grant(id: u128, until: Option<i64>) -> Grant {
@@ -118,7 +118,7 @@ fn a_token_is_good_for_its_audience_only() {
     assert_eq!(known.refuses(&Claims { aud: "anything".into(), ..token() }, ISSUED), Reason::TokenAudienceMismatch);
     let unbound = Claims { aud: ISSUER.into(), roles: vec![], permissions: vec![], ..token() };
     assert!(known.roles(&unbound).is_empty());
-    known.agent.roles = at(11, vec![grant(1, None)]);
+    known.agent.roles = Some(at(11, vec![grant(1, None)]));
     assert_eq!(known.roles(&unbound), ["reader"], "a role given later counts here");
     known.accepts_unbound = false;
     assert_eq!(known.refuses(&unbound, ISSUED), Reason::TokenUnbound);
@@ -127,25 +127,25 @@ fn a_token_is_good_for_its_audience_only() {
 #[test]
 fn newest_wins_facet_by_facet() {
     let mut known = Known::default();
-    known.agent.roles = at(10, vec![grant(2, None)]);
+    known.agent.roles = Some(at(10, vec![grant(2, None)]));
     assert_eq!(known.roles(&token()), ["reader"], "the token is as new as the record");
-    known.agent.roles = at(11, vec![grant(2, None)]);
+    known.agent.roles = Some(at(11, vec![grant(2, None)]));
     let standing = known.judge(&token(), ISSUED).unwrap();
     assert_eq!(standing.roles, [name("writer")]);
     assert_eq!(standing.permissions, [permission("read"), permission("write")]);
     assert_eq!(standing.trust_score, TrustScore::INITIAL, "a newer record of roles says nothing of trust");
-    known.agent.trust = at(11, TrustScore::MAX);
+    known.agent.trust = Some(at(11, TrustScore::MAX));
     assert_eq!(known.judge(&token(), ISSUED).unwrap().trust_score, TrustScore::MAX);
 }
 
 #[test]
 fn status_then_cutoff_then_revocation() {
     let mut known = Known { revoked: true, ..Known::default() };
-    known.agent.status = at(11, status(AgentStatus::Suspended, 11));
+    known.agent.status = Some(at(11, status(AgentStatus::Suspended, 11)));
     assert_eq!(known.refuses(&token(), ISSUED), Reason::AgentSuspended);
-    known.agent.status = at(12, status(AgentStatus::Revoked, 12));
+    known.agent.status = Some(at(12, status(AgentStatus::Revoked, 12)));
     assert_eq!(known.refuses(&token(), ISSUED), Reason::AgentRevoked);
-    known.agent.status = at(12, status(AgentStatus::Active, 11));
+    known.agent.status = Some(at(12, status(AgentStatus::Active, 11)));
     assert_eq!(known.refuses(&token(), ISSUED), Reason::TokenRevoked, "dead also after reactivation");
     let later = Claims { rev: Revision::new(12), ..token() };
     assert_eq!(known.refuses(&later, ISSUED), Reason::TokenRevoked, "itself revoked");
@@ -189,13 +189,13 @@ fn assignments_end_at_their_second_in_token_and_record() {
     assert_eq!((held(&known, 4), held(&known, 5)), (1, 0), "also where only the claims are known");
     assert!(known.judge(&ends, ISSUED + 5).unwrap().permissions.is_empty());
     let mut known = Known::default();
-    known.agent.roles = at(11, vec![grant(1, Some(ISSUED + 7)), grant(2, None)]);
+    known.agent.roles = Some(at(11, vec![grant(1, Some(ISSUED + 7)), grant(2, None)]));
     assert_eq!((held(&known, 6), held(&known, 7)), (2, 1));
 }
 
 #[test]
 fn records_are_forgotten_at_the_floor_and_not_above() {
-    let mut record = AgentRecord { roles: at(11, vec![]), trust: at(12, TrustScore::MAX), status: None };
+    let mut record = AgentRecord { roles: Some(at(11, vec![])), trust: Some(at(12, TrustScore::MAX)), status: None };
     assert!(!record.forget(Revision::new(11)));
     assert!(record.roles.is_none() && record.trust.is_some());
     assert!(record.forget(Revision::new(12)));
@@ -205,13 +205,15 @@ proptest! {
     #[test]
     fn merging_in_any_order_keeps_the_newest_of_each_facet(stamps in proptest::collection::vec((0_i64..50, 0_u8..3), 1..20)) {
         let record = |(revision, facet): &(i64, u8)| match facet {
-            0 => AgentRecord { roles: at(*revision, vec![grant(revision.unsigned_abs().into(), None)]), ..AgentRecord::default() },
-            1 => AgentRecord { trust: at(*revision, TrustScore::from_hundredths(*revision).unwrap()), ..AgentRecord::default() },
-            _ => AgentRecord { status: at(*revision, status(AgentStatus::Active, *revision)), ..AgentRecord::default() },
+            0 => AgentRecord { roles: Some(at(*revision, vec![grant(revision.unsigned_abs().into(), None)])), ..AgentRecord::default() },
+            1 => AgentRecord { trust: Some(at(*revision, TrustScore::from_hundredths(*revision).unwrap())), ..AgentRecord::default() },
+            _ => AgentRecord { status: Some(at(*revision, status(AgentStatus::Active, *revision))), ..AgentRecord::default() },
         };
         let (mut forwards, mut backwards) = (AgentRecord::default(), AgentRecord::default());
-        stamps.iter().for_each(|stamp| forwards.merge(record(stamp)));
-        stamps.iter().rev().for_each(|stamp| backwards.merge(record(stamp)));
+        for (early, late) in stamps.iter().zip(stamps.iter().rev()) {
+            forwards.merge(record(early));
+            backwards.merge(record(late));
+        }
         prop_assert_eq!(&forwards, &backwards);
         let newest = |facet| stamps.iter().filter(|stamp| stamp.1 == facet).map(|stamp| Revision::new(stamp.0)).max();
         prop_assert_eq!(forwards.roles.map(|facet| facet.revision), newest(0));

@@ -1,0 +1,261 @@
+//! Which texts are an agent's public key, and that a private one never gets further than the door.
+
+#![expect(clippy::expect_used, reason = "a prepared key that does not parse ends the test")]
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use countersign_tests::{
+    Answer, ControlPlane,
+    openssl::{der, openssl, openssl_text, pem},
+};
+use serde_json::{Value, json};
+
+const P256: &str = "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256";
+
+/// What stands before the point in the DER of a P-256 key.
+const PREFIX: &str = "3059301306072a8648ce3d020106082a8648ce3d030107034200";
+
+/// The prime of the curve's field.
+const PRIME: &str = "ffffffff00000001000000000000000000000000ffffffffffffffffffffffff";
+
+fn public_pem(private: &str) -> String {
+    openssl_text("pkey -pubout", private)
+}
+
+fn generate(arguments: &str) -> String {
+    openssl_text(arguments, "")
+}
+
+async fn register(at: &ControlPlane, key: Value) -> Answer {
+    let body = json!({ "email": "owner@example.org", "name": "Keys", "publicKey": key });
+    at.api.post("/auth/register", body).await
+}
+
+/// The PEM of a point of 65 bytes, whether it is on the curve or not.
+fn pem_of_point(point: &str) -> String {
+    pem("PUBLIC KEY", &hex::decode(format!("{PREFIX}{point}")).expect("hex"))
+}
+
+/// A point whose x is small, and the same with p added to x, which names the same point to a reader
+/// that reduces before it looks.
+fn small_point_and_alias() -> (String, String) {
+    let compressed = |x: u8| [&[2][..], &[0; 31], &[x]].concat();
+    let point = (1..=255).find_map(|x| p256::PublicKey::from_sec1_bytes(&compressed(x)).ok()).expect("a small x");
+    let point = hex::encode(point.to_sec1_bytes());
+    let x = u8::from_str_radix(&point[64..66], 16).expect("hex");
+    // p ends in 96 one bits: adding x carries into the 32-bit word before them, which becomes 1.
+    let alias = format!("04{}00000001{:024x}{}", &PRIME[..32], x - 1, &point[66..]);
+    (pem_of_point(&point), pem_of_point(&alias))
+}
+
+#[tokio::test]
+async fn every_spelling_of_a_key_is_the_same_agent_with_openssls_hash() {
+    let at = ControlPlane::start().await;
+    let public = public_pem(&generate(P256));
+    let canonical = openssl("pkey -pubin -pubout -outform DER", public.as_bytes());
+    let hash = openssl("dgst -sha256 -binary", &canonical);
+    let expected = format!("sha256:{}", hex::encode(hash));
+    let compressed = openssl_text("pkey -pubin -ec_conv_form compressed -pubout", &public);
+    assert_ne!(compressed, public);
+
+    let first = register(&at, json!(public)).await.expect(201);
+    assert_eq!(first["publicKeyHash"], expected);
+    for (name, spelling) in [
+        ("CRLF", public.replace('\n', "\r\n")),
+        ("no final newline", public.trim_end().to_owned()),
+        ("compressed", compressed.clone()),
+        ("compressed with CRLF", compressed.replace('\n', "\r\n")),
+        ("white space around", format!(" \t\r\n\n{public}\n\n \t")),
+    ] {
+        assert_eq!(register(&at, json!(spelling)).await.expect(201), first, "{name}");
+    }
+}
+
+/// RFC 7468 wants lines of 64 characters of those who write; whoever encodes what browsers export
+/// writes one line, and MIME encoders write 76.
+#[tokio::test]
+async fn lines_of_any_length_are_read() {
+    let at = ControlPlane::start().await;
+    let public = public_pem(&generate(P256));
+    let first = register(&at, json!(public)).await.expect(201);
+    let body = STANDARD.encode(der(&public));
+    for width in [48, 76, body.len()] {
+        let lines: Vec<_> = body.as_bytes().chunks(width).map(String::from_utf8_lossy).collect();
+        let spelling = format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", lines.join("\n"));
+        let answer = register(&at, json!(spelling)).await;
+        assert_eq!((answer.status, &answer.body), (201, &first), "lines of {width}");
+    }
+}
+
+fn other_kinds() -> Vec<(&'static str, String)> {
+    let public = |arguments: &str| public_pem(&generate(arguments));
+    let certificate = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -keyout /dev/null -subj /CN=a";
+    let p256 = public(P256);
+    vec![
+        ("P-384", public("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-384")),
+        ("P-521", public("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-521")),
+        ("secp256k1", public("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:secp256k1")),
+        ("brainpoolP256r1", public("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:brainpoolP256r1")),
+        ("Ed25519", public("genpkey -algorithm ED25519")),
+        ("X25519", public("genpkey -algorithm X25519")),
+        ("RSA", public("genpkey -algorithm RSA -pkeyopt rsa_keygen_bits:2048")),
+        ("explicit parameters", openssl_text("pkey -pubin -ec_param_enc explicit -pubout", &p256)),
+        ("certificate", generate(certificate)),
+        ("parameters only", generate("ecparam -name prime256v1")),
+        ("two blocks", p256.repeat(2)),
+        ("two keys", format!("{p256}{}", public(P256))),
+    ]
+}
+
+/// A good key in DER, edited.
+fn edited(der: &[u8], edit: impl FnOnce(&mut Vec<u8>)) -> String {
+    let mut der = der.to_vec();
+    edit(&mut der);
+    pem("PUBLIC KEY", &der)
+}
+
+fn broken_points() -> Vec<(&'static str, String)> {
+    let public = public_pem(&generate(P256));
+    let der = der(&public);
+    let point = hex::encode(&der[26..]);
+    let infinity = hex::decode("3019301306072a8648ce3d020106082a8648ce3d03010703020000").expect("hex");
+    let of_33_bytes = |form: u8, x: &[u8]| {
+        edited(&der, |der| {
+            der.truncate(26);
+            der.push(form);
+            der.extend(x);
+            (der[1], der[24]) = (0x39, 0x22);
+        })
+    };
+    vec![
+        ("off the curve", edited(&der, |der| *der.last_mut().expect("bytes") ^= 1)),
+        ("infinity", pem("PUBLIC KEY", &infinity)),
+        ("zeros", pem_of_point(&format!("04{}", "00".repeat(64)))),
+        ("ones", pem_of_point(&format!("04{}", "ff".repeat(64)))),
+        ("x is p", pem_of_point(&format!("04{PRIME}{}", &point[66..]))),
+        ("x is above p", small_point_and_alias().1),
+        ("compressed, x above p", of_33_bytes(2, &[0xff; 32])),
+        ("compact point", of_33_bytes(5, &der[27..59])),
+        ("hybrid point", openssl_text("pkey -pubin -ec_conv_form hybrid -pubout", &public)),
+        ("unknown form of point", edited(&der, |der| der[26] = 8)),
+    ]
+}
+
+fn broken_encodings() -> Vec<(&'static str, String)> {
+    let der = der(&public_pem(&generate(P256)));
+    vec![
+        ("data behind the key", edited(&der, |der| der.push(0))),
+        (
+            "data inside the key",
+            edited(&der, |der| {
+                der.extend([5, 0]);
+                der[1] += 2;
+            }),
+        ),
+        (
+            "data inside the point",
+            edited(&der, |der| {
+                der.push(0);
+                der[1] += 1;
+                der[24] += 1;
+            }),
+        ),
+        (
+            "indefinite length",
+            edited(&der, |der| {
+                der[1] = 0x80;
+                der.extend([0, 0]);
+            }),
+        ),
+        ("length in long form", edited(&der, |der| der.splice(1..2, [0x81, 0x59]).for_each(drop))),
+        ("unused bits", edited(&der, |der| der[25] = 1)),
+        ("truncated DER", edited(&der, |der| der.truncate(80))),
+        ("no DER", pem("PUBLIC KEY", &[])),
+    ]
+}
+
+fn broken_texts() -> Vec<(&'static str, String)> {
+    let public = public_pem(&generate(P256));
+    let body: String = public.lines().nth(1).expect("a line of base64").to_owned();
+    vec![
+        ("truncated base64", public.replace(&body, &body[..61])),
+        ("a line of base64 missing", public.replace(&format!("{body}\n"), "")),
+        ("not base64", public.replacen(&body, &format!("!{}", &body[1..]), 1)),
+        ("NUL at the end", format!("{public}\0")),
+        ("NUL inside", public.replacen('\n', "\n\0", 1)),
+        ("text before", format!("my key:\n{public}")),
+        ("text behind", format!("{public}x")),
+        ("another end", public.replace("END PUBLIC", "END OTHER")),
+        ("no end", public.replace("-----END PUBLIC KEY-----\n", "")),
+        ("another label", public.replace("PUBLIC KEY", "EC PUBLIC KEY")),
+        ("no PEM", body),
+        ("5 KiB of white space", format!("{public}{}", " ".repeat(5 * 1024))),
+        ("5 KiB of base64", pem("PUBLIC KEY", &[0x30; 5 * 1024])),
+        ("empty", String::new()),
+        ("white space", " \n".to_owned()),
+    ]
+}
+
+/// What is wrong with a refusal, if anything is.
+fn fault(name: &str, answer: &Answer) -> Option<String> {
+    let fields = answer.body["error"]["details"]["fields"].as_object();
+    let names: Vec<_> = fields.into_iter().flat_map(|fields| fields.keys()).collect();
+    let good = answer.status == 400 && answer.error().1 == "VALIDATION_ERROR" && names == ["publicKey"];
+    (!good).then(|| format!("{name}: {} {}", answer.status, answer.body))
+}
+
+#[tokio::test]
+async fn what_is_not_one_p256_public_key_is_refused_by_name() {
+    let at = ControlPlane::start().await;
+    let texts = [other_kinds(), broken_points(), broken_encodings(), broken_texts()];
+    let texts = texts.into_iter().flatten().map(|(name, key)| (name, json!(key)));
+    let values = [
+        ("null", json!(null)),
+        ("a number", json!(1)),
+        ("true", json!(true)),
+        ("an object", json!({})),
+        ("an array", json!(["-----BEGIN PUBLIC KEY-----"])),
+    ];
+    let mut faults = Vec::new();
+    for (name, key) in texts.chain(values) {
+        faults.extend(fault(name, &register(&at, key).await));
+    }
+    let missing = json!({ "email": "owner@example.org", "name": "Keys" });
+    faults.extend(fault("missing", &at.api.post("/auth/register", missing).await));
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+#[tokio::test]
+async fn the_prepared_keys_are_good_before_they_are_broken() {
+    let at = ControlPlane::start().await;
+    let (small, alias) = small_point_and_alias();
+    assert_ne!(small, alias);
+    register(&at, json!(small)).await.expect(201);
+    let point = hex::encode(&der(&small)[26..]);
+    register(&at, json!(pem_of_point(&point))).await.expect(201);
+    assert_eq!(openssl_text("pkey -pubin -pubout", &small), small, "OpenSSL reads what the editing here wrote");
+}
+
+#[tokio::test]
+async fn a_private_key_is_refused_and_never_logged() {
+    let at = ControlPlane::start_with(&["log.level=trace"]).await;
+    let private = generate(P256);
+    let sec1 = openssl_text("pkey -traditional", &private);
+    let encrypted = openssl_text("pkcs8 -topk8 -passout pass:a", &private);
+    let both = format!("{}{private}", public_pem(&private));
+    let relabelled = private.replace("PRIVATE", "PUBLIC");
+    for (name, key) in [
+        ("PKCS #8", &private),
+        ("SEC 1", &sec1),
+        ("encrypted", &encrypted),
+        ("public and private", &both),
+        ("labelled public", &relabelled),
+    ] {
+        let refused = register(&at, json!(key)).await;
+        assert_eq!(fault(name, &refused), None);
+        let secret = key.lines().filter(|line| line.len() > 20 && !line.contains("-----"));
+        for line in secret {
+            assert!(!at.log().contains(line), "{name} stands in the log");
+            assert!(!refused.body.to_string().contains(line), "{name} stands in the answer");
+        }
+    }
+}
