@@ -4,6 +4,10 @@ use crate::{KeyError, PrivateKey};
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long a call may take.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why a call did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +86,11 @@ impl Api {
     pub fn new(url: &str, authority: Option<&[u8]>) -> Result<Self, ApiError> {
         // Installed already if something else in the process uses TLS.
         let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let mut http = reqwest::Client::builder().https_only(true);
+        let mut http = reqwest::Client::builder()
+            .https_only(true)
+            // A redirect would take signatures and tokens to whoever it names.
+            .redirect(reqwest::redirect::Policy::none())
+            .timeout(PATIENCE);
         if let Some(pem) = authority {
             let certificates = reqwest::Certificate::from_pem_bundle(pem).map_err(ApiError::Authority)?;
             http = http.tls_certs_only(certificates);

@@ -25,6 +25,7 @@ CREATE TABLE changes (
   facet TEXT NOT NULL,
   subject TEXT NOT NULL,
   service_id TEXT,
+  noted_at BIGINT NOT NULL,
   PRIMARY KEY (revision, position)
 );
 
@@ -55,7 +56,7 @@ CREATE TABLE agents (
   updated_at BIGINT NOT NULL,
   last_seen_at BIGINT
 );
-CREATE INDEX agents_by_key ON agents (public_key_hash);
+CREATE INDEX agents_by_key ON agents (public_key_hash, name, email);
 
 CREATE TABLE services (
   id TEXT PRIMARY KEY,

@@ -11,7 +11,7 @@ use crate::{
     metrics::Metrics,
     operations::{Context, Rules, housekeep},
     store::{Store, StoreError, deployment::Deployment},
-    sync::{Feed, SyncService, Terms},
+    sync::{Reader, SyncService, Terms},
 };
 use countersign_process::{Chance, Clock, Readiness, Shutdown, SystemChance, SystemClock, admin, shutdown::DRAIN};
 use countersign_proto::v1::sync_server::SyncServer;
@@ -31,6 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// The largest request head, in bytes: whatever is longer than a token may be is refused by name, not cut off.
 const MAX_HEADERS: u32 = 64 * 1024;
 
+/// Streams that one connection of a sidecar may have; it needs one for each service.
+const MOST_STREAMS: u32 = 64;
+
 /// Why the control plane does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
@@ -44,10 +47,10 @@ pub enum AppError {
         /// What the system said.
         error: io::Error,
     },
-    /// A folder that cannot be made.
-    #[error("data_dir {path}: {error}")]
+    /// The data folder or the database's file cannot be made.
+    #[error("{path}: {error}")]
     Folder {
-        /// The folder.
+        /// The folder or file.
         path: PathBuf,
         /// What the system said.
         error: io::Error,
@@ -177,7 +180,10 @@ async fn open(
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), chance.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
     };
-    let store = Store::open_sqlite(&config.database_file(), clock.clone()).await?;
+    // SQLite gives the files beside it the same mode.
+    let database = config.database_file();
+    files::make_private_file(&database).map_err(|error| AppError::Folder { path: database.clone(), error })?;
+    let store = Store::open_sqlite(&database, clock.clone()).await?;
     let wanted =
         Deployment { master_key_fingerprint: master.fingerprint(), dev_since: config.dev.then(|| clock.now()) };
     let kept = store.settle_deployment(&wanted).await?;
@@ -241,8 +247,9 @@ fn serve_sync(
 ) -> Result<(), AppError> {
     let AppState { context, metrics, .. } = state;
     let terms = Terms { issuer: context.rules.issuer.clone(), max_staleness: config.max_staleness() };
-    let feed = Feed::default();
-    let reading = feed.clone().run(context.store.clone(), metrics.clone(), shutdown.clone());
+    let reader = Reader::new(context.store.clone());
+    let feed = reader.feed();
+    let reading = reader.run(metrics.clone(), shutdown.clone());
     servers.spawn(async {
         reading.await;
         Ok(())
@@ -250,8 +257,9 @@ fn serve_sync(
     let service = SyncService::new(context.store.clone(), feed, terms, metrics.clone(), shutdown.clone());
     let identity = Identity::from_pem(&certificate.chain, certificate.key.expose_secret());
     let server = Server::builder()
-        .tls_config(ServerTlsConfig::new().identity(identity))?
+        .tls_config(ServerTlsConfig::new().identity(identity).timeout(PATIENCE))?
         .http2_keepalive_interval(Some(PATIENCE))
+        .max_concurrent_streams(MOST_STREAMS)
         .add_service(SyncServer::new(service))
         .serve_with_incoming_shutdown(tokio_stream::wrappers::TcpListenerStream::new(listener), shutdown.asked_owned());
     servers.spawn(async move { server.await.map_err(io::Error::other) });

@@ -150,6 +150,11 @@ impl Config {
         if lives.contains(&0) {
             return refuse("tokens: every life must be at least one second");
         }
+        if self.tokens.challenge > self.tokens.refresh {
+            return refuse(
+                "tokens.challenge_seconds: must not exceed tokens.refresh_seconds, whose logins remember which challenges were used",
+            );
+        }
         Ok(())
     }
 
@@ -218,6 +223,12 @@ mod tests {
         assert_eq!(config.listen.api.port(), 1234);
         assert!(config.registration.public);
         assert!(read(&[("listen.api", "0.0.0.0:1234")], true).unwrap_err().contains("loopback"));
+    }
+
+    #[test]
+    fn a_challenge_must_not_outlive_the_login_that_remembers_it() {
+        let error = read(&[("tokens.challenge_seconds", "11"), ("tokens.refresh_seconds", "10")], true).unwrap_err();
+        assert!(error.contains("tokens.challenge_seconds"), "{error}");
     }
 
     #[test]

@@ -56,7 +56,7 @@ const USAGE: u8 = 2;
 #[tokio::main]
 async fn main() -> ExitCode {
     let Arguments { dev, config, set, command } = Arguments::parse();
-    let config = match Config::read(config, std::env::vars().collect(), set, dev) {
+    let config = match Config::read(config, environment(), set, dev) {
         Ok(config) => config,
         Err(error) => return fail(USAGE, &error),
     };
@@ -88,6 +88,13 @@ fn mint(config: &Config, subject: &str, admin: bool, hours: u32) -> Result<(), B
 fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {
     eprintln!("countersign-control-plane: {error}");
     code.into()
+}
+
+/// Variables that are no text are none of ours.
+fn environment() -> Vec<(String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

@@ -18,7 +18,10 @@ use countersign_process::{Clock, Readiness, Shutdown, admin, shutdown::DRAIN};
 use envoy_types::ext_authz::v3::pb::AuthorizationServer;
 use listen::{Envoys, Incoming};
 use std::{error::Error, net::SocketAddr, path::Path, sync::Arc, time::Duration};
-use tokio::net::TcpListener;
+use tokio::{
+    net::TcpListener,
+    task::{JoinError, JoinSet},
+};
 use tonic::{
     metadata::{Ascii, MetadataValue},
     transport::{Certificate, ClientTlsConfig, Endpoint, Server},
@@ -102,14 +105,14 @@ impl App {
     /// Answers until the process is asked to stop, and then until all checks under way are answered.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), Failure> {
         let Self { authorizer, followers, readiness, metrics, envoys, platform } = self;
-        for follower in followers {
-            tokio::spawn(follower.run(shutdown.clone()));
-        }
+        let mut following: JoinSet<()> = followers.into_iter().map(|follower| follower.run(shutdown.clone())).collect();
         let checks = serve_checks(authorizer, envoys, readiness.clone(), shutdown.clone());
         let admin = admin::serve(platform, readiness, metrics.registry(), shutdown.clone());
         let both = async { tokio::try_join!(checks, async { Ok(admin.await?) }) };
         tokio::select! {
             ended = both => ended.map(|_| ()),
+            // A follower that dies would leave its view to age unseen: better that the whole is restarted.
+            Err(died) = async { join_all(&mut following).await } => Err(std::io::Error::other(died).into()),
             () = time_is_up(&shutdown) => {
                 tracing::warn!("connections were cut, since they did not end in time");
                 Ok(())
@@ -131,6 +134,14 @@ async fn serve_checks(
     match envoys.incoming() {
         Incoming::Tcp(incoming) => router.serve_with_incoming_shutdown(incoming, asked).await?,
         Incoming::Unix(incoming, _socket) => router.serve_with_incoming_shutdown(incoming, asked).await?,
+    }
+    Ok(())
+}
+
+/// Waits for all tasks; an error if one of them panicked.
+async fn join_all(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
+    while let Some(ended) = tasks.join_next().await {
+        ended?;
     }
     Ok(())
 }

@@ -6,8 +6,9 @@
 use crate::{Claims, KeySet, Kid, Reason, Refusal};
 use jsonwebtoken::{Algorithm, Validation};
 
-/// The longest token that is looked at, in bytes. Names and permissions are bounded well below it.
-pub const MAX_TOKEN: usize = 16 * 1024;
+/// The longest token that is looked at, in bytes. The longest that is issued has about 23 KiB: 4 KiB of
+/// permissions and 2 KiB of role names, the latter again in `until`, escaped in JSON and in base64.
+pub const MAX_TOKEN: usize = 32 * 1024;
 
 /// A token of the right form whose signature nobody has looked at.
 #[derive(Clone)]

@@ -22,8 +22,8 @@ impl Shutdown {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            tracing::info!("stopping");
             asked.ask();
+            tracing::info!("stopping");
         });
         Ok(shutdown)
     }

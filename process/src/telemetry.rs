@@ -26,7 +26,9 @@ pub struct LogSettings {
 /// Installs the log. A second call in the same process changes nothing.
 pub fn init(settings: &LogSettings) -> Result<(), String> {
     let filter = EnvFilter::try_new(&settings.level).map_err(|error| format!("log.level: {error}"))?;
-    let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A log that cannot be written is lost and nothing else: by default the library reports that on the
+    // same standard error, and panics when this fails too.
+    let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     let _already_installed = match settings.format {
         LogFormat::Text => lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
         LogFormat::Json => lines.json().flatten_event(true).try_init(),

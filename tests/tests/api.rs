@@ -63,7 +63,10 @@ async fn roles_are_defined_listed_assigned_and_revoked() {
     let roles = control.path(&format!("/agents/{}/roles", agent.id));
     let assign = async |body: Value| control.api.send_as(control.key(), "POST", &roles, body).await;
     let past = assign(json!({ "roleId": role, "expiresAt": "2020-01-01T00:00:00Z" })).await;
-    assert_eq!((past.status, past.text("/error/details/fields/expiresAt")), (400, "must lie in the future"));
+    assert_eq!(
+        (past.status, past.text("/error/details/fields/expiresAt")),
+        (400, "must lie in the future, in whole seconds")
+    );
     for (expires_at, good) in [
         (json!(null), true),
         (json!("2099-01-01T00:00:00Z"), true),
@@ -284,6 +287,7 @@ async fn every_error_has_the_one_shape() {
     let control = ControlPlane::start().await;
     let cases = [
         ("GET", "/nothing", 404, "NOT_FOUND"),
+        ("GET", "/services/%ff/verify", 404, "NOT_FOUND"),
         ("GET", "/", 404, "NOT_FOUND"),
         ("DELETE", "/auth/register", 405, "METHOD_NOT_ALLOWED"),
         ("GET", "/auth/challenge", 405, "METHOD_NOT_ALLOWED"),

@@ -2,10 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
-use countersign_tests::{Agent, ControlPlane, tools};
+use countersign_tests::{Agent, ControlPlane, eventually, tools, web::Site};
 use std::{
     os::unix::fs::PermissionsExt,
-    process::{Command, Output},
+    process::{Command, Output, Stdio},
 };
 
 fn control_plane(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
@@ -76,9 +76,32 @@ async fn it_stops_gracefully_and_comes_back_as_it_was() {
 }
 
 #[tokio::test]
+async fn a_log_that_nobody_reads_any_more_stops_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut command = Command::new(tools::binary("countersign-control-plane"));
+    command.args(["--dev", "--set", &format!("data_dir={}", folder.path().display())]);
+    for port in ["api", "sync", "admin"] {
+        command.args(["--set", &format!("listen.{port}=127.0.0.1:0")]);
+    }
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    let env = folder.path().join("dev.env");
+    let env = eventually("dev.env is there", async || std::fs::read_to_string(&env).ok(), String::new).await;
+    drop(child.stderr.take());
+    let value = |name: &str| env.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
+    let authority = std::fs::read(value("COUNTERSIGN_CA=")).unwrap();
+    let api = Site::trusting(value("COUNTERSIGN_URL="), &authority);
+    for _ in 0..3 {
+        api.get("/health").await.expect(200);
+    }
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    let ended = eventually("it stops", async || child.try_wait().unwrap(), String::new).await;
+    assert!(ended.success());
+}
+
+#[tokio::test]
 async fn files_with_secrets_are_for_their_owner_only() {
     let control = ControlPlane::start().await;
-    for name in ["dev.env", "master.key", "operator.key", "ca.key"] {
+    for name in ["dev.env", "master.key", "operator.key", "ca.key", "countersign.db", "countersign.db-wal"] {
         let mode = control.folder().join(name).metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
     }

@@ -181,6 +181,44 @@ async fn only_a_good_key_follows_and_a_revoked_one_is_cut_at_its_next_ping() {
 }
 
 #[tokio::test]
+async fn a_key_that_is_revoked_is_cut_off_also_if_its_follower_never_pings() {
+    let control = ControlPlane::start().await;
+    let body = json!({ "name": "silent", "scope": "sync" });
+    let made = control.api.send_as(control.human(), "POST", &control.path("/keys"), body).await.expect(201);
+    let mut follower = Follower::start(&control, made["apiKey"].as_str().unwrap(), 0).await.unwrap();
+    follower.snapshot().await;
+    let path = control.path(&format!("/keys/{}", made["keyId"].as_str().unwrap()));
+    control.api.send_as(control.human(), "DELETE", &path, json!({})).await.expect(200);
+    assert_eq!(follower.next().await.unwrap_err().code(), Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn much_at_once_comes_in_messages_of_bounded_size_and_only_the_last_moves_the_revision() {
+    const AGENTS: usize = 260;
+    let control = ControlPlane::start().await;
+    let role = control.make_role("reader", &["read"]).await;
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    let known = follower.snapshot().await.revision;
+    drop(follower);
+    for number in 0..AGENTS {
+        let agent = Agent::register(&control, &format!("agent {number}")).await;
+        control.assign(&agent.id, &role).await;
+    }
+    let mut resumed = Follower::start(&control, control.key(), known).await.unwrap();
+    let (first, last) = (resumed.delta().await, resumed.delta().await);
+    assert_eq!(first.revision, known);
+    assert!(last.revision > known && first.info.is_some() && last.info.is_none());
+    assert_eq!(first.agents.len() + last.agents.len(), AGENTS);
+    let (deltas, pong) = resumed.ping(1).await.unwrap();
+    assert!(deltas.is_empty() && pong.revision == last.revision);
+
+    let mut anew = Follower::start(&control, control.key(), 0).await.unwrap();
+    let pages = [anew.snapshot().await, anew.snapshot().await, anew.snapshot().await];
+    assert_eq!(pages.iter().map(|page| page.agents.len()).sum::<usize>(), AGENTS);
+    assert_eq!(pages.map(|page| page.last), [false, false, true]);
+}
+
+#[tokio::test]
 async fn a_stream_that_does_not_begin_with_hello_is_refused() {
     let control = ControlPlane::start().await;
     let (asks, receiver) = mpsc::channel(8);

@@ -59,17 +59,6 @@ impl Agent {
             AgentStatus::Revoked => Err(Reason::AgentRevoked),
         }
     }
-
-    /// True if the same registrant registers the same key under the same name again.
-    pub fn is_again(&self, other: &Registration) -> bool {
-        let mine = &self.registration;
-        let same_registrant = match (&mine.owner, &other.owner) {
-            (Some(mine), Some(other)) => mine == other,
-            (None, None) => mine.email == other.email,
-            _ => false,
-        };
-        same_registrant && mine.key_hash == other.key_hash && mine.name == other.name
-    }
 }
 
 /// What a change of status means for the tokens that are out.

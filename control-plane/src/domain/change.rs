@@ -30,6 +30,15 @@ pub struct Stamped {
     pub change: Change,
 }
 
+/// A stretch of the feed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Span {
+    /// Changes above this ...
+    pub since: Revision,
+    /// ... up to and including this.
+    pub until: Revision,
+}
+
 /// Where the feed stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeedPosition {

@@ -4,17 +4,14 @@ use super::{
     body::Fields,
     caller::Presented,
     error::{ApiError, timestamp},
-    ids::id,
+    ids::{Path, id},
     router::AppState,
 };
 use crate::{
     domain::agent::{Agent, status_text},
     operations,
 };
-use axum::{
-    Json,
-    extract::{Path, State},
-};
+use axum::{Json, extract::State};
 use serde_json::{Value, json};
 
 /// `GET /services/:serviceId/agents/:agentId`

@@ -31,6 +31,9 @@ const LIMIT: usize = 64 * 1024;
 /// What is read and thrown away beyond the limit, in bytes, so that the refusal reaches the sender.
 const OVERFLOW: usize = 2 * 1024 * 1024;
 
+/// What a caller sent is repeated to them up to this many characters.
+const LONGEST_ECHO: usize = 160;
+
 /// How long a body may take to arrive.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -75,7 +78,7 @@ impl<S: Sync> FromRequest<S> for Fields {
         require_json(&request)?;
         let bytes = to_bytes(request.into_body(), LIMIT).await.map_err(|_| ApiError::too_large(LIMIT))?;
         let Object(fields) = serde_json::from_slice(&bytes)
-            .map_err(|error| ApiError::unreadable(format!("The body must be one JSON object: {error}")))?;
+            .map_err(|error| ApiError::unreadable(shorten(format!("The body must be one JSON object: {error}"))))?;
         Ok(Self { fields, problems: Vec::new() })
     }
 }
@@ -130,7 +133,7 @@ impl Fields {
 
 /// What a caller sent is repeated to them at a bounded length.
 fn shorten(text: String) -> String {
-    if text.chars().count() > 64 { text.chars().take(64).chain(['…']).collect() } else { text }
+    if text.chars().count() > LONGEST_ECHO { text.chars().take(LONGEST_ECHO).chain(['…']).collect() } else { text }
 }
 
 /// A JSON object in which no name stands twice: two readers of such a body could disagree.

@@ -1,7 +1,7 @@
 //! `GET /health`: never behind a credential, never longer than a second.
 
 use super::{error::timestamp, router::AppState};
-use crate::operations::probe_database;
+use crate::operations::{DatabaseHealth, probe_database};
 use axum::{Json, extract::State, http::StatusCode};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -9,14 +9,13 @@ use std::time::Duration;
 /// How long the database may take to answer.
 const PATIENCE: Duration = Duration::from_millis(900);
 
-/// Unhealthy, and then 503, only when the database does not answer.
+/// 503 only when unhealthy, which is when the database does not answer; degraded when it can be read and not
+/// written.
 pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Value>) {
-    let database =
-        tokio::time::timeout(PATIENCE, probe_database(&state.context)).await.is_ok_and(|probe| probe.is_ok());
-    let (code, status, check) = if database {
-        (StatusCode::OK, "healthy", "up")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "unhealthy", "down")
+    let (code, status, check) = match probe_database(&state.context, PATIENCE).await {
+        DatabaseHealth::Up => (StatusCode::OK, "healthy", "up"),
+        DatabaseHealth::ReadOnly => (StatusCode::OK, "degraded", "degraded"),
+        DatabaseHealth::Down => (StatusCode::SERVICE_UNAVAILABLE, "unhealthy", "down"),
     };
     let body = json!({
         "status": status,

@@ -2,8 +2,22 @@
 
 use super::error::ApiError;
 use crate::operations::Missing;
+use axum::{extract::FromRequestParts, http::request::Parts};
 use countersign_identity::{AgentId, KeyId, RoleId, ServiceId};
+use serde::de::DeserializeOwned;
 use std::str::FromStr;
+
+/// The parts of a path; what is no text leads nowhere.
+pub struct Path<T>(pub T);
+
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
+        let path = axum::extract::Path::from_request_parts(parts, state).await;
+        path.map(|axum::extract::Path(parts)| Self(parts)).map_err(|_| ApiError::not_found())
+    }
+}
 
 /// An id and the error that says it leads nowhere.
 pub trait PathId: FromStr {

@@ -4,18 +4,14 @@ use super::{
     body::Fields,
     caller::Presented,
     error::{ApiError, timestamp},
-    ids::id,
+    ids::{Path, id},
     router::AppState,
 };
 use crate::{
     domain::credential::expose,
     operations::{self, NewKey, NewService, require_owner},
 };
-use axum::{
-    Json,
-    extract::{Path, State},
-    http::StatusCode,
-};
+use axum::{Json, extract::State, http::StatusCode};
 use serde_json::{Value, json};
 
 /// `POST /services`

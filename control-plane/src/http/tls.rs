@@ -5,7 +5,7 @@ use countersign_process::Chance;
 use serde_json::json;
 use std::{io, pin::Pin, sync::Arc, time::Duration};
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
     net::TcpStream,
     time::timeout,
 };
@@ -14,7 +14,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 /// The first byte of a TLS record that carries a handshake.
 const HANDSHAKE: u8 = 0x16;
 
-/// How long a client may take to say hello.
+/// How long a client may take to shake hands and to begin its first request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The longest plain request that is read before it is answered, in bytes.
@@ -35,7 +35,7 @@ impl TlsOnly {
 }
 
 impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
-    type Stream = TlsStream<TcpStream>;
+    type Stream = BufReader<TlsStream<TcpStream>>;
     type Service = S;
     type Future = Pin<Box<dyn Future<Output = io::Result<(Self::Stream, S)>> + Send>>;
 
@@ -49,7 +49,10 @@ impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
                     refuse_plain(stream, chance.as_ref()).await?;
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "plain HTTP"));
                 }
-                acceptor.accept(stream).await
+                // Who shakes hands and then says nothing would be waited for without end.
+                let mut stream = BufReader::new(acceptor.accept(stream).await?);
+                stream.fill_buf().await?;
+                Ok(stream)
             };
             let stream = timeout(PATIENCE, shake).await.map_err(|_| io::ErrorKind::TimedOut)??;
             Ok((stream, service))

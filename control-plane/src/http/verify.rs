@@ -1,10 +1,15 @@
 //! `GET /services/:serviceId/verify`: for services without a proxy.
 
-use super::{caller::Presented, error::ApiError, ids::id, router::AppState};
+use super::{
+    caller::Presented,
+    error::ApiError,
+    ids::{Path, id},
+    router::AppState,
+};
 use crate::operations;
 use axum::{
     Json,
-    extract::{Path, State},
+    extract::State,
     http::{HeaderMap, HeaderValue},
     response::{IntoResponse, Response},
 };

@@ -31,7 +31,7 @@ pub async fn assign_role(context: &Context, request: AssignmentRequest) -> Resul
     let work = async |mut tx: Write| {
         let now = tx.now();
         if expires_at.is_some_and(|end| end <= now) {
-            return Err(Denied::Invalid { field: "expiresAt", message: "must lie in the future" });
+            return Err(Denied::Invalid { field: "expiresAt", message: "must lie in the future, in whole seconds" });
         }
         services::lock(tx.conn(), service).await?;
         agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;

@@ -1,7 +1,7 @@
 //! Forget what no living token can depend on, and see whether the database answers.
 
 use super::{Context, Denied};
-use crate::store::{StoreError, Write, feed, sessions};
+use crate::store::{Write, feed, sessions};
 use std::time::Duration;
 
 /// Beyond the longest life of a token, for clocks that run apart.
@@ -18,7 +18,23 @@ pub async fn housekeep(context: &Context) -> Result<(), Denied> {
     context.store.write("housekeep", work).await
 }
 
+/// How the database is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatabaseHealth {
+    /// It answers, and the last write succeeded.
+    Up,
+    /// It answers, and the last write failed.
+    ReadOnly,
+    /// It does not answer in time.
+    Down,
+}
+
 /// Asks the database for something that is always there.
-pub async fn probe_database(context: &Context) -> Result<(), StoreError> {
-    feed::position(context.store.read().await?.conn()).await.map(drop)
+pub async fn probe_database(context: &Context, patience: Duration) -> DatabaseHealth {
+    let probe = async { feed::position(context.store.read().await?.conn()).await };
+    match tokio::time::timeout(patience, probe).await {
+        Ok(Ok(_)) if context.store.is_writable() => DatabaseHealth::Up,
+        Ok(Ok(_)) => DatabaseHealth::ReadOnly,
+        Ok(Err(_)) | Err(_) => DatabaseHealth::Down,
+    }
 }

@@ -28,7 +28,7 @@ pub use context::{Context, Rules};
 pub use create_role::{create_role, list_roles};
 pub use create_service::{NewKey, NewService, create_service, create_service_key, revoke_service_key};
 pub use denied::{Denied, Missing};
-pub use housekeeping::{housekeep, probe_database};
+pub use housekeeping::{DatabaseHealth, housekeep, probe_database};
 pub use issue_challenge::issue_challenge;
 pub use issue_token::TokenPair;
 pub use read_agent::read_agent;

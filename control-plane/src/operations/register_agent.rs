@@ -41,8 +41,7 @@ pub async fn register_agent(
     let registration = &Registration { owner, email, name, key, key_hash, metadata };
     let id = context.fresh(AgentId::from_bits);
     let work = async |mut tx: crate::store::Write| {
-        let others = agents::with_key(tx.conn(), &registration.key_hash).await?;
-        if let Some(same) = others.into_iter().find(|agent| agent.is_again(registration)) {
+        if let Some(same) = agents::find_again(tx.conn(), registration).await? {
             return Ok(tx.commit(same).await?);
         }
         let now = tx.now();

@@ -27,25 +27,28 @@ pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Resul
         revision: position.revision,
         floor: position.floor,
         roles: &table,
-        agent: Some(&record),
-        revoked: session.is_none_or(|session| session.ended_at.is_some()),
+        agent: record.as_ref(),
+        revoked: session.is_some_and(|session| session.ended_at.is_some()),
     };
-    Ok(Standing::of(claims, &facts, now)?)
+    let standing = Standing::of(claims, &facts, now)?;
+    // Signed by us, of an agent that we do not know: the database is not the one that issued it.
+    record.map(|_| standing).ok_or_else(|| Reason::TokenClaimsInvalid.into())
 }
 
-/// The present state of the token's agent, as a sidecar that knows everything would hold it.
+/// The present state of the token's agent, as a sidecar that knows everything would hold it; `None` for an
+/// agent that was never registered here.
 async fn record(
     conn: &mut AnyConnection,
     service: ServiceId,
     claims: &Claims,
     revision: Revision,
     now: Timestamp,
-) -> Result<AgentRecord, Denied> {
-    let agent = agents::find(conn, claims.sub).await?.ok_or(Reason::TokenClaimsInvalid)?;
+) -> Result<Option<AgentRecord>, Denied> {
+    let Some(agent) = agents::find(conn, claims.sub).await? else { return Ok(None) };
     let grants = assignments::held(conn, service, agent.id, now).await?;
-    Ok(AgentRecord {
+    Ok(Some(AgentRecord {
         roles: Some(Stamped { revision, value: grants }),
         trust: Some(Stamped { revision, value: agent.trust }),
         status: Some(Stamped { revision, value: StatusRecord { status: agent.status, cutoff: agent.cutoff } }),
-    })
+    }))
 }

@@ -1,8 +1,11 @@
 //! Agents.
 
 use super::{StoreError, row};
-use crate::domain::agent::{Agent, Owner, Registration, parse_status, status_text};
-use countersign_identity::{AgentId, AgentKey, AgentStatus, Revision, Timestamp, TrustScore};
+use crate::domain::{
+    agent::{Agent, Owner, Registration, parse_status, status_text},
+    change::Span,
+};
+use countersign_identity::{AgentId, AgentKey, AgentStatus, Revision, StatusRecord, Timestamp, TrustScore};
 use sqlx::{AnyConnection, any::AnyRow};
 
 const COLUMNS: &str = "id, owner_issuer, owner_subject, email, name, public_key, public_key_hash, status, cutoff, trust, metadata, created_at, updated_at, last_seen_at";
@@ -38,10 +41,45 @@ pub async fn find(conn: &mut AnyConnection, id: AgentId) -> Result<Option<Agent>
     sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read).transpose()
 }
 
-/// All agents registered with the key of this hash.
-pub async fn with_key(conn: &mut AnyConnection, key_hash: &str) -> Result<Vec<Agent>, StoreError> {
-    let sql = sqlx::AssertSqlSafe(format!("SELECT {COLUMNS} FROM agents WHERE public_key_hash = $1 ORDER BY id"));
-    sqlx::query(sql).bind(key_hash).fetch_all(conn).await?.iter().map(read).collect()
+/// The agent that the same registrant registered with the same key and name: in public registration, whoever
+/// gave the same e-mail address.
+pub async fn find_again(conn: &mut AnyConnection, wanted: &Registration) -> Result<Option<Agent>, StoreError> {
+    let sql = sqlx::AssertSqlSafe(format!(
+        "SELECT {COLUMNS} FROM agents WHERE public_key_hash = $1 AND name = $2 \
+         AND COALESCE(owner_issuer, '') = $3 AND COALESCE(owner_subject, '') = $4 AND ($3 <> '' OR email = $5) \
+         ORDER BY id LIMIT 1"
+    ));
+    let owner = wanted.owner.as_ref();
+    let query = sqlx::query(sql)
+        .bind(&wanted.key_hash)
+        .bind(wanted.name.as_str())
+        .bind(owner.map_or("", |owner| &owner.issuer))
+        .bind(owner.map_or("", |owner| &owner.subject))
+        .bind(wanted.email.as_str());
+    query.fetch_optional(conn).await?.as_ref().map(read).transpose()
+}
+
+/// What of an agent concerns every sidecar.
+pub struct Condition {
+    /// The agent.
+    pub agent: AgentId,
+    /// Its trust.
+    pub trust: TrustScore,
+    /// Its status and cut-off.
+    pub status: StatusRecord,
+}
+
+/// The present condition of all agents whose trust or status changed in a stretch of the feed.
+pub async fn changed(conn: &mut AnyConnection, span: Span) -> Result<Vec<Condition>, StoreError> {
+    let sql = "SELECT a.id, a.trust, a.status, a.cutoff FROM \
+               (SELECT DISTINCT subject FROM changes WHERE facet IN ('trust', 'status') \
+                AND revision > $1 AND revision <= $2) c JOIN agents a ON a.id = c.subject";
+    let rows = sqlx::query(sql).bind(span.since.number()).bind(span.until.number()).fetch_all(conn).await?;
+    let read = |found| {
+        let status = StatusRecord { status: read_status(found)?, cutoff: read_cutoff(found)? };
+        Ok(Condition { agent: row::parse(found, "id")?, trust: read_trust(found)?, status })
+    };
+    rows.iter().map(read).collect()
 }
 
 /// Notes that the agent was seen.
@@ -74,7 +112,6 @@ fn read(found: &AnyRow) -> Result<Agent, StoreError> {
     let key = hex::decode(row::get::<String>(found, "public_key")?).map_err(|_| StoreError::Corrupt("public_key"))?;
     let metadata: serde_json::Map<_, _> =
         serde_json::from_str(&row::get::<String>(found, "metadata")?).map_err(|_| StoreError::Corrupt("metadata"))?;
-    let status: String = row::get(found, "status")?;
     Ok(Agent {
         id: row::parse(found, "id")?,
         registration: Registration {
@@ -85,13 +122,25 @@ fn read(found: &AnyRow) -> Result<Agent, StoreError> {
             key_hash: row::get(found, "public_key_hash")?,
             metadata: metadata.try_into().map_err(|_| StoreError::Corrupt("metadata"))?,
         },
-        status: parse_status(&status).ok_or(StoreError::Corrupt("status"))?,
-        cutoff: Revision::new(row::get(found, "cutoff")?),
-        trust: TrustScore::from_hundredths(row::get(found, "trust")?).map_err(|_| StoreError::Corrupt("trust"))?,
+        status: read_status(found)?,
+        cutoff: read_cutoff(found)?,
+        trust: read_trust(found)?,
         created_at: row::instant(found, "created_at")?,
         updated_at: row::instant(found, "updated_at")?,
         last_seen_at: row::optional_instant(found, "last_seen_at")?,
     })
+}
+
+fn read_status(found: &AnyRow) -> Result<AgentStatus, StoreError> {
+    parse_status(&row::get::<String>(found, "status")?).ok_or(StoreError::Corrupt("status"))
+}
+
+fn read_cutoff(found: &AnyRow) -> Result<Revision, StoreError> {
+    row::get(found, "cutoff").map(Revision::new)
+}
+
+fn read_trust(found: &AnyRow) -> Result<TrustScore, StoreError> {
+    TrustScore::from_hundredths(row::get(found, "trust")?).map_err(|_| StoreError::Corrupt("trust"))
 }
 
 /// Who owns the row; nobody if it was made in public registration.

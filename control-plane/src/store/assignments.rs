@@ -1,7 +1,7 @@
 //! Which agent holds which role, and until when. An expired assignment is absent everywhere.
 
 use super::{StoreError, row};
-use crate::domain::role::Assignment;
+use crate::domain::{change::Span, role::Assignment};
 use countersign_identity::{AgentId, Grant, RoleId, ServiceId, Timestamp};
 use sqlx::{AnyConnection, any::AnyRow};
 
@@ -46,9 +46,22 @@ pub async fn held(
     query.fetch_all(conn).await?.iter().map(read_grant).collect()
 }
 
-/// What an agent was given at a service, with the ends: whoever reads this applies them at its own time.
-pub async fn all(conn: &mut AnyConnection, service: ServiceId, agent: AgentId) -> Result<Vec<Grant>, StoreError> {
-    held(conn, service, agent, Timestamp::from_micros(i64::MIN)).await
+/// What all agents hold now whose roles changed in a stretch of the feed, with the ends: whoever reads this
+/// applies them at its own time.
+pub async fn changed(
+    conn: &mut AnyConnection,
+    span: Span,
+    only: Option<ServiceId>,
+) -> Result<Vec<(ServiceId, AgentId, Grant)>, StoreError> {
+    let sql = "SELECT a.service_id, a.agent_id, a.role_id, a.expires_at FROM \
+               (SELECT DISTINCT subject, service_id FROM changes WHERE facet = 'roles' \
+                AND revision > $1 AND revision <= $2 AND ($3 = '' OR service_id = $3)) c \
+               JOIN assignments a ON a.agent_id = c.subject AND a.service_id = c.service_id";
+    let only = only.map_or(String::new(), |service| service.to_string());
+    let query = sqlx::query(sql).bind(span.since.number()).bind(span.until.number()).bind(only);
+    let rows = query.fetch_all(conn).await?;
+    let read = |found| Ok((row::parse(found, "service_id")?, row::parse(found, "agent_id")?, read_grant(found)?));
+    rows.iter().map(read).collect()
 }
 
 /// The service of the agent's oldest live role: whom its tokens are for, if it does not say.

@@ -8,7 +8,14 @@ use crate::domain::change::Change;
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Clock;
 use sqlx::{Any, AnyConnection, AnyPool, Executor, Transaction, any::AnyPoolOptions};
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 use tokio::sync::watch;
 
 /// How long a request may wait for a connection.
@@ -58,6 +65,7 @@ pub struct Store {
     reader: AnyPool,
     clock: Arc<dyn Clock>,
     committed: watch::Sender<Revision>,
+    writable: Arc<AtomicBool>,
 }
 
 /// A read transaction.
@@ -69,6 +77,7 @@ pub struct Write {
     now: Timestamp,
     changes: Vec<Change>,
     revision: Option<Revision>,
+    writable: Arc<AtomicBool>,
 }
 
 /// Proof that a transaction was committed, with what came of it.
@@ -87,7 +96,8 @@ impl Store {
         let writer = sqlite_pool(1, "PRAGMA foreign_keys = ON").connect(&url).await?;
         sqlx::migrate!("./migrations").run(&writer).await?;
         let reader = sqlite_pool(READERS, "PRAGMA query_only = ON").connect(&url).await?;
-        let store = Self { writer, reader, clock, committed: watch::Sender::new(Revision::default()) };
+        let committed = watch::Sender::new(Revision::default());
+        let store = Self { writer, reader, clock, committed, writable: Arc::new(AtomicBool::new(true)) };
         let mut read = store.read().await?;
         if let Some(position) = feed::position_if_any(read.conn()).await? {
             store.committed.send_replace(position.revision);
@@ -137,6 +147,11 @@ impl Store {
         self.committed.subscribe()
     }
 
+    /// Whether the last write could be made.
+    pub fn is_writable(&self) -> bool {
+        self.writable.load(Ordering::Relaxed)
+    }
+
     /// Waits for what is under way and closes all connections.
     pub async fn close(&self) {
         self.reader.close().await;
@@ -145,8 +160,10 @@ impl Store {
 
     async fn begin(&self) -> Result<Write, StoreError> {
         // IMMEDIATE takes the write lock at once, so that no later statement can lose a race.
-        let transaction = self.writer.begin_with("BEGIN IMMEDIATE").await?;
-        Ok(Write { transaction, now: self.clock.now(), changes: Vec::new(), revision: None })
+        let begun = self.writer.begin_with("BEGIN IMMEDIATE").await;
+        let transaction = begun.inspect_err(|_| self.writable.store(false, Ordering::Relaxed))?;
+        let writable = self.writable.clone();
+        Ok(Write { transaction, now: self.clock.now(), changes: Vec::new(), revision: None, writable })
     }
 
     fn announce<T>(&self, committed: Committed<T>) -> T {
@@ -206,9 +223,11 @@ impl Write {
     pub async fn commit<T>(mut self, value: T) -> Result<Committed<T>, StoreError> {
         if !self.changes.is_empty() {
             let revision = self.revision().await?;
-            feed::append(&mut self.transaction, revision, &self.changes).await?;
+            feed::append(&mut self.transaction, revision, &self.changes, self.now).await?;
         }
-        self.transaction.commit().await?;
+        let done = self.transaction.commit().await;
+        self.writable.store(done.is_ok(), Ordering::Relaxed);
+        done?;
         Ok(Committed { value, revision: self.revision })
     }
 }

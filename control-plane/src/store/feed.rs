@@ -1,7 +1,7 @@
 //! The feed: one row that says where we are, and the changes that led here.
 
 use super::{StoreError, row};
-use crate::domain::change::{Change, FeedPosition, Stamped};
+use crate::domain::change::{Change, FeedPosition, Span, Stamped};
 use countersign_identity::{Revision, ServiceId, Timestamp};
 use sqlx::{AnyConnection, any::AnyRow};
 
@@ -32,25 +32,31 @@ pub async fn next_revision(conn: &mut AnyConnection, now: Timestamp) -> Result<R
 }
 
 /// Appends what changed.
-pub async fn append(conn: &mut AnyConnection, revision: Revision, changes: &[Change]) -> Result<(), StoreError> {
+pub async fn append(
+    conn: &mut AnyConnection,
+    revision: Revision,
+    changes: &[Change],
+    now: Timestamp,
+) -> Result<(), StoreError> {
     for (position, change) in (0_i64..).zip(changes) {
         let (facet, subject, service) = encode(change);
-        sqlx::query("INSERT INTO changes (revision, position, facet, subject, service_id) VALUES ($1, $2, $3, $4, $5)")
+        sqlx::query("INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) VALUES ($1, $2, $3, $4, $5, $6)")
             .bind(revision.number())
             .bind(position)
             .bind(facet)
             .bind(subject)
             .bind(service)
+            .bind(now.micros())
             .execute(&mut *conn)
             .await?;
     }
     Ok(())
 }
 
-/// All changes above `since` up to and including `until`, in commit order.
-pub async fn changes(conn: &mut AnyConnection, since: Revision, until: Revision) -> Result<Vec<Stamped>, StoreError> {
+/// All changes of a stretch, in commit order.
+pub async fn changes(conn: &mut AnyConnection, span: Span) -> Result<Vec<Stamped>, StoreError> {
     let sql = "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 AND revision <= $2 ORDER BY revision, position";
-    let rows = sqlx::query(sql).bind(since.number()).bind(until.number()).fetch_all(conn).await?;
+    let rows = sqlx::query(sql).bind(span.since.number()).bind(span.until.number()).fetch_all(conn).await?;
     rows.iter().map(decode).collect()
 }
 
@@ -64,11 +70,13 @@ pub async fn knows(conn: &mut AnyConnection, position: FeedPosition, wanted: Rev
     Ok(found.is_some())
 }
 
-/// Raises the floor past all changes at or below `horizon` and forgets them; says where it is now.
+/// Raises the floor past all changes noted at or before `horizon`, and forgets them. By their instants and
+/// not by their revisions: one commit under a clock that was far ahead must not stop the forgetting.
 pub async fn raise_floor(conn: &mut AnyConnection, horizon: Timestamp) -> Result<(), StoreError> {
-    let sql = "UPDATE feed SET floor = COALESCE((SELECT MAX(revision) FROM changes WHERE revision <= $1), floor) WHERE id = 1";
-    sqlx::query(sql).bind(horizon.micros()).execute(&mut *conn).await?;
-    sqlx::query("DELETE FROM changes WHERE revision <= $1").bind(horizon.micros()).execute(conn).await?;
+    let raise = "UPDATE feed SET floor = COALESCE((SELECT MAX(revision) FROM changes WHERE noted_at <= $1), floor) WHERE id = 1";
+    sqlx::query(raise).bind(horizon.micros()).execute(&mut *conn).await?;
+    let forget = "DELETE FROM changes WHERE revision <= (SELECT floor FROM feed WHERE id = 1)";
+    sqlx::query(forget).execute(conn).await?;
     Ok(())
 }
 

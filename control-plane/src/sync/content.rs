@@ -2,14 +2,11 @@
 //! stamped with the revision of its last change.
 
 use crate::{
-    domain::{
-        agent::Agent,
-        change::{Change, FeedPosition, Stamped as StampedChange},
-    },
-    store::{Store, StoreError, agents, assignments, feed, roles, signing_keys},
+    domain::change::{Change, FeedPosition, Span},
+    store::{Store, StoreError, agents, agents::Condition, assignments, feed, roles, signing_keys},
 };
 use countersign_identity::{
-    AgentId, AgentRecord, Grant, Revision, RoleDefinition, ServiceId, SessionId, Stamped, StatusRecord, TokenId,
+    AgentId, AgentRecord, Grant, Revision, RoleDefinition, ServiceId, SessionId, Stamped, TokenId,
 };
 use sqlx::AnyConnection;
 use std::collections::BTreeMap;
@@ -26,7 +23,9 @@ pub enum Revoked {
 /// Everything that changed up to a revision.
 #[derive(Debug, Default)]
 pub struct Content {
-    /// Where the feed stood when this was read.
+    /// It holds every change above this revision ...
+    pub since: Revision,
+    /// ... up to this one, where the feed stood when it was read.
     pub revision: Revision,
     /// From there on nothing was forgotten.
     pub floor: Revision,
@@ -57,15 +56,19 @@ pub enum Since {
 pub async fn read(store: &Store, since: Since) -> Result<Option<Content>, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();
-    let position = feed::position(conn).await?;
+    let FeedPosition { revision: until, floor } = feed::position(conn).await?;
     let (start, only) = match since {
-        Since::Everyone(revision) => (revision, None),
-        Since::Known(revision, service) if feed::knows(conn, position, revision).await? => (revision, Some(service)),
+        // What was forgotten since cannot be read: the content then says that it begins later.
+        Since::Everyone(revision) => (revision.max(floor), None),
+        Since::Known(revision, service)
+            if feed::knows(conn, FeedPosition { revision: until, floor }, revision).await? =>
+        {
+            (revision, Some(service))
+        }
         Since::Known(..) => return Ok(None),
-        Since::Floor(service) => (position.floor, Some(service)),
+        Since::Floor(service) => (floor, Some(service)),
     };
-    let changes = feed::changes(conn, start, position.revision).await?;
-    let mut content = collect(conn, position, &changes, only).await?;
+    let mut content = collect(conn, Span { since: start, until }, floor, only).await?;
     if let Since::Floor(service) = since {
         content.definitions.insert(service, definitions(conn, service).await?);
         content.keys = Some(keys(conn).await?);
@@ -75,52 +78,56 @@ pub async fn read(store: &Store, since: Since) -> Result<Option<Content>, StoreE
 
 async fn collect(
     conn: &mut AnyConnection,
-    position: FeedPosition,
-    changes: &[StampedChange],
+    span: Span,
+    floor: Revision,
     only: Option<ServiceId>,
 ) -> Result<Content, StoreError> {
-    let concerns = |change: &Change| match change {
-        Change::Roles(_, service) | Change::Definitions(service) => only.is_none_or(|only| only == *service),
-        Change::Trust(_) | Change::Status(_) | Change::Token(_) | Change::Session(_) | Change::Keys => true,
-    };
     // In commit order, so that the last change of a facet leaves its stamp.
+    let changes = feed::changes(conn, span).await?;
     let stamps: BTreeMap<Change, Revision> = changes.iter().map(|stamped| (stamped.change, stamped.revision)).collect();
-    let mut content = Content { revision: position.revision, floor: position.floor, ..Content::default() };
-    for (change, revision) in stamps.into_iter().filter(|(change, _)| concerns(change)) {
-        content.add(conn, change, revision).await?;
+    let mut content = Content { since: span.since, revision: span.until, floor, ..Content::default() };
+    for (change, revision) in &stamps {
+        content.note(conn, *change, *revision, only).await?;
+    }
+    // The rest by one query each, however many agents changed.
+    for (service, agent, grant) in assignments::changed(conn, span, only).await? {
+        if let Some(facet) = content.held.get_mut(&(service, agent)) {
+            facet.value.push(grant);
+        }
+    }
+    for Condition { agent, trust, status } in agents::changed(conn, span).await? {
+        let stamp = |change| stamps.get(&change).copied();
+        let record = content.agents.entry(agent).or_default();
+        record.trust = stamp(Change::Trust(agent)).map(|revision| Stamped { revision, value: trust });
+        record.status = stamp(Change::Status(agent)).map(|revision| Stamped { revision, value: status });
     }
     Ok(content)
 }
 
 impl Content {
-    async fn add(&mut self, conn: &mut AnyConnection, change: Change, revision: Revision) -> Result<(), StoreError> {
+    async fn note(
+        &mut self,
+        conn: &mut AnyConnection,
+        change: Change,
+        revision: Revision,
+        only: Option<ServiceId>,
+    ) -> Result<(), StoreError> {
+        let concerns = |service| only.is_none_or(|only| only == service);
         match change {
-            Change::Roles(agent, service) => {
-                let value = assignments::all(conn, service, agent).await?;
-                self.held.insert((service, agent), Stamped { revision, value });
+            Change::Roles(agent, service) if concerns(service) => {
+                self.held.insert((service, agent), Stamped { revision, value: Vec::new() });
             }
-            Change::Definitions(service) => {
+            Change::Definitions(service) if concerns(service) => {
                 self.definitions.insert(service, definitions(conn, service).await?);
-            }
-            Change::Trust(agent) => {
-                let value = find_agent(conn, agent).await?.trust;
-                self.agents.entry(agent).or_default().trust = Some(Stamped { revision, value });
-            }
-            Change::Status(agent) => {
-                let Agent { status, cutoff, .. } = find_agent(conn, agent).await?;
-                let value = StatusRecord { status, cutoff };
-                self.agents.entry(agent).or_default().status = Some(Stamped { revision, value });
             }
             Change::Token(token) => drop(self.revoked.insert(Revoked::Token(token), revision)),
             Change::Session(session) => drop(self.revoked.insert(Revoked::Session(session), revision)),
             Change::Keys => self.keys = Some(keys(conn).await?),
+            // Of another service; or read for all agents together.
+            Change::Roles(..) | Change::Definitions(_) | Change::Trust(_) | Change::Status(_) => {}
         }
         Ok(())
     }
-}
-
-async fn find_agent(conn: &mut AnyConnection, agent: AgentId) -> Result<Agent, StoreError> {
-    agents::find(conn, agent).await?.ok_or(StoreError::Corrupt("changes.subject"))
 }
 
 async fn definitions(conn: &mut AnyConnection, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {

@@ -5,8 +5,9 @@ use countersign_identity::{AgentId, AgentRecord, AgentStatus, Grant, Revision, R
 use countersign_proto::v1;
 use std::collections::BTreeMap;
 
-/// Agents and revocations on one page of a snapshot at the most, so that no message grows without bound.
-const PAGE: usize = 1000;
+/// Agents or revocations in one message at the most. An agent holds at most 256 roles, so that even full
+/// pages stay far below what a follower reads.
+const PAGE: usize = 250;
 
 /// A whole view, page by page.
 pub fn snapshot(content: &Content, service: ServiceId, info: v1::ServiceInfo) -> Vec<v1::SnapshotPage> {
@@ -33,18 +34,28 @@ pub fn snapshot(content: &Content, service: ServiceId, info: v1::ServiceInfo) ->
     pages
 }
 
-/// What changed, as one follower is told; `None` if nothing of it concerns the follower.
-pub fn delta(content: &Content, service: ServiceId) -> Option<v1::Delta> {
-    let delta = v1::Delta {
-        revision: content.revision.number(),
-        info: None,
+/// What changed, as one follower is told, in messages of bounded size; none if nothing of it concerns the
+/// follower. All but the last stay at the revision where the follower is, so that it resumes from there if
+/// the rest does not come.
+pub fn delta(content: &Content, service: ServiceId) -> Vec<v1::Delta> {
+    let at = |revision: Revision| v1::Delta { revision: revision.number(), ..v1::Delta::default() };
+    let head = v1::Delta {
         keys: content.keys.as_deref().map(keys),
         roles: content.definitions.get(&service).map(|definitions| roles(definitions)),
-        agents: records(content, service),
-        revocations: revocations(content),
+        ..at(content.since)
     };
-    let nothing = v1::Delta { revision: delta.revision, ..v1::Delta::default() };
-    (delta != nothing).then_some(delta)
+    let mut messages = Vec::new();
+    if head != at(content.since) {
+        messages.push(head);
+    }
+    let agents = records(content, service);
+    messages.extend(agents.chunks(PAGE).map(|agents| v1::Delta { agents: agents.to_vec(), ..at(content.since) }));
+    let dead = revocations(content);
+    messages.extend(dead.chunks(PAGE).map(|dead| v1::Delta { revocations: dead.to_vec(), ..at(content.since) }));
+    if let Some(last) = messages.last_mut() {
+        last.revision = content.revision.number();
+    }
+    messages
 }
 
 fn keys(points: &[Vec<u8>]) -> v1::Keys {

@@ -5,7 +5,7 @@ use crate::{metrics::Metrics, store::Store};
 use countersign_identity::Revision;
 use countersign_process::Shutdown;
 use std::{sync::Arc, time::Duration};
-use tokio::sync::broadcast;
+use tokio::sync::{broadcast, watch};
 
 /// Batches that a follower may be behind before it is cut and must resume.
 const BACKLOG: usize = 1024;
@@ -17,28 +17,42 @@ const POLL: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct Feed(broadcast::Sender<Arc<Content>>);
 
-impl Default for Feed {
-    fn default() -> Self {
-        Self(broadcast::Sender::new(BACKLOG))
+/// The one reader.
+pub struct Reader {
+    feed: Feed,
+    store: Store,
+    committed: watch::Receiver<Revision>,
+    sent: Revision,
+}
+
+impl Reader {
+    /// Begins where the feed stands now: whoever subscribes from here on misses nothing.
+    pub fn new(store: Store) -> Self {
+        let mut committed = store.committed();
+        let sent = *committed.borrow_and_update();
+        Self { feed: Feed(broadcast::Sender::new(BACKLOG)), store, committed, sent }
+    }
+
+    /// Where to hear of what is read.
+    pub fn feed(&self) -> Feed {
+        self.feed.clone()
+    }
+
+    /// Reads the feed and tells all followers, until the process is asked to stop.
+    pub async fn run(mut self, metrics: Metrics, shutdown: Shutdown) {
+        loop {
+            tokio::select! {
+                () = shutdown.asked() => return,
+                _ = self.committed.changed() => {}
+                () = tokio::time::sleep(POLL) => {}
+            }
+            self.committed.borrow_and_update();
+            self.sent = advance(&self.store, &self.feed.0, &metrics, self.sent).await;
+        }
     }
 }
 
 impl Feed {
-    /// Reads the feed and tells all followers, until the process is asked to stop.
-    pub async fn run(self, store: Store, metrics: Metrics, shutdown: Shutdown) {
-        let mut committed = store.committed();
-        let mut sent = *committed.borrow_and_update();
-        loop {
-            tokio::select! {
-                () = shutdown.asked() => return,
-                _ = committed.changed() => {}
-                () = tokio::time::sleep(POLL) => {}
-            }
-            committed.borrow_and_update();
-            sent = advance(&store, &self.0, &metrics, sent).await;
-        }
-    }
-
     /// Everything that is read from now on.
     pub fn subscribe(&self) -> broadcast::Receiver<Arc<Content>> {
         self.0.subscribe()

@@ -10,6 +10,6 @@ mod feed;
 mod service;
 mod stream;
 
-pub use feed::Feed;
+pub use feed::Reader;
 pub use service::SyncService;
 pub use stream::Terms;

@@ -13,12 +13,15 @@ use countersign_identity::KeyId;
 use countersign_process::Shutdown;
 use countersign_proto::v1::{FollowRequest, FollowResponse, sync_server::Sync};
 use std::{pin::Pin, sync::Arc};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
 /// Messages that may wait for a slow follower.
 const QUEUE: usize = 64;
+
+/// Followers that are brought to the present at the same time.
+const GREETINGS: usize = 2;
 
 /// What all followers share.
 pub(super) struct Shared {
@@ -27,6 +30,7 @@ pub(super) struct Shared {
     pub(super) terms: Terms,
     pub(super) metrics: Metrics,
     pub(super) shutdown: Shutdown,
+    pub(super) greetings: Semaphore,
 }
 
 /// Answers followers.
@@ -35,7 +39,7 @@ pub struct SyncService(Arc<Shared>);
 impl SyncService {
     /// Puts the parts together.
     pub fn new(store: Store, feed: Feed, terms: Terms, metrics: Metrics, shutdown: Shutdown) -> Self {
-        Self(Arc::new(Shared { store, feed, terms, metrics, shutdown }))
+        Self(Arc::new(Shared { store, feed, terms, metrics, shutdown, greetings: Semaphore::new(GREETINGS) }))
     }
 }
 

@@ -15,11 +15,17 @@ use countersign_proto::v1::{
     self, FollowRequest, FollowResponse, follow_request::Message as Asked, follow_response::Message as Told,
 };
 use std::{collections::VecDeque, sync::Arc, time::Duration};
-use tokio::sync::{broadcast, mpsc};
+use tokio::{
+    sync::{broadcast, mpsc},
+    time::{interval, timeout},
+};
 use tonic::{Status, Streaming};
 
-/// How long a follower may leave its queue full.
+/// How long a follower may take to say Hello, and may leave its queue full.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often the key of a follower that does not ping is looked at.
+const RECHECK: Duration = Duration::from_secs(5);
 
 /// Pings that may wait for their changes; a follower that asks for more is cut.
 const MOST_PINGS: usize = 64;
@@ -67,14 +73,16 @@ impl Follower {
     async fn serve(&mut self, mut requests: Streaming<FollowRequest>) -> Result<(), Status> {
         // Subscribed before anything is read, so that no change falls between the two.
         let mut batches = self.shared.feed.subscribe();
-        let Some(FollowRequest { message: Some(Asked::Hello(hello)) }) = requests.message().await? else {
-            return Err(Status::invalid_argument("the stream must begin with Hello"));
-        };
-        self.greet(Revision::new(hello.revision)).await?;
         let shutdown = self.shared.shutdown.clone();
+        let revision = tokio::select! {
+            () = shutdown.asked() => return Err(stopping()),
+            hello = timeout(PATIENCE, hello(&mut requests)) => hello.map_err(|_| Status::deadline_exceeded("no Hello came"))??,
+        };
+        self.greet(revision).await?;
+        let mut recheck = interval(RECHECK);
         loop {
             tokio::select! {
-                () = shutdown.asked() => return Err(Status::unavailable("the server stops")),
+                () = shutdown.asked() => return Err(stopping()),
                 asked = requests.message() => match asked? {
                     Some(FollowRequest { message: Some(Asked::Ping(ping)) }) => self.note_ping(ping.number).await?,
                     Some(_) => return Err(Status::invalid_argument("only Ping may follow Hello")),
@@ -82,9 +90,10 @@ impl Follower {
                 },
                 batch = batches.recv() => match batch {
                     Ok(batch) => self.forward(&batch).await?,
-                    Err(broadcast::error::RecvError::Lagged(_)) => return Err(Status::unavailable("too slow: resume")),
-                    Err(broadcast::error::RecvError::Closed) => return Err(Status::unavailable("the server stops")),
+                    Err(broadcast::error::RecvError::Lagged(_)) => return Err(too_slow()),
+                    Err(broadcast::error::RecvError::Closed) => return Err(stopping()),
                 },
+                _ = recheck.tick() => self.check_key().await?,
             }
             self.answer_pings().await?;
         }
@@ -92,18 +101,21 @@ impl Follower {
 
     /// Brings the follower to the present: by what changed, if its revision is known, else by everything.
     async fn greet(&mut self, revision: Revision) -> Result<(), Status> {
-        let (store, service) = (&self.shared.store, self.key.service);
+        let service = self.key.service;
         let info = self.info().await?;
-        let known = content::read(store, Since::Known(revision, service)).await.map_err(|error| unavailable(&error))?;
-        if let Some(content) = known {
-            let changed = encode::delta(&content, service).unwrap_or_default();
-            let delta = v1::Delta { revision: content.revision.number(), info: Some(info), ..changed };
-            self.tell(Told::Delta(delta)).await?;
+        if let Some(content) = self.read(Since::Known(revision, service)).await? {
+            let mut deltas = encode::delta(&content, service);
+            if deltas.is_empty() {
+                deltas.push(v1::Delta { revision: content.revision.number(), ..v1::Delta::default() });
+            }
+            for (delta, info) in deltas.into_iter().zip(std::iter::once(Some(info)).chain(std::iter::repeat(None))) {
+                self.tell(Told::Delta(v1::Delta { info, ..delta })).await?;
+            }
             self.covered = content.revision;
             return Ok(());
         }
-        let all = content::read(store, Since::Floor(service)).await.map_err(|error| unavailable(&error))?;
-        let all = all.ok_or_else(|| Status::internal("the floor is always known"))?;
+        let all =
+            self.read(Since::Floor(service)).await?.ok_or_else(|| Status::internal("the floor is always known"))?;
         for page in encode::snapshot(&all, service, info) {
             self.tell(Told::Snapshot(page)).await?;
         }
@@ -111,23 +123,41 @@ impl Follower {
         Ok(())
     }
 
+    /// Reads content for this follower alone. Few at a time: many that come back at once must not take all
+    /// connections to the database from those who are being served.
+    async fn read(&self, since: Since) -> Result<Option<Content>, Status> {
+        let _turn = self.shared.greetings.acquire().await.map_err(|_| stopping())?;
+        if self.sender.is_closed() {
+            return Err(Status::cancelled("the follower has gone"));
+        }
+        content::read(&self.shared.store, since).await.map_err(|error| unavailable(&error))
+    }
+
     async fn forward(&mut self, batch: &Content) -> Result<(), Status> {
         if batch.revision <= self.covered {
             return Ok(());
         }
-        if let Some(delta) = encode::delta(batch, self.key.service) {
-            self.tell(Told::Delta(delta)).await?;
+        if batch.since > self.covered {
+            return Err(Status::unavailable("changes were missed: resume"));
+        }
+        for delta in encode::delta(batch, self.key.service) {
+            let revision = delta.revision.max(self.covered.number());
+            self.tell(Told::Delta(v1::Delta { revision, ..delta })).await?;
         }
         self.covered = batch.revision;
         Ok(())
     }
 
+    /// A revoked key follows no longer.
+    async fn check_key(&self) -> Result<(), Status> {
+        let found = find_key(&self.shared.store, self.key.id).await.map_err(|error| unavailable(&error))?;
+        found.map(drop).ok_or_else(invalid_key)
+    }
+
     /// Reads where the feed stands now; the answer waits until all that it covers was sent.
     async fn note_ping(&mut self, number: u64) -> Result<(), Status> {
-        let (store, key) = (&self.shared.store, self.key.id);
-        // A revoked key stops following at its next ping.
-        find_key(store, key).await.map_err(|error| unavailable(&error))?.ok_or_else(invalid_key)?;
-        let position = async { feed::position(store.read().await?.conn()).await };
+        self.check_key().await?;
+        let position = async { feed::position(self.shared.store.read().await?.conn()).await };
         let position = position.await.map_err(|error: StoreError| unavailable(&error))?;
         self.pings.push_back(v1::Pong { number, revision: position.revision.number(), floor: position.floor.number() });
         if self.pings.len() > MOST_PINGS { Err(Status::resource_exhausted("too many pings")) } else { Ok(()) }
@@ -155,6 +185,21 @@ impl Follower {
     async fn tell(&self, message: Told) -> Result<(), Status> {
         let message = FollowResponse { message: Some(message) };
         let sent = self.sender.send_timeout(Ok(message), PATIENCE).await;
-        sent.map_err(|_| Status::unavailable("too slow: resume"))
+        sent.map_err(|_| too_slow())
     }
+}
+
+async fn hello(requests: &mut Streaming<FollowRequest>) -> Result<Revision, Status> {
+    match requests.message().await? {
+        Some(FollowRequest { message: Some(Asked::Hello(v1::Hello { revision })) }) => Ok(Revision::new(revision)),
+        _ => Err(Status::invalid_argument("the stream must begin with Hello")),
+    }
+}
+
+fn stopping() -> Status {
+    Status::unavailable("the server stops")
+}
+
+fn too_slow() -> Status {
+    Status::unavailable("too slow: resume")
 }

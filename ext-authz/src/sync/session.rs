@@ -38,7 +38,7 @@ pub enum News {
 
 /// The server has not answered for too long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{PATIENCE} pings were not answered")]
+#[error("pings were not answered")]
 pub struct Silent;
 
 impl Session {
@@ -56,7 +56,9 @@ impl Session {
 
     /// The next ping, sent at the given instant since boot.
     pub fn ping(&mut self, now: Duration) -> Result<v1::FollowRequest, Silent> {
-        if self.pings.len() >= PATIENCE {
+        // The pages of a snapshot are a sign of life, and pongs come behind them all.
+        let patience = if self.pages.is_some() { PATIENCE * 10 } else { PATIENCE };
+        if self.pings.len() >= patience {
             return Err(Silent);
         }
         self.last_ping += 1;

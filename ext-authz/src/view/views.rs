@@ -3,7 +3,10 @@
 use super::View;
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, ServiceId};
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+/// How much earlier than another a stream may have been confirmed and still count as in contact.
+const LAG: Duration = Duration::from_secs(10);
 
 /// One API key's place. Two keys of the same service each keep a whole view: nothing is merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,10 +57,13 @@ impl Views {
     }
 }
 
-/// Of two keys' views of one service, the one confirmed last: the other's key may have lost contact.
+/// Of two keys' views of one service, the newest among those in contact: what one stream has learnt already
+/// counts, even if the other was confirmed a moment later; and a key that has lost contact is not asked.
 fn freshest(views: &[(Slot, Arc<View>)]) -> Option<Arc<View>> {
-    let freshest = views.iter().max_by_key(|(_, view)| (view.confirmed_at(), view.revision()));
-    freshest.map(|(_, view)| Arc::clone(view))
+    let latest = views.iter().filter_map(|(_, view)| view.confirmed_at()).max();
+    let in_contact = |view: &View| view.confirmed_at().map(|at| at + LAG) >= latest;
+    let newest = views.iter().filter(|(_, view)| in_contact(view)).max_by_key(|(_, view)| view.revision());
+    newest.map(|(_, view)| Arc::clone(view))
 }
 
 #[cfg(test)]
@@ -68,12 +74,11 @@ mod tests {
         tests::{SERVICE, snapshot},
     };
     use countersign_identity::Revision;
-    use std::time::Duration;
 
-    fn view(service: ServiceId, confirmed: u64) -> Arc<View> {
-        let mut snapshot = snapshot(10);
+    fn view(service: ServiceId, revision: i64, confirmed: u64) -> Arc<View> {
+        let mut snapshot = snapshot(revision);
         snapshot.terms.service = service;
-        let (revision, floor) = (Revision::new(10), Revision::new(1));
+        let (revision, floor) = (Revision::new(revision), Revision::new(1));
         let confirmation = Confirmation { revision, floor, asked_at: Duration::from_secs(confirmed) };
         Arc::new(View::of(snapshot, None).confirm(confirmation))
     }
@@ -84,22 +89,24 @@ mod tests {
         let views = Views::new(2, None);
         assert_eq!(views.resolve(Some(other)).unwrap_err(), Reason::ViewMissing);
         assert_eq!(views.resolve(None).unwrap_err(), Reason::ViewMissing);
-        views.publish(Slot(0), &view(SERVICE, 1));
+        views.publish(Slot(0), &view(SERVICE, 10, 1));
         assert_eq!(views.resolve(Some(SERVICE)).unwrap().service(), SERVICE);
         assert_eq!(views.resolve(Some(other)).unwrap_err(), Reason::ViewMissing);
-        views.publish(Slot(1), &view(other, 1));
+        views.publish(Slot(1), &view(other, 10, 1));
         assert_eq!(views.resolve(Some(ServiceId::from_bits(7))).unwrap_err(), Reason::ServiceUnknown);
         assert_eq!(views.resolve(None).unwrap_err(), Reason::ServiceUnknown);
     }
 
     #[test]
-    fn of_two_keys_of_one_service_the_one_in_contact_is_asked() {
+    fn of_two_keys_of_one_service_the_newer_view_in_contact_is_asked() {
         let views = Views::new(2, None);
-        views.publish(Slot(0), &view(SERVICE, 5));
-        views.publish(Slot(1), &view(SERVICE, 4));
-        let confirmed = |views: &Views| views.resolve(None).unwrap().confirmed_at();
-        assert_eq!(confirmed(&views), Some(Duration::from_secs(5)));
-        views.publish(Slot(1), &view(SERVICE, 6));
-        assert_eq!(confirmed(&views), Some(Duration::from_secs(6)));
+        let asked = |views: &Views| views.resolve(None).unwrap().revision().number();
+        views.publish(Slot(0), &view(SERVICE, 10, 5));
+        views.publish(Slot(1), &view(SERVICE, 11, 4));
+        assert_eq!(asked(&views), 11, "it knows more, though it was confirmed a moment earlier");
+        views.publish(Slot(0), &view(SERVICE, 10, 15));
+        assert_eq!(asked(&views), 10, "the other has lost contact");
+        views.publish(Slot(1), &Arc::new(View::of(snapshot(12), None)));
+        assert_eq!(asked(&views), 10, "the other was never confirmed");
     }
 }
