@@ -13,7 +13,11 @@ use std::time::Duration;
 
 /// A sidecar that follows the first service, and a token of an agent that holds a role there.
 async fn guarded() -> (ControlPlane, Sidecar, Agent, String) {
-    let control = ControlPlane::start().await;
+    guarded_with(&[]).await
+}
+
+async fn guarded_with(settings: &[&str]) -> (ControlPlane, Sidecar, Agent, String) {
+    let control = ControlPlane::start_with(settings).await;
     let sidecar = Sidecar::start(&control).await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.make_role("reader", &["read"]).await;
@@ -62,13 +66,7 @@ async fn before_its_first_view_it_refuses_everything_with_503() {
 
 #[tokio::test]
 async fn without_contact_it_goes_on_until_its_view_is_too_old_and_then_refuses() {
-    let mut control = ControlPlane::start_with(&["sync.max_staleness_seconds=3"]).await;
-    let sidecar = Sidecar::start(&control).await;
-    let agent = Agent::register(&control, "agent").await;
-    let role = control.make_role("reader", &["read"]).await;
-    control.assign(&agent.id, &role).await;
-    let token = agent.token().await;
-    allowed(&sidecar, &token).await;
+    let (mut control, sidecar, _, token) = guarded_with(&["sync.max_staleness_seconds=3"]).await;
     control.kill();
     assert_eq!(sidecar.check_token(&token).await.status, 200, "it still knows");
     assert_eq!(refused(&sidecar, &token).await, (503, "view_stale".into()));

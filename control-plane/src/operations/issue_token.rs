@@ -7,9 +7,11 @@ use crate::{
         credential::Credential,
         session::{RefreshToken, Session},
     },
-    store::{Write, assignments, roles, sessions},
+    store::{Write, agents, assignments, roles, sessions},
 };
-use countersign_identity::{Audience, Claims, RefreshId, Revision, RoleTable, ServiceId, Timestamp, TokenId};
+use countersign_identity::{
+    Audience, Claims, Permission, RefreshId, Revision, RoleName, RoleTable, ServiceId, Timestamp, TokenId,
+};
 use secrecy::SecretString;
 use sqlx::AnyConnection;
 use std::{collections::BTreeMap, time::Duration};
@@ -71,7 +73,7 @@ pub(super) async fn issue(
         used_at: None,
     };
     sessions::insert_token(tx.conn(), &refresh).await?;
-    crate::store::agents::seen(tx.conn(), agent.id, now).await?;
+    agents::seen(tx.conn(), agent.id, now).await?;
     let expires = now.after(context.rules.access_life);
     let held = match service {
         Some(service) => held_at(tx.conn(), service, agent, now, expires).await?,
@@ -97,9 +99,9 @@ pub(super) async fn issue(
 
 #[derive(Default)]
 struct Held {
-    roles: Vec<countersign_identity::RoleName>,
-    permissions: Vec<countersign_identity::Permission>,
-    until: BTreeMap<countersign_identity::RoleName, i64>,
+    roles: Vec<RoleName>,
+    permissions: Vec<Permission>,
+    until: BTreeMap<RoleName, i64>,
 }
 
 async fn held_at(
