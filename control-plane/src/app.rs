@@ -13,6 +13,7 @@ use crate::{
     store::{Store, StoreError, deployment::Deployment},
     sync::{Reader, SyncService, Terms},
 };
+use countersign_identity::Timestamp;
 use countersign_process::{Chance, Clock, Readiness, Shutdown, SystemChance, SystemClock, admin, shutdown::DRAIN};
 use countersign_proto::v1::sync_server::SyncServer;
 use hyper_util::rt::TokioTimer;
@@ -121,8 +122,9 @@ pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), AppError> {
     serve_api(&mut servers, ports.api, &certificate, state.clone(), &shutdown)?;
     keep_house(&mut servers, context.clone(), &shutdown);
 
-    if let Some(authority) = authority {
-        let places = Places { url: &public_url, sync: places.0, admin: places.1, authority: &authority };
+    if config.dev {
+        let authority = authority.as_deref();
+        let places = Places { url: &public_url, sync: places.0, admin: places.1, authority };
         let file = development::settle(&context, &state.operator, &config.data_dir, &places).await?;
         tracing::info!("development: `set -a; . {}` gives clients everything they need", file.display());
     }
@@ -169,7 +171,7 @@ async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener,
     TcpListener::bind(address).await.map_err(|error| AppError::Bind { address, setting, error })
 }
 
-/// Opens database and keys, and refuses what does not belong together.
+/// Opens database and keys.
 async fn open(
     config: &Config,
     issuer: &str,
@@ -184,25 +186,7 @@ async fn open(
     let database = config.database_file();
     files::make_private_file(&database).map_err(|error| AppError::Folder { path: database.clone(), error })?;
     let store = Store::open_sqlite(&database, clock.clone()).await?;
-    let wanted =
-        Deployment { master_key_fingerprint: master.fingerprint(), dev_since: config.dev.then(|| clock.now()) };
-    let kept = store.settle_deployment(&wanted).await?;
-    if kept.master_key_fingerprint != wanted.master_key_fingerprint {
-        return Err(AppError::Foreign(
-            "the master key is not the one that sealed this database: restore the right one (secrets.master_key)",
-        ));
-    }
-    match (kept.dev_since.is_some(), config.dev) {
-        (true, false) => {
-            return Err(AppError::Foreign(
-                "this database was made by --dev and is refused without it: set another data_dir",
-            ));
-        }
-        (false, true) => {
-            return Err(AppError::Foreign("this is a real database, which --dev does not touch: set another data_dir"));
-        }
-        _ => {}
-    }
+    belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
     let keyring = Keyring::open(&store, &master, chance.as_ref()).await?;
     let operator = OperatorKey::open(&operator_file(config), chance.as_ref())?;
     let rules = Rules {
@@ -214,6 +198,26 @@ async fn open(
     };
     let challenge_keys = master.challenge_keys();
     Ok((Arc::new(Context { store, keyring, challenge_keys, clock, chance, rules }), Arc::new(operator)))
+}
+
+/// Refuses a database of another master key, or of the other kind of deployment.
+async fn belong_together(store: &Store, master: &MasterKey, dev_since: Option<Timestamp>) -> Result<(), AppError> {
+    let wanted = Deployment { master_key_fingerprint: master.fingerprint(), dev_since };
+    let kept = store.settle_deployment(&wanted).await?;
+    if kept.master_key_fingerprint != wanted.master_key_fingerprint {
+        return Err(AppError::Foreign(
+            "the master key is not the one that sealed this database: restore the right one (secrets.master_key)",
+        ));
+    }
+    match (kept.dev_since, dev_since) {
+        (Some(_), None) => {
+            Err(AppError::Foreign("this database was made by --dev and is refused without it: set another data_dir"))
+        }
+        (None, Some(_)) => {
+            Err(AppError::Foreign("this is a real database, which --dev does not touch: set another data_dir"))
+        }
+        (None, None) | (Some(_), Some(_)) => Ok(()),
+    }
 }
 
 fn certificate(config: &Config, context: &Context) -> Result<(Certificate, Option<PathBuf>), AppError> {

@@ -50,8 +50,8 @@ pub struct Places<'a> {
     pub sync: SocketAddr,
     /// The bound address of the admin port.
     pub admin: SocketAddr,
-    /// The file of the development authority.
-    pub authority: &'a Path,
+    /// The file of the development authority, unless the operator brought a certificate.
+    pub authority: Option<&'a Path>,
 }
 
 /// Makes sure of a first service and writes `dev.env`; returns its path.
@@ -67,12 +67,12 @@ pub async fn settle(
         Some(kept) => kept,
         None => first_service(context, operator, &human).await?,
     };
-    let authority = std::path::absolute(places.authority).unwrap_or_else(|_| places.authority.to_owned());
+    let authority = places.authority.map(|path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned()));
+    let authority = authority.map_or(String::new(), |path| format!("COUNTERSIGN_CA={}\n", shell_quote(&path)));
     let text = format!(
-        "COUNTERSIGN_URL={}\nCOUNTERSIGN_CA={}\nCOUNTERSIGN_SERVICE_ID={service}\nCOUNTERSIGN_SERVICE_KEY={}\n\
+        "COUNTERSIGN_URL={}\n{authority}COUNTERSIGN_SERVICE_ID={service}\nCOUNTERSIGN_SERVICE_KEY={}\n\
          COUNTERSIGN_HUMAN_TOKEN={}\nCOUNTERSIGN_SYNC_URL=https://localhost:{}\nCOUNTERSIGN_ADMIN_URL=http://{}\n",
         places.url,
-        shell_quote(&authority),
         expose(&key),
         human.expose_secret(),
         places.sync.port(),
