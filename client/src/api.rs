@@ -1,9 +1,16 @@
-//! The calls of an agent, each one request.
+//! The calls, each one request: the connection and the errors here, the calls by who makes them.
 
-use crate::{KeyError, PrivateKey};
+mod agent;
+mod management;
+
+pub use agent::{Registered, Tokens};
+pub use management::{ApiKey, Role, Service};
+
+use crate::KeyError;
+use reqwest::{Method, Url};
 use secrecy::{ExposeSecret, SecretString};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
 use std::time::Duration;
 
 /// How long a call may take.
@@ -13,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
     /// The control plane does not answer.
-    #[error("cannot reach {url}: {error}")]
+    #[error("cannot reach {url}: {}", innermost(error))]
     Unreachable {
         /// The URL.
         url: String,
@@ -33,8 +40,11 @@ pub enum ApiError {
         reason: Option<String>,
     },
     /// The answer is none that we know.
-    #[error("the answer of {0} cannot be read")]
+    #[error("the answer of {0} cannot be read: it is none of Countersign's")]
     Unreadable(String),
+    /// The URL of the control plane.
+    #[error("`{0}` is no https URL")]
+    Url(String),
     /// The trusted authority's file.
     #[error("the certificate authority cannot be used: {0}")]
     Authority(reqwest::Error),
@@ -43,100 +53,66 @@ pub enum ApiError {
     Key(#[from] KeyError),
 }
 
-/// A token pair.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Tokens {
-    /// The access token, a JWT.
-    pub access_token: SecretString,
-    /// Replaces the token pair when the access token has expired.
-    pub refresh_token: SecretString,
-    /// Life of the access token, in seconds.
-    pub expires_in: u64,
+impl ApiError {
+    /// Whether the login is over: a new one is the answer.
+    pub fn ends_login(&self) -> bool {
+        matches!(self, Self::Refused { status: 401, reason: Some(reason), .. } if reason.starts_with("refresh_"))
+    }
+
+    /// Whether the control plane cannot answer now, though it may later.
+    pub const fn is_outage(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Unreadable(_) => true,
+            Self::Refused { status, .. } => *status >= 500,
+            Self::Url(_) | Self::Authority(_) | Self::Key(_) => false,
+        }
+    }
 }
 
-/// A registered agent.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Registered {
-    /// Its identifier.
-    pub agent_id: String,
-    /// Hash of its public key.
-    pub public_key_hash: String,
-    /// Where it is in its life.
-    pub status: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Challenge {
-    challenge_id: String,
-    nonce: String,
+/// What the system said, rather than that a request failed.
+pub fn innermost(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
 }
 
 /// A control plane.
 #[derive(Debug, Clone)]
 pub struct Api {
-    url: String,
+    url: Url,
     http: reqwest::Client,
 }
 
 impl Api {
     /// Talks to the control plane at `url`; `authority` is a PEM to trust instead of the system's.
     pub fn new(url: &str, authority: Option<&[u8]>) -> Result<Self, ApiError> {
-        // Installed already if something else in the process uses TLS.
-        let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let mut http = reqwest::Client::builder()
-            .https_only(true)
-            // A redirect would take signatures and tokens to whoever it names.
-            .redirect(reqwest::redirect::Policy::none())
-            .timeout(PATIENCE);
-        if let Some(pem) = authority {
-            let certificates = reqwest::Certificate::from_pem_bundle(pem).map_err(ApiError::Authority)?;
-            http = http.tls_certs_only(certificates);
-        }
-        let http = http.build().map_err(ApiError::Authority)?;
-        Ok(Self { url: url.trim_end_matches('/').to_owned(), http })
+        let parsed = Url::parse(url).ok().filter(|parsed| parsed.scheme() == "https" && parsed.has_host());
+        let parsed = parsed.ok_or_else(|| ApiError::Url(url.to_owned()))?;
+        Ok(Self { url: parsed, http: http_client(authority)?.https_only(true).build().map_err(ApiError::Authority)? })
     }
 
-    /// Registers the public half of a key; `human` is a person's token, where registration is not public.
-    pub async fn register(
+    async fn call<T: DeserializeOwned>(
         &self,
-        key: &PrivateKey,
-        email: &str,
-        name: &str,
-        human: Option<&SecretString>,
-    ) -> Result<Registered, ApiError> {
-        let body = json!({ "email": email, "name": name, "publicKey": key.public_pem()? });
-        self.post("/auth/register", &body, human).await
-    }
-
-    /// Logs in: asks for a challenge, signs it, sends the signature.
-    pub async fn login(&self, key: &PrivateKey, agent: &str, service: Option<&str>) -> Result<Tokens, ApiError> {
-        let asked = json!({ "agentId": agent, "serviceId": service });
-        let challenge: Challenge = self.post("/auth/challenge", &asked, None).await?;
-        let answer = json!({ "challengeId": challenge.challenge_id, "signature": key.sign(&challenge.nonce) });
-        self.post("/auth/authenticate", &answer, None).await
-    }
-
-    /// Replaces a token pair.
-    pub async fn refresh(&self, tokens: &Tokens) -> Result<Tokens, ApiError> {
-        let body = json!({ "refreshToken": tokens.refresh_token.expose_secret() });
-        self.post("/auth/refresh", &body, None).await
-    }
-
-    async fn post<T: DeserializeOwned>(
-        &self,
-        path: &str,
-        body: &Value,
+        method: Method,
+        path: &[&str],
         bearer: Option<&SecretString>,
+        body: Option<&Value>,
     ) -> Result<T, ApiError> {
-        let url = format!("{}{path}", self.url);
-        let unreachable = |error| ApiError::Unreachable { url: url.clone(), error };
-        let mut request = self.http.post(&url).json(body);
+        let mut request = self.http.request(method, self.at(path)?);
+        if let Some(body) = body {
+            request = request.json(body);
+        }
         if let Some(bearer) = bearer {
             request = request.bearer_auth(bearer.expose_secret());
         }
+        self.answer(request).await
+    }
+
+    async fn answer<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T, ApiError> {
+        let url = self.url.to_string();
+        let unreachable = |error| ApiError::Unreachable { url: url.clone(), error };
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
         if status.is_success() {
@@ -151,4 +127,24 @@ impl Api {
             reason: text("/error/details/reason"),
         })
     }
+
+    /// Segments are encoded: what a user typed for an id never reaches into another path.
+    fn at(&self, path: &[&str]) -> Result<Url, ApiError> {
+        let mut url = self.url.clone();
+        url.path_segments_mut().map_err(|()| ApiError::Url(self.url.to_string()))?.pop_if_empty().extend(path);
+        Ok(url)
+    }
+}
+
+/// How every client of ours is made; `authority` is a PEM to trust instead of the system's.
+pub fn http_client(authority: Option<&[u8]>) -> Result<reqwest::ClientBuilder, ApiError> {
+    // Installed already if something else in the process uses TLS.
+    let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let http = reqwest::Client::builder()
+        // A redirect would take signatures and tokens to whoever it names.
+        .redirect(reqwest::redirect::Policy::none())
+        .timeout(PATIENCE);
+    let Some(pem) = authority else { return Ok(http) };
+    let certificates = reqwest::Certificate::from_pem_bundle(pem).map_err(ApiError::Authority)?;
+    Ok(http.tls_certs_only(certificates))
 }

@@ -22,6 +22,14 @@ pub enum KeyError {
     /// The file holds something else.
     #[error("{0}: not a P-256 private key in PEM (PKCS #8 or SEC 1)")]
     Malformed(String),
+    /// The external signer gives no signature.
+    #[error("the signer `{program}` {problem}")]
+    Signer {
+        /// The first word of its command line.
+        program: String,
+        /// What is wrong.
+        problem: String,
+    },
     /// The key cannot be written as PEM.
     #[error("the key cannot be encoded")]
     Encoding,

@@ -125,6 +125,6 @@ const fn code_of(error: &ApiError) -> u8 {
     match error {
         ApiError::Refused { .. } => DENIED,
         ApiError::Unreachable { .. } => UNREACHABLE,
-        ApiError::Unreadable(_) | ApiError::Authority(_) | ApiError::Key(_) => FAILED,
+        ApiError::Unreadable(_) | ApiError::Url(_) | ApiError::Authority(_) | ApiError::Key(_) => FAILED,
     }
 }
