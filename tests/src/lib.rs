@@ -12,6 +12,7 @@
 )]
 
 pub mod agent;
+pub mod command_line;
 pub mod control_plane;
 pub mod envoy;
 pub mod judges;
@@ -25,6 +26,7 @@ pub mod web;
 pub mod world;
 
 pub use agent::Agent;
+pub use command_line::Shell;
 pub use control_plane::ControlPlane;
 pub use envoy::Envoy;
 pub use judges::{Judges, Opinion};

@@ -1,0 +1,277 @@
+//! `countersign agent`: a key, a registration, tokens, and what is done with them.
+
+use super::{
+    Failure, Said,
+    call::{self, Call},
+    context::{Context, Human, Server, absolute, missing, person, read},
+    login::{KeyHolder, Want, Who, tokens},
+    said::{shown, table},
+};
+use clap::{Args, Subcommand};
+use countersign_client::{Held, PrivateKey, SignerCommand, clock, profile::Holder};
+use countersign_identity::{AgentKey, Timestamp};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use std::{os::unix::process::CommandExt, path::PathBuf};
+
+#[derive(Subcommand)]
+pub enum Agent {
+    /// Make a P-256 key in a new file with mode 0600 and print its public half
+    #[command(after_help = "The private key stays on this machine. A key that something else holds (a TPM, an HSM) \
+        needs no keygen: see `countersign agent register --help`.\n\n\
+        Next: countersign agent register --url https://HOST:PORT --email YOU@EXAMPLE.ORG --name NAME")]
+    Keygen {
+        /// The file to make; left out: one beside the profile
+        #[arg(long, value_name = "FILE")]
+        key: Option<PathBuf>,
+    },
+    /// Register the public half of a key and print the agent's id
+    #[command(after_help = "A control plane started with --dev writes what --url and --ca want to know into \
+        dev.env: `set -a; . countersign-dev/dev.env; set +a`.\n\nThe profile then remembers the control plane, the agent and its key, so that later \
+        commands need no flags.\n\nA key in a TPM or HSM: --signer 'COMMAND' --public-key FILE. The command gets the \
+        nonce on standard input and prints the signature, as `openssl dgst -sha256 -sign KEY` does.\n\n\
+        Next: the service gives the agent a role (countersign role create --help), then\n\
+        countersign agent call URL")]
+    Register(Register),
+    /// Answer a challenge and print an access token
+    #[command(
+        after_help = "Next: countersign agent call URL, which needs no login before it, or countersign token inspect"
+    )]
+    Login(Who),
+    /// Replace the tokens that are kept and print the new access token
+    #[command(after_help = "`call` and `exec` refresh by themselves when a token is about to expire.\n\n\
+        Next: countersign agent show")]
+    Refresh(Who),
+    /// Show the agent of this profile: no secrets
+    #[command(after_help = "With COUNTERSIGN_SERVICE_KEY set it also shows how the service sees the agent.\n\n\
+        Next: countersign agent call URL, or countersign token inspect")]
+    Show(Show),
+    /// Run a command with an access token in its environment
+    #[command(
+        after_help = "The token is in COUNTERSIGN_TOKEN. The exit code is the command's own. The token is good for its life, mostly an hour, and \
+        is not replaced while the command runs.\n\n\
+        Next: countersign agent exec -- sh -c 'curl -H \"Authorization: Bearer $COUNTERSIGN_TOKEN\" URL'"
+    )]
+    Exec(Exec),
+    /// Call a service with an access token, and print the answer's body
+    #[command(
+        after_help = "Logs in or refreshes when needed. Exit code 3 if the service answers 401 or 403, 1 for any \
+        other error of it, 4 if it does not answer.\n\n\
+        Next, if it is denied: countersign token inspect, and the service's `countersign role list`"
+    )]
+    Call(Box<Call>),
+    /// Refuse an agent everywhere, until it is reactivated
+    #[command(after_help = "Its logins end and its tokens die.\n\nNext: countersign agent reactivate AGENT")]
+    Suspend(Status),
+    /// Let a suspended agent log in again
+    #[command(after_help = "Tokens of before stay dead.\n\nNext, as the agent: countersign agent login")]
+    Reactivate(Status),
+    /// Refuse an agent everywhere, for good
+    #[command(after_help = "Nothing brings it back. Next: a new agent begins with countersign agent keygen")]
+    Revoke(Status),
+}
+
+#[derive(Args)]
+pub struct Register {
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    holder: KeyHolder,
+    /// The public half, if a command signs
+    #[arg(long, value_name = "FILE", requires = "signer")]
+    public_key: Option<PathBuf>,
+    /// Where the registrant can be written to
+    #[arg(long)]
+    email: String,
+    /// What people call the agent
+    #[arg(long)]
+    name: String,
+    /// A person's token, where registration is not public; better in the environment
+    #[arg(long, env = "COUNTERSIGN_HUMAN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    human_token: Option<SecretString>,
+}
+
+#[derive(Args)]
+pub struct Show {
+    #[command(flatten)]
+    manager: super::context::Manager,
+    /// The agent; left out: the profile's
+    agent: Option<String>,
+}
+
+#[derive(Args)]
+pub struct Exec {
+    #[command(flatten)]
+    who: Who,
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<std::ffi::OsString>,
+}
+
+#[derive(Args)]
+pub struct Status {
+    #[command(flatten)]
+    human: Human,
+    /// The agent's id
+    agent: String,
+}
+
+/// Does what was asked.
+pub async fn run(context: &Context, command: Agent) -> Result<Said, Failure> {
+    match command {
+        Agent::Keygen { key } => keygen(context, key),
+        Agent::Register(register) => self::register(context, register).await,
+        Agent::Login(who) => printed(context, &who, Want::Login).await,
+        Agent::Refresh(who) => printed(context, &who, Want::Fresh).await,
+        Agent::Show(show) => self::show(context, show).await,
+        Agent::Exec(exec) => self::exec(context, exec).await,
+        Agent::Call(call) => call::run(context, &call).await,
+        Agent::Suspend(status) => set_status(context, status, "suspended").await,
+        Agent::Reactivate(status) => set_status(context, status, "active").await,
+        Agent::Revoke(status) => set_status(context, status, "revoked").await,
+    }
+}
+
+fn keygen(context: &Context, given: Option<PathBuf>) -> Result<Said, Failure> {
+    let path = if let Some(path) = given {
+        absolute(path)
+    } else {
+        context.profiles.make_folder()?;
+        context.profiles.path(&context.name, "key")?
+    };
+    let made = PrivateKey::generate();
+    made.write(&path)?;
+    let public = made.public_pem()?;
+    let value = json!({ "key": path, "publicKey": public });
+    let note = if let Some(agent) = &context.profile.agent {
+        format!(
+            "Profile {} stays with {agent}.\nNext: countersign agent register --key {}",
+            context.name,
+            path.display()
+        )
+    } else {
+        let (key, signer) = (Some(path.clone()), None);
+        context.remember(|profile| (profile.key, profile.signer) = (key, signer))?;
+        format!("The key is in {}.\nNext: countersign agent register --help", path.display())
+    };
+    Ok(Said::new(public, value).noting(note))
+}
+
+async fn register(context: &Context, asked: Register) -> Result<Said, Failure> {
+    let Register { server, holder, public_key, email, name, human_token } = asked;
+    let (public, key, signer) = match (&holder.signer, public_key) {
+        (Some(command), Some(file)) => {
+            (String::from_utf8_lossy(&read(&file)?).into_owned(), None, Some(command.clone()))
+        }
+        (Some(_), None) => return Err(missing("which key the signer holds", "--public-key FILE, in PEM")),
+        (None, _) => {
+            let path = holder.path(context)?;
+            (PrivateKey::read(&path)?.public_pem()?, Some(absolute(path)), None)
+        }
+    };
+    let api = context.api(&server)?;
+    let made = api.register_pem(&public, &email, &name, human_token.as_ref()).await?;
+    let (url, ca) = (context.url(&server)?, context.authority(&server).map(absolute));
+    let before = context.profile.agent.clone().filter(|before| *before != made.agent_id);
+    context.remember(|profile| {
+        let service = profile.service.take();
+        let (agent, url) = (Some(made.agent_id.clone()), Some(url));
+        *profile = countersign_client::Profile { url, ca, agent, key, signer, audience: None, service };
+    })?;
+    let replaced = before.map(|before| format!(" in place of {before}; --profile keeps several")).unwrap_or_default();
+    let note = format!(
+        "Profile {} holds this agent{replaced}.\nNext: a role of the service (countersign role create --help), then countersign agent call URL",
+        context.name
+    );
+    Ok(Said::new(made.agent_id.clone(), json!(made)).noting(note))
+}
+
+async fn printed(context: &Context, who: &Who, want: Want) -> Result<Said, Failure> {
+    let held = tokens(context, who, want).await?;
+    let token = held.access_token.expose_secret();
+    let value = json!({
+        "agentId": context.agent(who.agent.clone())?,
+        "accessToken": token,
+        "expiresAt": instant(held.expires_at),
+    });
+    Ok(Said::new(token, value))
+}
+
+async fn show(context: &Context, show: Show) -> Result<Said, Failure> {
+    let Show { manager, agent: given } = show;
+    let agent = context.agent(given)?;
+    let mut facts = vec![("profile", json!(context.name)), ("agent", json!(agent))];
+    if context.profile.agent.as_ref() == Some(&agent) {
+        facts.extend(remembered(context, &agent)?);
+    }
+    let service = manager.service.clone().or_else(|| context.profile.service.clone());
+    if let (Some(key), Some(service)) = (&manager.service_key, service) {
+        let seen = context.api(&manager.server)?.read_agent(key, &service, &agent).await?;
+        let names = ["name", "status", "trustScore", "createdAt", "lastSeenAt", "publicKeyHash"];
+        facts.retain(|(name, _)| *name != "publicKeyHash");
+        facts.extend(names.map(|name| (name, seen[name].clone())));
+    }
+    let rows: Vec<_> = facts.iter().map(|(name, value)| [(*name).to_owned(), shown(value)]).collect();
+    let value: serde_json::Map<_, _> = facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    Ok(Said::new(table(&rows), value.into()))
+}
+
+/// What the profile knows of its agent, but for secrets.
+fn remembered(context: &Context, agent: &str) -> Result<Vec<(&'static str, Value)>, Failure> {
+    let profile = &context.profile;
+    let mut facts = vec![("url", json!(profile.url)), ("audience", json!(profile.audience))];
+    if let Some(command) = &profile.signer {
+        facts.push(("signer", json!(format!("{} …", SignerCommand::new(command).program()))));
+    } else if let Some(path) = &profile.key {
+        facts.push(("key", json!(path)));
+        facts.push(("publicKeyHash", json!(fingerprint(path))));
+    }
+    let holder = Holder {
+        url: profile.url.clone().unwrap_or_default(),
+        agent: agent.to_owned(),
+        audience: profile.audience.clone(),
+    };
+    let held = context.profiles.tokens(&context.name, &holder)?;
+    facts.push(("token", json!(state(held.as_ref()))));
+    facts.push(("tokenExpiresAt", json!(held.map(|held| instant(held.expires_at)))));
+    Ok(facts)
+}
+
+fn state(held: Option<&Held>) -> &'static str {
+    match held {
+        None => "none",
+        Some(held) if clock::now() < held.expires_at => "alive",
+        Some(_) => "expired",
+    }
+}
+
+fn fingerprint(path: &std::path::Path) -> Option<String> {
+    let pem = PrivateKey::read(path).ok()?.public_pem().ok()?;
+    AgentKey::from_pem(&pem).ok()?.fingerprint().ok()
+}
+
+async fn exec(context: &Context, exec: Exec) -> Result<Said, Failure> {
+    let held = tokens(context, &exec.who, Want::Good).await?;
+    let Some((program, arguments)) = exec.command.split_first() else {
+        return Err(missing("which command", "countersign agent exec -- CMD"));
+    };
+    // Takes this process's place: signals and the exit code need nobody in between.
+    let error = std::process::Command::new(program)
+        .args(arguments)
+        .env("COUNTERSIGN_TOKEN", held.access_token.expose_secret())
+        .exec();
+    Err(Failure::Failed(format!("{}: {error}", program.to_string_lossy())))
+}
+
+async fn set_status(context: &Context, asked: Status, status: &str) -> Result<Said, Failure> {
+    let Status { human, agent } = asked;
+    let api = context.api(&human.server)?;
+    let seen = api.set_agent_status(person(human.human_token.as_ref())?, &agent, status).await?;
+    let rows = ["id", "name", "status"].map(|name| [name.to_owned(), shown(&seen[name])]);
+    Ok(Said::new(table(&rows), seen))
+}
+
+/// RFC 3339, in UTC, to the second.
+pub fn instant(at: Timestamp) -> String {
+    jiff::Timestamp::from_second(at.seconds()).map(|at| at.to_string()).unwrap_or_default()
+}

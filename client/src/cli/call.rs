@@ -1,0 +1,174 @@
+//! `countersign agent call`: one request to a service, with the agent's token.
+
+use super::{
+    Failure, Said,
+    context::{Context, read},
+    login::{Want, Who, tokens},
+};
+use clap::Args;
+use countersign_client::api::{http_client, innermost};
+use reqwest::{
+    Method, Url,
+    header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
+};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use std::{io::Read, net::IpAddr, path::PathBuf};
+
+/// Refusals that a new login mends.
+const MENDED: [&str; 4] = ["token_expired", "token_superseded", "token_revoked", "token_key_unknown"];
+
+#[derive(Args)]
+pub struct Call {
+    /// The URL of the service
+    #[arg(value_name = "URL")]
+    target: String,
+    #[command(flatten)]
+    who: Who,
+    /// The method; left out: GET, or POST with data
+    #[arg(short = 'X', long)]
+    method: Option<String>,
+    /// A header, `Name: value`; may stand several times
+    #[arg(short = 'H', long = "header", value_name = "HEADER")]
+    headers: Vec<String>,
+    /// The body; @FILE reads a file, @- standard input
+    #[arg(short, long, value_name = "DATA")]
+    data: Option<String>,
+    /// A PEM file with the authorities to trust for the service, instead of the system's
+    #[arg(long, value_name = "FILE")]
+    service_ca: Option<PathBuf>,
+    /// Send the token over plain HTTP, also beyond this machine
+    #[arg(long)]
+    plain_http: bool,
+}
+
+struct Answer {
+    status: u16,
+    headers: HeaderMap,
+    body: Vec<u8>,
+}
+
+struct Request {
+    url: Url,
+    method: Method,
+    headers: HeaderMap,
+    body: Option<Vec<u8>>,
+    http: reqwest::Client,
+}
+
+/// Calls; once more after a new login, if the token was refused though it seemed good.
+pub async fn run(context: &Context, call: &Call) -> Result<Said, Failure> {
+    let request = Request::of(call)?;
+    let held = tokens(context, &call.who, Want::Good).await?;
+    let mut answer = request.send(&held.access_token).await?;
+    if answer.status == 401 && MENDED.contains(&answer.reason().as_str()) {
+        let held = tokens(context, &call.who, Want::Login).await?;
+        answer = request.send(&held.access_token).await?;
+    }
+    Ok(said(answer))
+}
+
+fn said(answer: Answer) -> Said {
+    let reason = answer.reason();
+    let failure = match answer.status {
+        401 | 403 => Some(Failure::denied(format!("the service answered {} {reason}", answer.status), reason)),
+        status if status >= 400 => Some(Failure::Failed(format!("the service answered {status}"))),
+        _ => None,
+    };
+    let headers: serde_json::Map<_, _> = answer
+        .headers
+        .iter()
+        .map(|(name, value)| (name.to_string(), json!(String::from_utf8_lossy(value.as_bytes()))))
+        .collect();
+    let body = serde_json::from_slice(&answer.body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&answer.body)));
+    let value = json!({ "status": answer.status, "headers": headers, "body": body });
+    let mut said = Said::raw(answer.body).with_value(value);
+    if let Some(failure) = failure {
+        said.code = failure.code();
+        let next = failure.next().map(|next| format!("\nNext: {next}")).unwrap_or_default();
+        said.note = format!("countersign: {failure}{next}");
+    }
+    said
+}
+
+impl Answer {
+    /// Why a proxy refused: in a header, or in the body.
+    fn reason(&self) -> String {
+        if let Some(reason) = self.headers.get("x-agent-reason").and_then(|reason| reason.to_str().ok()) {
+            return reason.to_owned();
+        }
+        let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        body["error"]["details"]["reason"].as_str().unwrap_or_default().to_owned()
+    }
+}
+
+impl Request {
+    fn of(call: &Call) -> Result<Self, Failure> {
+        let url = Url::parse(&call.target).ok().filter(Url::has_host);
+        let url = url.ok_or_else(|| Failure::Usage(format!("`{}` is no URL", call.target)))?;
+        if url.scheme() != "https" && !call.plain_http && !is_loopback(&url) {
+            let text = "a token over plain HTTP is anybody's\nNext: https://, or --plain-http if the way is safe";
+            return Err(Failure::Usage(text.into()));
+        }
+        let default = if call.data.is_some() { "POST" } else { "GET" };
+        let method = call.method.as_deref().unwrap_or(default);
+        let method =
+            Method::from_bytes(method.as_bytes()).map_err(|_| Failure::Usage(format!("`{method}` is no method")))?;
+        let authority = call.service_ca.as_deref().map(read).transpose()?;
+        let http = http_client(authority.as_deref())?.build();
+        let http = http.map_err(|error| Failure::Failed(innermost(&error)))?;
+        let body = call.data.as_deref().map(data).transpose()?;
+        Ok(Self { url, method, headers: headers(&call.headers)?, body, http })
+    }
+
+    async fn send(&self, token: &SecretString) -> Result<Answer, Failure> {
+        let mut request = self.http.request(self.method.clone(), self.url.clone()).headers(self.headers.clone());
+        request = if self.headers.contains_key(AUTHORIZATION) {
+            // Another kind of credential stands there already.
+            request.header("x-agent-token", format!("Bearer {}", token.expose_secret()))
+        } else {
+            request.bearer_auth(token.expose_secret())
+        };
+        if let Some(body) = &self.body {
+            request = request.body(body.clone());
+        }
+        let failed = |error| {
+            let cause = innermost(&error);
+            Failure::Unreachable(format!("cannot reach {}: {cause}\nNext: is the URL right?", self.url))
+        };
+        let response = request.send().await.map_err(failed)?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        Ok(Answer { status, headers, body: response.bytes().await.map_err(failed)?.to_vec() })
+    }
+}
+
+fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
+}
+
+fn data(given: &str) -> Result<Vec<u8>, Failure> {
+    match given.strip_prefix('@') {
+        None => Ok(given.as_bytes().to_vec()),
+        Some("-") => {
+            let mut bytes = Vec::new();
+            let read = std::io::stdin().read_to_end(&mut bytes);
+            read.map(|_| bytes).map_err(|error| Failure::Failed(format!("standard input: {error}")))
+        }
+        Some(path) => read(path.as_ref()),
+    }
+}
+
+fn headers(given: &[String]) -> Result<HeaderMap, Failure> {
+    let mut headers = HeaderMap::new();
+    for line in given {
+        let (name, value) = line.split_once(':').unwrap_or((line, ""));
+        let parsed = (HeaderName::from_bytes(name.trim().as_bytes()), HeaderValue::from_str(value.trim()));
+        // The value may be a secret, so only the name is repeated.
+        let (Ok(name), Ok(value)) = parsed else {
+            return Err(Failure::Usage(format!("`{}` is no header: write `Name: value`", name.trim())));
+        };
+        headers.append(name, value);
+    }
+    Ok(headers)
+}

@@ -1,0 +1,141 @@
+//! What flags, environment and profile say together, in this order.
+
+use super::Failure;
+use clap::Args;
+use countersign_client::{Api, KeyError, Profile, Profiles};
+use secrecy::SecretString;
+use std::path::{Path, PathBuf};
+
+/// The profile of this command.
+pub struct Context {
+    /// All profiles.
+    pub profiles: Profiles,
+    /// This one's name.
+    pub name: String,
+    /// What it says.
+    pub profile: Profile,
+}
+
+/// Where the control plane is.
+#[derive(Args)]
+pub struct Server {
+    /// The control plane, an https URL
+    #[arg(long, env = "COUNTERSIGN_URL")]
+    pub url: Option<String>,
+    /// A PEM file with the authorities to trust instead of the system's
+    #[arg(long, env = "COUNTERSIGN_CA", value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+}
+
+/// Who manages a service: its key, or a person.
+#[derive(Args)]
+pub struct Manager {
+    #[command(flatten)]
+    pub server: Server,
+    /// The service
+    #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
+    pub service: Option<String>,
+    /// Its API key; better in the environment, since command lines are seen by all
+    #[arg(long, env = "COUNTERSIGN_SERVICE_KEY", hide_env_values = true, value_name = "KEY")]
+    pub service_key: Option<SecretString>,
+    /// Or the token of its owner; better in the environment
+    #[arg(long, env = "COUNTERSIGN_HUMAN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub human_token: Option<SecretString>,
+}
+
+/// A person.
+#[derive(Args)]
+pub struct Human {
+    #[command(flatten)]
+    pub server: Server,
+    /// A person's token; better in the environment, since command lines are seen by all
+    #[arg(long, env = "COUNTERSIGN_HUMAN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    pub human_token: Option<SecretString>,
+}
+
+impl Context {
+    /// Reads the profile.
+    pub fn open(name: String) -> Result<Self, Failure> {
+        let profiles = Profiles::of_user()?;
+        let profile = profiles.load(&name)?;
+        Ok(Self { profiles, name, profile })
+    }
+
+    /// The URL of the control plane.
+    pub fn url(&self, server: &Server) -> Result<String, Failure> {
+        let url = server.url.clone().or_else(|| self.profile.url.clone());
+        url.ok_or_else(|| missing("where the control plane is", "--url https://HOST:PORT or COUNTERSIGN_URL"))
+    }
+
+    /// The authority's file.
+    pub fn authority(&self, server: &Server) -> Option<PathBuf> {
+        server.ca.clone().or_else(|| self.profile.ca.clone())
+    }
+
+    /// The control plane.
+    pub fn api(&self, server: &Server) -> Result<Api, Failure> {
+        let authority = self.authority(server).map(|path| read(&path)).transpose()?;
+        Ok(Api::new(&self.url(server)?, authority.as_deref())?)
+    }
+
+    /// The agent that is meant.
+    pub fn agent(&self, given: Option<String>) -> Result<String, Failure> {
+        given.or_else(|| self.profile.agent.clone()).ok_or_else(|| {
+            missing("which agent", "`countersign agent register`, after which the profile knows, or --agent AGENT")
+        })
+    }
+
+    /// The service that is managed.
+    pub fn service(&self, given: Option<String>) -> Result<String, Failure> {
+        given.or_else(|| self.profile.service.clone()).ok_or_else(|| {
+            missing("which service", "`countersign service create NAME`, or --service or COUNTERSIGN_SERVICE_ID")
+        })
+    }
+
+    /// Changes the profile.
+    pub fn remember(&self, change: impl FnOnce(&mut Profile)) -> Result<(), Failure> {
+        let mut profile = self.profile.clone();
+        change(&mut profile);
+        if profile != self.profile {
+            self.profiles.save(&self.name, &profile)?;
+        }
+        Ok(())
+    }
+}
+
+impl Manager {
+    /// The service's key, or else a person's token.
+    pub fn credential(&self) -> Result<&SecretString, Failure> {
+        self.service_key.as_ref().or(self.human_token.as_ref()).ok_or_else(|| {
+            missing(
+                "who asks",
+                "COUNTERSIGN_SERVICE_KEY (`countersign key create --scope full` makes one) or COUNTERSIGN_HUMAN_TOKEN",
+            )
+        })
+    }
+}
+
+/// A person's token.
+pub fn person(token: Option<&SecretString>) -> Result<&SecretString, Failure> {
+    token.ok_or_else(|| {
+        missing(
+            "which person asks",
+            "COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint",
+        )
+    })
+}
+
+/// Reads a file.
+pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
+    Ok(std::fs::read(path).map_err(|error| KeyError::File { path: path.display().to_string(), error })?)
+}
+
+/// A usage error that says what is missing, and the next step.
+pub fn missing(what: &str, next: &str) -> Failure {
+    Failure::Usage(format!("it is not said {what}\nNext: {next}"))
+}
+
+/// The same place whatever folder a later command runs in.
+pub fn absolute(path: PathBuf) -> PathBuf {
+    std::path::absolute(&path).unwrap_or(path)
+}

@@ -1,0 +1,136 @@
+//! Every way for a command to end badly: its text, its exit code, and what to do next.
+
+use countersign_client::{ApiError, KeyError, ProfileError};
+
+const FAILED: u8 = 1;
+const USAGE: u8 = 2;
+const DENIED: u8 = 3;
+const UNREACHABLE: u8 = 4;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// Something is missing that flags, environment or profile should have said.
+    #[error("{0}")]
+    Usage(String),
+    /// It did not work.
+    #[error("{0}")]
+    Failed(String),
+    /// A token or a request is refused.
+    #[error("{message}")]
+    Denied {
+        /// One sentence.
+        message: String,
+        /// The reason, if there is one.
+        reason: String,
+    },
+    /// A service does not answer.
+    #[error("{0}")]
+    Unreachable(String),
+    /// A call to the control plane did not succeed.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// There is no key.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// There is no profile.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+}
+
+impl Failure {
+    /// A refusal for this reason.
+    pub fn denied(message: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Denied { message: message.into(), reason: reason.into() }
+    }
+
+    /// The exit code.
+    pub const fn code(&self) -> u8 {
+        match self {
+            Self::Usage(_) | Self::Profile(ProfileError::Name(_)) | Self::Api(ApiError::Url(_)) => USAGE,
+            Self::Denied { .. } => DENIED,
+            Self::Unreachable(_) | Self::Api(ApiError::Unreachable { .. }) => UNREACHABLE,
+            Self::Api(ApiError::Refused { status, .. }) if *status < 500 => DENIED,
+            Self::Failed(_) | Self::Api(_) | Self::Key(_) | Self::Profile(_) => FAILED,
+        }
+    }
+
+    /// What to do about it, where that is known.
+    pub fn next(&self) -> Option<&'static str> {
+        match self {
+            Self::Denied { reason, .. } => after(reason),
+            Self::Api(ApiError::Refused { status, code, reason, .. }) => {
+                reason.as_deref().and_then(after).or_else(|| after_code(code)).or_else(|| after_status(*status))
+            }
+            Self::Api(ApiError::Unreachable { error, .. }) if concerns_trust(error) => {
+                Some("give the authority that signed its certificate, with --ca FILE or COUNTERSIGN_CA")
+            }
+            Self::Api(ApiError::Unreachable { .. }) => Some("is it running, and is --url (COUNTERSIGN_URL) right?"),
+            Self::Api(ApiError::Url(_)) => Some("--url https://HOST:PORT, or COUNTERSIGN_URL"),
+            Self::Api(ApiError::Unreadable(_)) => Some("is --url (COUNTERSIGN_URL) that of a control plane?"),
+            Self::Api(ApiError::Key(error)) | Self::Key(error) => after_key(error),
+            Self::Profile(ProfileError::Malformed { .. }) => Some("mend the file or delete it"),
+            Self::Api(ApiError::Authority(_))
+            | Self::Profile(_)
+            | Self::Usage(_)
+            | Self::Failed(_)
+            | Self::Unreachable(_) => None,
+        }
+    }
+}
+
+fn concerns_trust(error: &reqwest::Error) -> bool {
+    countersign_client::api::innermost(error).contains("certificate")
+}
+
+fn after_key(error: &KeyError) -> Option<&'static str> {
+    match error {
+        KeyError::File { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+            Some("`countersign agent keygen` makes a key; is the path right?")
+        }
+        KeyError::File { error, .. } if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            Some("no key is ever overwritten: for another agent, take another --profile or --key")
+        }
+        KeyError::Malformed(_) => Some("`countersign agent keygen` makes a key of the right kind"),
+        KeyError::Signer { .. } => Some(
+            "it gets the nonce on standard input and must print its signature (ECDSA P-256, SHA-256), as hex or bytes",
+        ),
+        KeyError::File { .. } | KeyError::Encoding => None,
+    }
+}
+
+/// By the reasons of `countersign_identity::Reason`.
+fn after(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "service_key_missing" => "set COUNTERSIGN_SERVICE_KEY; `countersign key create` makes a key",
+        "service_key_invalid" => "look at COUNTERSIGN_SERVICE_KEY; `countersign key create` makes another key",
+        "scope_insufficient" => "use a key made with `countersign key create --scope full`",
+        "human_token_missing" | "human_token_invalid" => {
+            "set COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint"
+        }
+        "not_yours" => "do --service and COUNTERSIGN_SERVICE_KEY belong together?",
+        "token_audience_mismatch" | "token_unbound" => "countersign agent login --service SERVICE",
+        "token_expired" | "token_superseded" | "token_revoked" | "token_key_unknown" => "countersign agent login",
+        "no_role" | "role_missing" | "permission_missing" => {
+            "ask the service for a role: countersign role assign ROLE --agent AGENT"
+        }
+        "agent_suspended" => "its owner may say: countersign agent reactivate AGENT",
+        "agent_revoked" => "this is for good; a new agent begins with: countersign agent keygen --profile NAME",
+        "challenge_expired" | "challenge_used" => "try again",
+        _ => return None,
+    })
+}
+
+fn after_code(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "AGENT_NOT_FOUND" => "`countersign agent show` says which agent the profile holds",
+        "SERVICE_NOT_FOUND" => "look at --service (COUNTERSIGN_SERVICE_ID)",
+        "ROLE_NOT_FOUND" | "CONFLICT" => "`countersign role list` shows what there is",
+        "INVALID_SIGNATURE" => "does this key belong to this agent? `countersign agent show` says which it is",
+        _ => return None,
+    })
+}
+
+const fn after_status(status: u16) -> Option<&'static str> {
+    if status >= 500 { Some("try again") } else { None }
+}

@@ -1,0 +1,89 @@
+//! How every command of an agent comes by a token.
+
+use super::{
+    Failure,
+    context::{Context, Server, missing},
+};
+use clap::Args;
+use countersign_client::{Held, PrivateKey, Session, Signer, SignerCommand, profile::Holder};
+use std::path::PathBuf;
+
+/// An agent that logs in; all of it is remembered since its registration.
+#[derive(Args)]
+pub struct Who {
+    #[command(flatten)]
+    pub server: Server,
+    #[command(flatten)]
+    pub holder: KeyHolder,
+    /// The agent's id
+    #[arg(long)]
+    pub agent: Option<String>,
+    /// The service that the token is for, remembered; left out: that of the agent's oldest role
+    #[arg(long)]
+    pub service: Option<String>,
+}
+
+/// Who holds the private key.
+#[derive(Args)]
+pub struct KeyHolder {
+    /// The agent's private key
+    #[arg(long, value_name = "FILE")]
+    pub key: Option<PathBuf>,
+    /// Or a command that signs: gets the nonce on standard input, prints the signature
+    #[arg(long, value_name = "COMMAND", conflicts_with = "key")]
+    pub signer: Option<String>,
+}
+
+/// How much is wanted of a login.
+#[derive(Debug, Clone, Copy)]
+pub enum Want {
+    /// Tokens that are good now.
+    Good,
+    /// New ones, by the refresh token.
+    Fresh,
+    /// New ones, of a new login.
+    Login,
+}
+
+impl KeyHolder {
+    /// The signer: flags, else the profile, else the key that `keygen` makes.
+    pub fn open(&self, context: &Context) -> Result<Signer, Failure> {
+        let profile = &context.profile;
+        let command = self.signer.as_ref().or(if self.key.is_none() { profile.signer.as_ref() } else { None });
+        if let Some(command) = command {
+            return Ok(Signer::Command(SignerCommand::new(command)));
+        }
+        Ok(Signer::Key(PrivateKey::read(&self.path(context)?)?))
+    }
+
+    /// The file of the key.
+    pub fn path(&self, context: &Context) -> Result<PathBuf, Failure> {
+        let path = self.key.clone().or_else(|| context.profile.key.clone());
+        path.ok_or_else(|| {
+            missing("which key", "`countersign agent keygen` makes one; or --key FILE, or --signer COMMAND")
+        })
+    }
+}
+
+/// Gives tokens, and keeps them if the profile is this agent's.
+pub async fn tokens(context: &Context, who: &Who, want: Want) -> Result<Held, Failure> {
+    let agent = context.agent(who.agent.clone())?;
+    let ours = context.profile.agent.as_ref() == Some(&agent);
+    let audience = who.service.clone().or_else(|| context.profile.audience.clone().filter(|_| ours));
+    let holder = Holder { url: context.url(&who.server)?, agent: agent.clone(), audience: audience.clone() };
+    let session = Session::new(context.api(&who.server)?, who.holder.open(context)?, agent, audience.clone());
+
+    let _lock = ours.then(|| context.profiles.lock(&context.name)).transpose()?;
+    let kept = if ours { context.profiles.tokens(&context.name, &holder)? } else { None };
+    let session = session.resume(kept);
+    let held = match want {
+        Want::Good => session.tokens().await?,
+        Want::Fresh => session.refresh().await?,
+        Want::Login => session.login().await?,
+    };
+    if ours {
+        context.profiles.keep_tokens(&context.name, &holder, &held)?;
+        context.remember(|profile| profile.audience = audience)?;
+    }
+    Ok(held)
+}

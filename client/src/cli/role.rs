@@ -1,0 +1,158 @@
+//! `countersign role`: what a service lets its agents do.
+
+use super::{
+    Failure, Said,
+    context::{Context, Manager},
+    said::table,
+};
+use clap::{Args, Subcommand};
+use countersign_client::{Api, clock};
+use countersign_identity::RoleId;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+
+#[derive(Subcommand)]
+pub enum Role {
+    /// Define a role and print its id
+    #[command(after_help = "The service is COUNTERSIGN_SERVICE_ID with its key in COUNTERSIGN_SERVICE_KEY; a new one \
+        begins with `countersign service create NAME`.\n\nNext: countersign role assign NAME --agent AGENT")]
+    Create(Create),
+    /// List the roles of the service
+    #[command(after_help = "Next: countersign role assign NAME --agent AGENT")]
+    List(Manager),
+    /// Give a role to an agent, for good or until an instant
+    #[command(after_help = "Given again, the end is replaced. It counts at every proxy as soon as the change arrives \
+        there.\n\nNext, as the agent: countersign agent call URL")]
+    Assign(Assign),
+    /// Take a role away; tokens that state it lose it at once
+    #[command(after_help = "Next: countersign role list")]
+    Revoke(Held),
+}
+
+#[derive(Args)]
+pub struct Create {
+    #[command(flatten)]
+    manager: Manager,
+    /// Its name, unique at the service and never changed
+    name: String,
+    /// What its holders may do; may stand several times
+    #[arg(long = "permission", value_name = "PERMISSION")]
+    permissions: Vec<String>,
+    /// What it is for
+    #[arg(long, default_value = "")]
+    description: String,
+}
+
+#[derive(Args)]
+pub struct Held {
+    #[command(flatten)]
+    manager: Manager,
+    /// The role, by name or id
+    role: String,
+    /// The agent; left out: the profile's
+    #[arg(long)]
+    agent: Option<String>,
+}
+
+#[derive(Args)]
+pub struct Assign {
+    #[command(flatten)]
+    held: Held,
+    /// When it ends: 2030-01-31T12:00:00Z, or from now: 30m, 8h, 7d
+    #[arg(long, value_name = "WHEN", value_parser = end)]
+    expires: Option<Timestamp>,
+}
+
+/// Does what was asked.
+pub async fn run(context: &Context, command: Role) -> Result<Said, Failure> {
+    match command {
+        Role::Create(asked) => create(context, asked).await,
+        Role::List(manager) => list(context, manager).await,
+        Role::Assign(asked) => assign(context, asked).await,
+        Role::Revoke(asked) => revoke(context, asked).await,
+    }
+}
+
+async fn create(context: &Context, asked: Create) -> Result<Said, Failure> {
+    let Create { manager, name, permissions, description } = asked;
+    let (api, service) = (context.api(&manager.server)?, context.service(manager.service.clone())?);
+    let made = api.create_role(manager.credential()?, &service, &name, &description, &permissions).await?;
+    let note = format!("Next: countersign role assign {name} --agent AGENT");
+    Ok(Said::new(made.id.clone(), json!(made)).noting(note))
+}
+
+async fn list(context: &Context, manager: Manager) -> Result<Said, Failure> {
+    let (api, service) = (context.api(&manager.server)?, context.service(manager.service.clone())?);
+    let roles = api.list_roles(manager.credential()?, &service).await?;
+    let head = ["ID", "NAME", "PERMISSIONS", "DESCRIPTION"].map(str::to_owned);
+    let rows = roles
+        .iter()
+        .map(|role| [role.id.clone(), role.name.clone(), role.permissions.join(","), role.description.clone()]);
+    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    Ok(Said::new(table(&rows), json!(roles)))
+}
+
+async fn assign(context: &Context, asked: Assign) -> Result<Said, Failure> {
+    let Assign { held, expires } = asked;
+    let (api, service, agent, role) = resolve(context, &held).await?;
+    let expires = expires.map(|at| at.to_string());
+    api.assign_role(held.manager.credential()?, &service, &agent, &role, expires.as_deref()).await?;
+    let end = expires.clone().unwrap_or_else(|| "never".into());
+    let rows = [["role".into(), role.clone()], ["agent".into(), agent.clone()], ["expires".into(), end]];
+    let value = json!({ "assigned": true, "roleId": role, "agentId": agent, "expiresAt": expires });
+    Ok(Said::new(table(&rows), value))
+}
+
+async fn revoke(context: &Context, held: Held) -> Result<Said, Failure> {
+    let (api, service, agent, role) = resolve(context, &held).await?;
+    let revoked = api.revoke_role(held.manager.credential()?, &service, &agent, &role).await?;
+    let rows =
+        [["role".into(), role.clone()], ["agent".into(), agent.clone()], ["revoked".into(), revoked.to_string()]];
+    Ok(Said::new(table(&rows), json!({ "revoked": revoked, "roleId": role, "agentId": agent })))
+}
+
+/// The control plane, the service, the agent and the role's id.
+async fn resolve(context: &Context, held: &Held) -> Result<(Api, String, String, String), Failure> {
+    let (api, service) = (context.api(&held.manager.server)?, context.service(held.manager.service.clone())?);
+    let agent = context.agent(held.agent.clone())?;
+    if held.role.parse::<RoleId>().is_ok() {
+        return Ok((api, service, agent, held.role.clone()));
+    }
+    let roles = api.list_roles(held.manager.credential()?, &service).await?;
+    let found = roles.into_iter().find(|role| role.name == held.role).ok_or_else(|| {
+        let next = "`countersign role list` shows what there is; `countersign role create` makes one";
+        Failure::denied(format!("the service has no role `{}`\nNext: {next}", held.role), "")
+    })?;
+    Ok((api, service, agent, found.id))
+}
+
+/// An instant, or a span from now.
+fn end(text: &str) -> Result<Timestamp, String> {
+    let wrong = || "write an instant as 2030-01-31T12:00:00Z, or a span from now as 30m, 8h or 7d".to_owned();
+    if let Ok(at) = text.parse() {
+        return Ok(at);
+    }
+    let days = text.strip_suffix('d').and_then(|days| days.parse::<i64>().ok());
+    let span = match days {
+        Some(days) => days.checked_mul(24).and_then(SignedDuration::try_from_hours),
+        None => text.parse().ok(),
+    };
+    let now = Timestamp::from_microsecond(clock::now().micros()).map_err(|_| wrong())?;
+    span.and_then(|span| now.checked_add(span).ok()).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_an_instant_or_a_span_from_now() {
+        assert_eq!(end("2030-01-31T13:00:00+01:00").unwrap().to_string(), "2030-01-31T12:00:00Z");
+        let day = end("1d").unwrap().duration_since(end("0h").unwrap());
+        assert!((86_399..=86_400).contains(&day.as_secs()), "{day}");
+        assert!(end("90m").is_ok());
+        for wrong in ["", "tomorrow", "8", "99999999999999d", "2030-01-31"] {
+            assert!(end(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! What a command has to say: for people, for programs, and beside it.
+
+use super::Output;
+use serde_json::Value;
+
+/// Data for standard output, a note for standard error, and the exit code.
+#[derive(Debug, Default)]
+pub struct Said {
+    text: Vec<u8>,
+    value: Option<Value>,
+    /// For standard error.
+    pub note: String,
+    /// The exit code.
+    pub code: u8,
+}
+
+impl Said {
+    /// Data in both forms.
+    pub fn new(text: impl Into<String>, value: Value) -> Self {
+        let text: String = text.into();
+        Self { text: format!("{}\n", text.trim_end()).into(), value: Some(value), ..Self::default() }
+    }
+
+    /// Bytes that are printed as they are.
+    pub fn raw(text: Vec<u8>) -> Self {
+        Self { text, ..Self::default() }
+    }
+
+    /// Another form for programs.
+    pub fn with_value(self, value: Value) -> Self {
+        Self { value: Some(value), ..self }
+    }
+
+    /// Advice for standard error.
+    pub fn noting(self, note: impl Into<String>) -> Self {
+        Self { note: note.into(), ..self }
+    }
+
+    /// What goes to standard output.
+    pub fn printed(&self, output: Output) -> Vec<u8> {
+        match (output, &self.value) {
+            (Output::Json, Some(value)) => format!("{value:#}\n").into(),
+            _ => self.text.clone(),
+        }
+    }
+}
+
+/// Rows with their columns under each other.
+pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
+    let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| plain(cell))).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: [usize; N] = std::array::from_fn(width);
+    let line = |row: &[String; N]| {
+        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// Names and claims are other people's: they must not steer a terminal.
+fn plain(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
+}
+
+/// A JSON value as people read it.
+pub fn shown(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}

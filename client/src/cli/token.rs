@@ -1,0 +1,140 @@
+//! `countersign token`: what a token says, and whether it is signed by whom it should be.
+
+use super::{
+    Failure, Said,
+    agent::instant,
+    context::{Context, Server, missing},
+    said::{shown, table},
+};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use clap::{Args, Subcommand};
+use countersign_client::{clock, profile::Holder};
+use countersign_identity::{Claims, KeySet, Reason, Refusal, Timestamp, UnverifiedToken};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::{Value, json};
+use std::{io::Read, time::Duration};
+
+/// For clocks that run apart, for `nbf` only, as both servers have it.
+const LEEWAY: Duration = Duration::from_secs(30);
+
+#[derive(Subcommand)]
+pub enum Token {
+    /// Show what a token says, without verifying it
+    #[command(after_help = "Next: countersign token verify")]
+    Inspect(Given),
+    /// Verify a token's signature and times against the published keys
+    #[command(after_help = "What was revoked since is not asked: only a proxy or the service's own verify call knows \
+        that.\n\nNext: countersign agent call URL")]
+    Verify {
+        #[command(flatten)]
+        server: Server,
+        #[command(flatten)]
+        given: Given,
+        /// The service that the token must be for
+        #[arg(long)]
+        service: Option<String>,
+    },
+}
+
+#[derive(Args)]
+pub struct Given {
+    /// The token, or - for standard input; left out: `COUNTERSIGN_TOKEN`, else the one kept by the profile
+    token: Option<SecretString>,
+}
+
+/// Does what was asked.
+pub async fn run(context: &Context, command: Token) -> Result<Said, Failure> {
+    match command {
+        Token::Inspect(given) => inspect(&find(context, given)?),
+        Token::Verify { server, given, service } => {
+            let token = find(context, given)?;
+            let keys = key_set(&context.api(&server)?.key_set().await?)?;
+            let refused = |refusal: Refusal| Failure::denied(refusal.reason.message(), refusal.reason.as_str());
+            let signed = UnverifiedToken::parse(token.expose_secret()).and_then(|token| token.verify(&keys));
+            let signed = signed.map_err(refused)?;
+            judge(signed.claims(), service.as_deref(), clock::now()).map_err(refused)?;
+            let claims = json!(signed.claims());
+            let text = format!("The signature and the times are good.\n{}", told(&claims));
+            Ok(Said::new(text, json!({ "verified": true, "claims": claims })))
+        }
+    }
+}
+
+fn inspect(token: &SecretString) -> Result<Said, Failure> {
+    let part = |position| {
+        let part = token.expose_secret().split('.').nth(position)?;
+        serde_json::from_slice::<Value>(&URL_SAFE_NO_PAD.decode(part).ok()?).ok().filter(Value::is_object)
+    };
+    let (Some(header), Some(claims)) = (part(0), part(1)) else {
+        return Err(Failure::Failed("this is no JWT\nNext: countersign agent login prints a token".into()));
+    };
+    let text = format!("Not verified: anybody could have written this.\n{}", told(&claims));
+    Ok(Said::new(text, json!({ "verified": false, "header": header, "claims": claims })))
+}
+
+/// Times and audience; the signature was looked at before.
+fn judge(claims: &Claims, service: Option<&str>, now: Timestamp) -> Result<(), Refusal> {
+    if now >= claims.expires() {
+        return Err(Refusal::expired(claims.expires()));
+    }
+    if Timestamp::from_seconds(claims.nbf) > now.after(LEEWAY) {
+        return Err(Reason::TokenNotYetValid.into());
+    }
+    match service {
+        Some(service) if service != claims.aud => Err(Reason::TokenAudienceMismatch.into()),
+        _ => Ok(()),
+    }
+}
+
+fn told(claims: &Value) -> String {
+    let now = clock::now();
+    let told = |(name, value): (&String, &Value)| {
+        let time = value.as_i64().filter(|_| ["iat", "nbf", "exp"].contains(&name.as_str()));
+        let text = time.map_or_else(|| shown(value), |second| when(second, now));
+        [name.clone(), text]
+    };
+    let rows: Vec<_> = claims.as_object().into_iter().flatten().map(told).collect();
+    table(&rows)
+}
+
+fn when(second: i64, now: Timestamp) -> String {
+    let at = Timestamp::from_seconds(second);
+    let minutes = |span: Duration| format!("{} min {} s", span.as_secs() / 60, span.as_secs() % 60);
+    let apart =
+        if at > now { format!("in {}", minutes(at.since(now))) } else { format!("{} ago", minutes(now.since(at))) };
+    format!("{} ({apart})", instant(at))
+}
+
+fn find(context: &Context, given: Given) -> Result<SecretString, Failure> {
+    let trimmed = |text: &str| SecretString::from(text.trim().to_owned());
+    match given.token {
+        Some(token) if token.expose_secret() == "-" => {
+            let mut text = String::new();
+            let read = std::io::stdin().read_to_string(&mut text);
+            read.map(|_| trimmed(&text)).map_err(|error| Failure::Failed(format!("standard input: {error}")))
+        }
+        Some(token) => Ok(trimmed(token.expose_secret())),
+        None => match std::env::var("COUNTERSIGN_TOKEN") {
+            Ok(token) => Ok(trimmed(&token)),
+            Err(_) => kept(context),
+        },
+    }
+}
+
+fn kept(context: &Context) -> Result<SecretString, Failure> {
+    let profile = &context.profile;
+    let none = || missing("which token", "`countersign agent login` gets one; or name it, or - for standard input");
+    let (Some(url), Some(agent)) = (profile.url.clone(), profile.agent.clone()) else { return Err(none()) };
+    let holder = Holder { url, agent, audience: profile.audience.clone() };
+    context.profiles.tokens(&context.name, &holder)?.map(|held| held.access_token).ok_or_else(none)
+}
+
+/// The keys as published; one that is no P-256 point refuses the whole set.
+fn key_set(published: &Value) -> Result<KeySet, Failure> {
+    let coordinate = |key: &Value, name: &str| URL_SAFE_NO_PAD.decode(key[name].as_str()?).ok();
+    let point = |key: &Value| Some([vec![4], coordinate(key, "x")?, coordinate(key, "y")?].concat());
+    let points: Option<Vec<_>> = published["keys"].as_array().into_iter().flatten().map(point).collect();
+    points.and_then(|points| KeySet::from_points(points).ok()).ok_or_else(|| {
+        Failure::Failed("the published keys cannot be read\nNext: is --url that of a control plane?".into())
+    })
+}
