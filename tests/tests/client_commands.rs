@@ -227,6 +227,8 @@ async fn a_person_makes_a_service_its_keys_and_roles() {
     assert_eq!(shell.json(&revoke)["revoked"], false);
     assert_eq!(shell.failed(&["role", "assign", "unheard of"]).0, 3);
     assert_eq!(shell.failed(&["role", "assign", "clerk", "--expires", "soon"]).0, 2);
+    assert_eq!(shell.failed(&["role", "create", "clerk"]).0, 1, "there is one of that name");
+    assert_eq!(shell.failed(&["role", "create", "a,b", "--permission", "a,b"]).0, 2, "no such name can be");
 
     let end = ["key", "revoke", key["keyId"].as_str().unwrap()];
     let (code, error) = shell.failed(&end);
@@ -261,7 +263,7 @@ async fn a_token_is_shown_unverified_and_verified() {
 }
 
 #[tokio::test]
-async fn exec_gives_the_token_and_the_exit_code() {
+async fn exec_gives_the_token_and_the_exit_code_and_call_trusts_whom_it_is_told() {
     let control = ControlPlane::start().await;
     let shell = Shell::knowing(&control, &["URL", "CA"]);
     registered(&shell);
@@ -269,6 +271,11 @@ async fn exec_gives_the_token_and_the_exit_code() {
     control.verify(&token).await.expect(200);
     assert_eq!(shell.failed(&["agent", "exec", "--", "sh", "-c", "exit 42"]).0, 42);
     assert_eq!(shell.failed(&["agent", "exec", "--", "/nowhere"]).0, 1);
+    let (code, error) = shell.failed(&["agent", "call", &format!("{}/health", control.env["URL"])]);
+    assert!(code == 4 && error.contains("--service-ca"), "{error}");
+    let called =
+        shell.json(&["agent", "call", &format!("{}/health", control.env["URL"]), "--service-ca", &control.env["CA"]]);
+    assert_eq!(called["status"], 200);
 }
 
 #[test]

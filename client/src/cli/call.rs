@@ -134,7 +134,12 @@ impl Request {
         }
         let failed = |error| {
             let cause = innermost(&error);
-            Failure::Unreachable(format!("cannot reach {}: {cause}\nNext: is the URL right?", self.url))
+            let next = if cause.contains("certificate") {
+                "give the authority that signed the service's certificate, with --service-ca FILE"
+            } else {
+                "does the service run, and is the URL right?"
+            };
+            Failure::Unreachable(format!("cannot reach {}: {cause}\nNext: {next}", self.url))
         };
         let response = request.send().await.map_err(failed)?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());

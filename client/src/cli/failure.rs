@@ -45,12 +45,12 @@ impl Failure {
     }
 
     /// The exit code.
-    pub const fn code(&self) -> u8 {
+    pub fn code(&self) -> u8 {
         match self {
             Self::Usage(_) | Self::Profile(ProfileError::Name(_)) | Self::Api(ApiError::Url(_)) => USAGE,
             Self::Denied { .. } => DENIED,
             Self::Unreachable(_) | Self::Api(ApiError::Unreachable { .. }) => UNREACHABLE,
-            Self::Api(ApiError::Refused { status, .. }) if *status < 500 => DENIED,
+            Self::Api(ApiError::Refused { status, code, .. }) => code_of(*status, code),
             Self::Failed(_) | Self::Api(_) | Self::Key(_) | Self::Profile(_) => FAILED,
         }
     }
@@ -76,6 +76,15 @@ impl Failure {
             | Self::Failed(_)
             | Self::Unreachable(_) => None,
         }
+    }
+}
+
+/// What the control plane finds wrong with a request is wrong use; what it keeps to itself is denied.
+fn code_of(status: u16, code: &str) -> u8 {
+    match (status, code) {
+        (400, "VALIDATION_ERROR") => USAGE,
+        (400, "INVALID_SIGNATURE") | (401 | 403 | 404, _) => DENIED,
+        _ => FAILED,
     }
 }
 

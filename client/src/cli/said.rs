@@ -66,6 +66,7 @@ fn plain(text: &str) -> String {
 pub fn shown(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
+        Value::Array(items) if items.is_empty() => "-".into(),
         Value::String(text) => text.clone(),
         Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
