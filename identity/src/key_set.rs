@@ -70,10 +70,7 @@ pub struct KeySet(HashMap<Kid, DecodingKey>);
 impl KeySet {
     /// Takes uncompressed points; one that is off the curve refuses the whole set.
     pub fn from_points<P: AsRef<[u8]>>(points: impl IntoIterator<Item = P>) -> Result<Self, PublicKeyError> {
-        let keys = points.into_iter().map(|point| AgentKey::from_sec1(point.as_ref()));
-        keys.map(|key| key.map(|key| (Kid::of(key), DecodingKey::from_ec_der(&key.to_sec1()))))
-            .collect::<Result<_, _>>()
-            .map(Self)
+        points.into_iter().map(|point| AgentKey::from_sec1(point.as_ref())).collect()
     }
 
     /// The key with this `kid`.
@@ -89,5 +86,11 @@ impl KeySet {
     /// True without any key: then no token verifies.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+impl FromIterator<AgentKey> for KeySet {
+    fn from_iter<I: IntoIterator<Item = AgentKey>>(keys: I) -> Self {
+        Self(keys.into_iter().map(|key| (Kid::of(key), DecodingKey::from_ec_der(&key.to_sec1()))).collect())
     }
 }

@@ -67,23 +67,19 @@ impl Keyring {
     }
 
     fn load(stored: &[signing_keys::StoredKey], master: &MasterKey) -> Result<Self, KeyringError> {
-        let mut points = Vec::new();
-        for key in stored {
-            points.push(public_of(key)?.to_sec1());
-        }
-        let current = stored.last().ok_or(KeyringError::NoKey)?;
+        let publics = stored.iter().map(public_of).collect::<Result<Vec<_>, _>>()?;
+        let (current, public) = stored.last().zip(publics.last()).ok_or(KeyringError::NoKey)?;
         let sealed = hex::decode(&current.sealed_private).map_err(|_| KeyringError::Sealed(current.kid.clone()))?;
-        let private = master.open(&public_label(public_of(current)?), &sealed);
+        let private = master.open(&public_label(*public), &sealed);
         let private = private.ok_or_else(|| KeyringError::Sealed(current.kid.clone()))?;
         let mut header = Header::new(Algorithm::ES256);
         header.typ = Some("at+jwt".into());
         header.kid = Some(current.kid.clone());
-        let keys = points.iter().filter_map(|point| AgentKey::from_sec1(point).ok());
         Ok(Self(Arc::new(Ring {
             signer: EncodingKey::from_ec_der(&private),
             header,
-            published: keys.map(PublishedKey::of).collect(),
-            set: KeySet::from_points(&points).map_err(|_| KeyringError::Crypto)?,
+            published: publics.iter().copied().map(PublishedKey::of).collect(),
+            set: publics.into_iter().collect(),
         })))
     }
 

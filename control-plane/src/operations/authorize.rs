@@ -14,8 +14,8 @@ use countersign_identity::{KeyId, Reason, ServiceId};
 /// The service API key behind a credential. Unknown, wrong and revoked look the same from outside.
 pub async fn find_service_key(context: &Context, text: &str) -> Result<ServiceKey, Denied> {
     let credential = Credential::<KeyId>::parse(text).ok_or(Reason::ServiceKeyInvalid)?;
-    let found = services::find_key(context.store.read().await?.conn(), credential.id()).await?;
-    Ok(found.filter(|key| key.secret.is_of(&credential)).ok_or(Reason::ServiceKeyInvalid)?)
+    let found = services::find_presented(context.store.read().await?.conn(), &credential).await?;
+    Ok(found.ok_or(Reason::ServiceKeyInvalid)?)
 }
 
 /// Whoever manages a service's roles: its key with full scope, its owner, or an administrator.

@@ -2,7 +2,7 @@
 
 use super::{StoreError, agents::read_owner, row};
 use crate::domain::{
-    credential::SecretHash,
+    credential::{Credential, SecretHash},
     service::{KeyScope, Service, ServiceKey},
 };
 use countersign_identity::{KeyId, ServiceId, Timestamp};
@@ -53,6 +53,14 @@ pub async fn insert_key(conn: &mut AnyConnection, key: &ServiceKey) -> Result<()
 pub async fn find_key(conn: &mut AnyConnection, id: KeyId) -> Result<Option<ServiceKey>, StoreError> {
     let sql = "SELECT id, service_id, name, scope, secret_hash, created_at FROM service_keys WHERE id = $1 AND revoked_at IS NULL";
     sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read_key).transpose()
+}
+
+/// The API key that a credential is, unless it was revoked. Unknown and wrong look the same.
+pub async fn find_presented(
+    conn: &mut AnyConnection,
+    presented: &Credential<KeyId>,
+) -> Result<Option<ServiceKey>, StoreError> {
+    Ok(find_key(conn, presented.id()).await?.filter(|key| key.secret.is_of(presented)))
 }
 
 /// Revokes an API key of a service; false if there is none, or it was revoked before.

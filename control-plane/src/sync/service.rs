@@ -62,13 +62,8 @@ async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<Se
         .and_then(|header| header.strip_prefix("Bearer "))
         .ok_or_else(|| Status::unauthenticated("service_key_missing"))?;
     let credential = Credential::<KeyId>::parse(text).ok_or_else(invalid_key)?;
-    let found = find_key(store, credential.id()).await.map_err(|error| unavailable(&error))?;
-    found.filter(|key| key.secret.is_of(&credential)).ok_or_else(invalid_key)
-}
-
-/// The key, unless it was revoked.
-pub(super) async fn find_key(store: &Store, key: KeyId) -> Result<Option<ServiceKey>, StoreError> {
-    services::find_key(store.read().await?.conn(), key).await
+    let found = async { services::find_presented(store.read().await?.conn(), &credential).await };
+    found.await.map_err(|error: StoreError| unavailable(&error))?.ok_or_else(invalid_key)
 }
 
 /// What a follower without a good key is told.

@@ -4,7 +4,7 @@
 use super::{
     content::{self, Content, Since},
     encode,
-    service::{Shared, find_key, invalid_key, unavailable},
+    service::{Shared, invalid_key, unavailable},
 };
 use crate::{
     domain::service::ServiceKey,
@@ -108,8 +108,11 @@ impl Follower {
             if deltas.is_empty() {
                 deltas.push(v1::Delta { revision: content.revision.number(), ..v1::Delta::default() });
             }
-            for (delta, info) in deltas.into_iter().zip(std::iter::once(Some(info)).chain(std::iter::repeat(None))) {
-                self.tell(Told::Delta(v1::Delta { info, ..delta })).await?;
+            if let Some(first) = deltas.first_mut() {
+                first.info = Some(info);
+            }
+            for delta in deltas {
+                self.tell(Told::Delta(delta)).await?;
             }
             self.covered = content.revision;
             return Ok(());
@@ -150,8 +153,8 @@ impl Follower {
 
     /// A revoked key follows no longer.
     async fn check_key(&self) -> Result<(), Status> {
-        let found = find_key(&self.shared.store, self.key.id).await.map_err(|error| unavailable(&error))?;
-        found.map(drop).ok_or_else(invalid_key)
+        let found = async { services::find_key(self.shared.store.read().await?.conn(), self.key.id).await };
+        found.await.map_err(|error: StoreError| unavailable(&error))?.map(drop).ok_or_else(invalid_key)
     }
 
     /// Reads where the feed stands now; the answer waits until all that it covers was sent.

@@ -53,13 +53,13 @@ impl Views {
             None => return Err(Reason::ViewMissing),
         };
         let missing = if complete { Reason::ServiceUnknown } else { Reason::ViewMissing };
-        known.get(&service).and_then(|views| freshest(views)).ok_or(missing)
+        known.get(&service).and_then(|views| newest_in_contact(views)).ok_or(missing)
     }
 }
 
 /// Of two keys' views of one service, the newest among those in contact: what one stream has learnt already
 /// counts, even if the other was confirmed a moment later; and a key that has lost contact is not asked.
-fn freshest(views: &[(Slot, Arc<View>)]) -> Option<Arc<View>> {
+fn newest_in_contact(views: &[(Slot, Arc<View>)]) -> Option<Arc<View>> {
     let latest = views.iter().filter_map(|(_, view)| view.confirmed_at()).max();
     let in_contact = |view: &View| view.confirmed_at().map(|at| at + LAG) >= latest;
     let newest = views.iter().filter(|(_, view)| in_contact(view)).max_by_key(|(_, view)| view.revision());
