@@ -1,39 +1,25 @@
 //! Where the parts meet: settings in, running servers out, and a graceful stop.
 
+mod servers;
+
 use crate::{
     certificates::{Certificate, CertificateError},
     config::Config,
     development::{self, DevelopmentError, Places},
     files,
-    http::{AppState, router, tls::TlsOnly},
+    http::AppState,
     humans::{OperatorError, OperatorKey},
     keyring::{Keyring, KeyringError, MasterKey, MasterKeyError},
     metrics::Metrics,
-    operations::{Context, Rules, housekeep},
+    operations::{Context, Rules},
     store::{Store, StoreError, deployment::Deployment},
-    sync::{Reader, SyncService, Terms},
 };
 use countersign_identity::Timestamp;
-use countersign_process::{Chance, Clock, Readiness, Shutdown, SystemChance, SystemClock, admin, shutdown::DRAIN};
-use countersign_proto::v1::sync_server::SyncServer;
-use hyper_util::rt::TokioTimer;
+use countersign_process::{Chance, Clock, Readiness, Shutdown, SystemChance, SystemClock, Unready};
 use secrecy::ExposeSecret;
+use servers::Servers;
 use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
-use tokio::{net::TcpListener, task::JoinSet};
-use tokio_rustls::TlsAcceptor;
-use tonic::transport::{Identity, Server, ServerTlsConfig};
-
-/// How often old changes and dead logins are forgotten.
-const HOUSEKEEPING: Duration = Duration::from_mins(1);
-
-/// How long a client may take to send the head of a request, or to show that it is still there.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The largest request head, in bytes: whatever is longer than a token may be is refused by name, not cut off.
-const MAX_HEADERS: u32 = 64 * 1024;
-
-/// Streams that one connection of a sidecar may have; it needs one for each service.
-const MOST_STREAMS: u32 = 64;
+use tokio::net::TcpListener;
 
 /// Why the control plane does not run.
 #[derive(Debug, thiserror::Error)]
@@ -95,44 +81,77 @@ struct Ports {
     admin: TcpListener,
 }
 
+/// A control plane that listens and does not answer yet.
+pub struct App {
+    config: Config,
+    state: AppState,
+    certificate: Certificate,
+    ports: Ports,
+    readiness: Readiness,
+    unready: Unready,
+}
+
+impl App {
+    /// Opens ports, database and keys, and puts the parts together.
+    pub async fn bind(config: Config, clock: Arc<dyn Clock>, chance: Arc<dyn Chance>) -> Result<Self, AppError> {
+        install_crypto();
+        make_folder(&config)?;
+        let ports = Ports::bind(&config).await?;
+        let public_url = match config.public_url.as_str() {
+            "" => format!("https://localhost:{}", ports.api.local_addr()?.port()),
+            stated => stated.trim_end_matches('/').to_owned(),
+        };
+        let readiness = Readiness::default();
+        let unready = readiness.wait_for("start");
+
+        let (context, operator) = open(&config, &public_url, clock, chance).await?;
+        let (certificate, authority) = certificate(&config, &context)?;
+        if config.dev {
+            let (sync, admin) = (ports.sync.local_addr()?, ports.admin.local_addr()?);
+            let places = Places { url: &public_url, sync, admin, authority: authority.as_deref() };
+            let file = development::settle(&context, &operator, &config.data_dir, &places).await?;
+            tracing::info!("development: `set -a; . {}` gives clients everything they need", file.display());
+        }
+        let state = AppState { context, operator, metrics: Metrics::new()? };
+        Ok(Self { config, state, certificate, ports, readiness, unready })
+    }
+
+    /// Where agents and services reach the API.
+    pub fn api_address(&self) -> io::Result<SocketAddr> {
+        self.ports.api.local_addr()
+    }
+
+    /// Where sidecars follow.
+    pub fn sync_address(&self) -> io::Result<SocketAddr> {
+        self.ports.sync.local_addr()
+    }
+
+    /// Where the platform reaches us.
+    pub fn admin_address(&self) -> io::Result<SocketAddr> {
+        self.ports.admin.local_addr()
+    }
+
+    /// Answers until the process is asked to stop, and then until all requests under way are answered.
+    pub async fn serve(self, shutdown: Shutdown) -> Result<(), AppError> {
+        let (api, sync, admin) = (self.api_address()?, self.sync_address()?, self.admin_address()?);
+        let Self { config, state, certificate, ports, readiness, unready } = self;
+        let issuer = &state.context.rules.issuer;
+        let mut servers = Servers::new();
+        servers::serve_admin(&mut servers, ports.admin, readiness, state.metrics.clone(), &shutdown);
+        servers::serve_sync(&mut servers, ports.sync, &certificate, &config, &state, &shutdown)?;
+        servers::serve_api(&mut servers, ports.api, &certificate, state.clone(), &shutdown)?;
+        servers::keep_house(&mut servers, state.context.clone(), &shutdown);
+        tracing::info!(url = issuer, %api, %sync, %admin, "ready");
+        drop(unready);
+        let ended = servers::wait(servers, &shutdown).await;
+        state.context.store.close().await;
+        ended
+    }
+}
+
 /// Runs until the process is asked to stop.
 pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), AppError> {
-    install_crypto();
-    let (clock, chance): (Arc<dyn Clock>, Arc<dyn Chance>) = (Arc::new(SystemClock), Arc::new(SystemChance));
-    make_folder(&config)?;
-    let ports = Ports::bind(&config).await?;
-    let api = ports.api.local_addr()?;
-    let public_url = if config.public_url.is_empty() {
-        format!("https://localhost:{}", api.port())
-    } else {
-        config.public_url.clone()
-    };
-    let readiness = Readiness::default();
-    let unready = readiness.wait_for("start");
-
-    let (context, operator) = open(&config, public_url.trim_end_matches('/'), clock, chance).await?;
-    let metrics = Metrics::new()?;
-    let (certificate, authority) = certificate(&config, &context)?;
-    let places = (ports.sync.local_addr()?, ports.admin.local_addr()?);
-    let state = AppState { context: context.clone(), operator, metrics: metrics.clone() };
-
-    let mut servers = JoinSet::new();
-    serve_admin(&mut servers, ports.admin, readiness, metrics, &shutdown);
-    serve_sync(&mut servers, ports.sync, &certificate, &config, &state, &shutdown)?;
-    serve_api(&mut servers, ports.api, &certificate, state.clone(), &shutdown)?;
-    keep_house(&mut servers, context.clone(), &shutdown);
-
-    if config.dev {
-        let authority = authority.as_deref();
-        let places = Places { url: &public_url, sync: places.0, admin: places.1, authority };
-        let file = development::settle(&context, &state.operator, &config.data_dir, &places).await?;
-        tracing::info!("development: `set -a; . {}` gives clients everything they need", file.display());
-    }
-    tracing::info!(url = public_url, api = %api, sync = %places.0, admin = %places.1, "ready");
-    drop(unready);
-    let ended = wait(servers, &shutdown).await;
-    context.store.close().await;
-    ended
+    App::bind(config, Arc::new(SystemClock), Arc::new(SystemChance)).await?.serve(shutdown).await
 }
 
 /// Mints a token for a person with the operator key: for the first minutes, until an issuer is set up.
@@ -227,99 +246,4 @@ fn certificate(config: &Config, context: &Context) -> Result<(Certificate, Optio
         return Ok((certificate, Some(authority)));
     }
     Ok((Certificate::read(&config.tls.certificate, &config.tls.private_key)?, None))
-}
-
-type Servers = JoinSet<io::Result<()>>;
-
-fn serve_admin(
-    servers: &mut Servers,
-    listener: TcpListener,
-    readiness: Readiness,
-    metrics: Metrics,
-    shutdown: &Shutdown,
-) {
-    servers.spawn(admin::serve(listener, readiness, metrics.registry, shutdown.clone()));
-}
-
-fn serve_sync(
-    servers: &mut Servers,
-    listener: TcpListener,
-    certificate: &Certificate,
-    config: &Config,
-    state: &AppState,
-    shutdown: &Shutdown,
-) -> Result<(), AppError> {
-    let AppState { context, metrics, .. } = state;
-    let terms = Terms { issuer: context.rules.issuer.clone(), max_staleness: config.max_staleness() };
-    let reader = Reader::new(context.store.clone());
-    let feed = reader.feed();
-    let reading = reader.run(metrics.clone(), shutdown.clone());
-    servers.spawn(async {
-        reading.await;
-        Ok(())
-    });
-    let service = SyncService::new(context.store.clone(), feed, terms, metrics.clone(), shutdown.clone());
-    let identity = Identity::from_pem(&certificate.chain, certificate.key.expose_secret());
-    let server = Server::builder()
-        .tls_config(ServerTlsConfig::new().identity(identity).timeout(PATIENCE))?
-        .http2_keepalive_interval(Some(PATIENCE))
-        .max_concurrent_streams(MOST_STREAMS)
-        .add_service(SyncServer::new(service))
-        .serve_with_incoming_shutdown(tokio_stream::wrappers::TcpListenerStream::new(listener), shutdown.asked_owned());
-    servers.spawn(async move { server.await.map_err(io::Error::other) });
-    Ok(())
-}
-
-fn serve_api(
-    servers: &mut Servers,
-    listener: std::net::TcpListener,
-    certificate: &Certificate,
-    state: AppState,
-    shutdown: &Shutdown,
-) -> Result<(), AppError> {
-    let chance = state.context.chance.clone();
-    let acceptor = TlsOnly::new(TlsAcceptor::from(certificate.server_config()?), chance);
-    let handle = axum_server::Handle::new();
-    let (asked, drain) = (shutdown.asked_owned(), handle.clone());
-    tokio::spawn(async move {
-        asked.await;
-        drain.graceful_shutdown(Some(DRAIN));
-    });
-    let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle);
-    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
-    server.http_builder().http2().timer(TokioTimer::new()).keep_alive_interval(Some(PATIENCE));
-    server.http_builder().http2().max_header_list_size(MAX_HEADERS);
-    servers.spawn(server.serve(router(state).into_make_service_with_connect_info::<SocketAddr>()));
-    Ok(())
-}
-
-fn keep_house(servers: &mut Servers, context: Arc<Context>, shutdown: &Shutdown) {
-    let asked = shutdown.asked_owned();
-    let keep = async move {
-        loop {
-            if let Err(error) = housekeep(&context).await {
-                tracing::warn!(%error, "housekeeping failed; trying again in a minute");
-            }
-            tokio::time::sleep(HOUSEKEEPING).await;
-        }
-    };
-    servers.spawn(async move {
-        tokio::select! {
-            () = asked => Ok(()),
-            () = keep => Ok(()),
-        }
-    });
-}
-
-/// Waits for the stop, then for the servers; one that ends before is a failure of the whole.
-async fn wait(mut servers: Servers, shutdown: &Shutdown) -> Result<(), AppError> {
-    let first = tokio::select! {
-        () = shutdown.asked() => Ok(()),
-        Some(ended) = servers.join_next() => ended.map_err(io::Error::other).flatten(),
-    };
-    shutdown.ask();
-    let rest = async { while servers.join_next().await.is_some() {} };
-    // What has not drained by then is cut when the runtime ends.
-    let _cut = tokio::time::timeout(DRAIN, rest).await;
-    Ok(first?)
 }

@@ -19,5 +19,5 @@ mod operations;
 mod store;
 mod sync;
 
-pub use app::{AppError, mint_human_token, run};
+pub use app::{App, AppError, mint_human_token, run};
 pub use config::{Config, ConfigError};

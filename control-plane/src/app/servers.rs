@@ -1,0 +1,127 @@
+//! The running servers: API, sync, admin, and the keeping of the house.
+
+use super::AppError;
+use crate::{
+    certificates::Certificate,
+    config::Config,
+    http::{AppState, router, tls::TlsOnly},
+    metrics::Metrics,
+    operations::{Context, housekeep},
+    sync::{Reader, SyncService, Terms},
+};
+use countersign_process::{Readiness, Shutdown, admin, shutdown::DRAIN};
+use countersign_proto::v1::sync_server::SyncServer;
+use hyper_util::rt::TokioTimer;
+use secrecy::ExposeSecret;
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{net::TcpListener, task::JoinSet};
+use tokio_rustls::TlsAcceptor;
+use tonic::transport::{Identity, Server, ServerTlsConfig};
+
+/// How often old changes and dead logins are forgotten.
+const HOUSEKEEPING: Duration = Duration::from_mins(1);
+
+/// How long a client may take to send the head of a request, or to show that it is still there.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The largest request head, in bytes: whatever is longer than a token may be is refused by name, not cut off.
+const MAX_HEADERS: u32 = 64 * 1024;
+
+/// Streams that one connection of a sidecar may have; it needs one for each service.
+const MOST_STREAMS: u32 = 64;
+
+/// What runs; any that ends before the stop ends the whole.
+pub(super) type Servers = JoinSet<io::Result<()>>;
+
+pub(super) fn serve_admin(
+    servers: &mut Servers,
+    listener: TcpListener,
+    readiness: Readiness,
+    metrics: Metrics,
+    shutdown: &Shutdown,
+) {
+    servers.spawn(admin::serve(listener, readiness, metrics.registry, shutdown.clone()));
+}
+
+pub(super) fn serve_sync(
+    servers: &mut Servers,
+    listener: TcpListener,
+    certificate: &Certificate,
+    config: &Config,
+    state: &AppState,
+    shutdown: &Shutdown,
+) -> Result<(), AppError> {
+    let AppState { context, metrics, .. } = state;
+    let terms = Terms { issuer: context.rules.issuer.clone(), max_staleness: config.max_staleness() };
+    let reader = Reader::new(context.store.clone());
+    let feed = reader.feed();
+    let reading = reader.run(metrics.clone(), shutdown.clone());
+    servers.spawn(async {
+        reading.await;
+        Ok(())
+    });
+    let service = SyncService::new(context.store.clone(), feed, terms, metrics.clone(), shutdown.clone());
+    let identity = Identity::from_pem(&certificate.chain, certificate.key.expose_secret());
+    let server = Server::builder()
+        .tls_config(ServerTlsConfig::new().identity(identity).timeout(PATIENCE))?
+        .http2_keepalive_interval(Some(PATIENCE))
+        .max_concurrent_streams(MOST_STREAMS)
+        .add_service(SyncServer::new(service))
+        .serve_with_incoming_shutdown(tokio_stream::wrappers::TcpListenerStream::new(listener), shutdown.asked_owned());
+    servers.spawn(async move { server.await.map_err(io::Error::other) });
+    Ok(())
+}
+
+pub(super) fn serve_api(
+    servers: &mut Servers,
+    listener: std::net::TcpListener,
+    certificate: &Certificate,
+    state: AppState,
+    shutdown: &Shutdown,
+) -> Result<(), AppError> {
+    let chance = state.context.chance.clone();
+    let acceptor = TlsOnly::new(TlsAcceptor::from(certificate.server_config()?), chance);
+    let handle = axum_server::Handle::new();
+    let (asked, drain) = (shutdown.asked_owned(), handle.clone());
+    tokio::spawn(async move {
+        asked.await;
+        drain.graceful_shutdown(Some(DRAIN));
+    });
+    let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle);
+    server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    server.http_builder().http2().timer(TokioTimer::new()).keep_alive_interval(Some(PATIENCE));
+    server.http_builder().http2().max_header_list_size(MAX_HEADERS);
+    servers.spawn(server.serve(router(state).into_make_service_with_connect_info::<SocketAddr>()));
+    Ok(())
+}
+
+pub(super) fn keep_house(servers: &mut Servers, context: Arc<Context>, shutdown: &Shutdown) {
+    let asked = shutdown.asked_owned();
+    let keep = async move {
+        loop {
+            if let Err(error) = housekeep(&context).await {
+                tracing::warn!(%error, "housekeeping failed; trying again in a minute");
+            }
+            tokio::time::sleep(HOUSEKEEPING).await;
+        }
+    };
+    servers.spawn(async move {
+        tokio::select! {
+            () = asked => Ok(()),
+            () = keep => Ok(()),
+        }
+    });
+}
+
+/// Waits for the stop, then for the servers; one that ends before is a failure of the whole.
+pub(super) async fn wait(mut servers: Servers, shutdown: &Shutdown) -> Result<(), AppError> {
+    let first = tokio::select! {
+        () = shutdown.asked() => Ok(()),
+        Some(ended) = servers.join_next() => ended.map_err(io::Error::other).flatten(),
+    };
+    shutdown.ask();
+    let rest = async { while servers.join_next().await.is_some() {} };
+    // What has not drained by then is cut when the runtime ends.
+    let _cut = tokio::time::timeout(DRAIN, rest).await;
+    Ok(first?)
+}
