@@ -1,0 +1,288 @@
+//! Requests: how each is sent, and what it does to the model by what the feed says of it.
+
+use crate::{
+    model::{Condition, Login, Model, Role, State, Token},
+    step::{Act, MOST_AGENTS, PERMISSIONS, ROLE_NAMES, Status},
+    world::{Noted, World},
+};
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use countersign_client::PrivateKey;
+use countersign_process::Clock;
+use countersign_tests::Answer;
+use reqwest::RequestBuilder;
+use serde_json::{Value, json};
+
+/// A role id that no role has.
+const NO_ROLE: &str = "role_00000000000000000000000000";
+
+/// An act with everything looked up, ready to be sent.
+pub struct Ready {
+    act: Act,
+    /// Facet, subject and service of the change that it makes, if it makes one.
+    note: Option<(&'static str, String, Option<String>)>,
+    kind: Kind,
+}
+
+enum Kind {
+    Send(RequestBuilder),
+    Register { key: PrivateKey, name: String },
+    Login { agent: usize, service: Option<usize> },
+}
+
+/// What came of it.
+pub enum Outcome {
+    Answer(Answer),
+    Registered { id: String, name: String, key: PrivateKey },
+    LoggedIn { answer: Answer, proof: (String, String) },
+}
+
+/// The keys of the agents, by number.
+pub type Keys = Vec<PrivateKey>;
+
+/// The act with indices of what exists now; nothing if it has nothing to act on yet, or would make one agent
+/// too many.
+fn resolve(act: &Act, model: &Model) -> Option<Act> {
+    let agents = model.agents.len();
+    let index = |number: usize, count: usize| number.checked_rem(count);
+    Some(match act.clone() {
+        Act::Register if agents >= MOST_AGENTS => return None,
+        Act::Assign { service, agent, name, seconds } => {
+            Act::Assign { service, agent: index(agent, agents)?, name, seconds }
+        }
+        Act::Revoke { service, agent, name } => Act::Revoke { service, agent: index(agent, agents)?, name },
+        Act::SetStatus { agent, status } => Act::SetStatus { agent: index(agent, agents)?, status },
+        Act::Login { agent, service } => Act::Login { agent: index(agent, agents)?, service },
+        Act::Refresh { login, first } => Act::Refresh { login: index(login, model.logins.len())?, first },
+        Act::Replay { login } => Act::Replay { login: index(login, model.logins.len())? },
+        Act::RevokeToken { token } => Act::RevokeToken { token: index(token, model.tokens.len())? },
+        Act::RevokeLogin { login } => Act::RevokeLogin { login: index(login, model.logins.len())? },
+        act @ (Act::Register | Act::CreateRole { .. } | Act::DeleteRole { .. }) => act,
+    })
+}
+
+impl Ready {
+    /// Looks everything up; nothing if there is nothing to act on.
+    pub fn new(act: &Act, world: &World, model: &Model) -> Option<Self> {
+        let act = resolve(act, model)?;
+        let agent_id = |agent: usize| model.agents[agent].0.clone();
+        let service = |number: usize| &world.services[number];
+        let role = |at: usize, name: usize| {
+            let found = model.now().roles.get(&(at, name)).map(|role| model.roles[*role].id.clone());
+            found.unwrap_or_else(|| NO_ROLE.to_owned())
+        };
+        let send = |method: &str, path: String, bearer: &str, body: Option<Value>| {
+            let request = world.api.request(method, &path).bearer_auth(bearer);
+            Kind::Send(if let Some(body) = body { request.json(&body) } else { request })
+        };
+        let anonymous = |path: &str, body: Value| Kind::Send(world.api.request("POST", path).json(&body));
+        let (note, kind) = match &act {
+            Act::Register => (None, Kind::Register { key: PrivateKey::generate(), name: format!("agent {}", model.agents.len()) }),
+            Act::CreateRole { service: at, name, permissions } => {
+                let at = service(*at);
+                let body = json!({ "name": ROLE_NAMES[*name], "permissions": PERMISSIONS[*permissions] });
+                let note = ("definitions", at.id.clone(), Some(at.id.clone()));
+                (Some(note), send("POST", format!("/services/{}/roles", at.id), &at.key, Some(body)))
+            }
+            Act::DeleteRole { service: number, name } => {
+                let at = service(*number);
+                let path = format!("/services/{}/roles/{}", at.id, role(*number, *name));
+                (Some(("definitions", at.id.clone(), Some(at.id.clone()))), send("DELETE", path, &at.key, None))
+            }
+            Act::Assign { service: number, agent, name, seconds } => {
+                let (at, agent) = (service(*number), agent_id(*agent));
+                let until = seconds.map(|seconds| instant(until(world, seconds)));
+                let body = json!({ "roleId": role(*number, *name), "expiresAt": until });
+                let path = format!("/services/{}/agents/{agent}/roles", at.id);
+                (Some(("roles", agent, Some(at.id.clone()))), send("POST", path, &at.key, Some(body)))
+            }
+            Act::Revoke { service: number, agent, name } => {
+                let (at, agent) = (service(*number), agent_id(*agent));
+                let path = format!("/services/{}/agents/{agent}/roles/{}", at.id, role(*number, *name));
+                (Some(("roles", agent, Some(at.id.clone()))), send("DELETE", path, &at.key, None))
+            }
+            Act::SetStatus { agent, status } => {
+                let agent = agent_id(*agent);
+                let body = json!({ "status": word(*status) });
+                let kind = send("PUT", format!("/agents/{agent}/status"), &world.human, Some(body));
+                (Some(("status", agent, None)), kind)
+            }
+            Act::Login { agent, service } => {
+                (None, Kind::Login { agent: *agent, service: *service })
+            }
+            Act::Refresh { login, first } => {
+                let login = &model.logins[*login];
+                let token = if *first { login.refresh.first() } else { login.refresh.last() }?;
+                let kind = anonymous("/auth/refresh", json!({ "refreshToken": token }));
+                (Some(("session", login.id.clone(), None)), kind)
+            }
+            Act::Replay { login } => {
+                let (challenge, signature) = &model.logins[*login].answer;
+                let body = json!({ "challengeId": challenge, "signature": signature });
+                (None, anonymous("/auth/authenticate", body))
+            }
+            Act::RevokeToken { token } => {
+                let token = &model.tokens[*token];
+                let kind = anonymous("/auth/revoke", json!({ "token": token.text }));
+                (Some(("token", token.id.clone(), None)), kind)
+            }
+            Act::RevokeLogin { login } => {
+                let login = &model.logins[*login];
+                let kind = anonymous("/auth/revoke", json!({ "token": login.refresh.last() }));
+                (Some(("session", login.id.clone(), None)), kind)
+            }
+        };
+        Some(Self { act, note, kind })
+    }
+
+    /// Whether both may make the same change, so that the feed could not tell which did.
+    pub fn collides(&self, other: &Self) -> bool {
+        self.note.is_some() && self.note == other.note
+    }
+
+    pub async fn send(self, world: &World, model: &Model, keys: &Keys) -> (Done, Outcome) {
+        let done = Done { act: self.act, note: self.note };
+        let outcome = match self.kind {
+            Kind::Send(request) => Outcome::Answer(Answer::to(request).await),
+            Kind::Register { key, name } => {
+                let body = json!({ "email": "o@example.org", "name": name, "publicKey": key.public_pem().unwrap() });
+                let made = world.api.post("/auth/register", body).await.expect(201);
+                Outcome::Registered { id: text(&made["agentId"]), name, key }
+            }
+            Kind::Login { agent, service } => {
+                let service = service.map(|service| &world.services[service].id);
+                let asked = json!({ "agentId": model.agents[agent].0, "serviceId": service });
+                let challenge = world.api.post("/auth/challenge", asked).await;
+                if challenge.status != 200 {
+                    return (done, Outcome::Answer(challenge));
+                }
+                let proof = (challenge.text("/challengeId").to_owned(), keys[agent].sign(challenge.text("/nonce")));
+                let body = json!({ "challengeId": proof.0, "signature": proof.1 });
+                let answer = world.api.post("/auth/authenticate", body).await;
+                Outcome::LoggedIn { answer, proof }
+            }
+        };
+        (done, outcome)
+    }
+}
+
+/// An act that was sent.
+pub struct Done {
+    pub act: Act,
+    note: Option<(&'static str, String, Option<String>)>,
+}
+
+impl Done {
+    /// Whether this is the change that it makes.
+    pub fn made(&self, noted: &Noted) -> bool {
+        let own = self.note.as_ref().map(|(facet, subject, service)| (*facet, subject, service));
+        own == Some((noted.facet.as_str(), &noted.subject, &noted.service))
+    }
+
+    /// The next state, by a change that it made.
+    pub fn apply(&self, model: &mut Model, world: &World, outcome: &Outcome, revision: i64) {
+        let named = |at: usize, name: usize| model.now().roles.get(&(at, name)).copied();
+        let change: Box<dyn FnOnce(&mut State)> = match self.act {
+            Act::CreateRole { service, name, permissions } => {
+                let Outcome::Answer(answer) = outcome else { unreachable!("a role is made by one request") };
+                let id = answer.text("/roleId").to_owned();
+                let number = model.roles.len();
+                model.roles.push(Role { id, name, permissions, made_at: revision });
+                Box::new(move |state| {
+                    state.roles.insert((service, name), number);
+                })
+            }
+            Act::DeleteRole { service, name } => {
+                let number = named(service, name).unwrap();
+                Box::new(move |state| {
+                    state.roles.remove(&(service, name));
+                    state.grants.retain(|(_, _, role), _| *role != number);
+                })
+            }
+            Act::Assign { service, agent: who, name, seconds } => {
+                let role = named(service, name);
+                let until = seconds.map(|seconds| until(world, seconds));
+                Box::new(move |state| {
+                    role.map(|role| state.grants.insert((service, who, role), until));
+                })
+            }
+            Act::Revoke { service, agent: who, name } => {
+                let role = named(service, name);
+                Box::new(move |state| {
+                    role.map(|role| state.grants.remove(&(service, who, role)));
+                })
+            }
+            Act::SetStatus { agent: who, status } => {
+                Box::new(move |state| {
+                    let cutoff = if status == Status::Active { state.condition(who).cutoff } else { revision };
+                    state.agents.insert(who, Condition { status, since: revision, cutoff });
+                })
+            }
+            Act::RevokeToken { token } => {
+                Box::new(move |state| {
+                    state.dead_tokens.insert(token);
+                })
+            }
+            Act::RevokeLogin { login } | Act::Refresh { login, .. } => {
+                Box::new(move |state| {
+                    state.dead_logins.insert(login);
+                })
+            }
+            Act::Register | Act::Login { .. } | Act::Replay { .. } => return,
+        };
+        model.become_at(revision, change);
+    }
+}
+
+/// The tokens of a good answer enter the model.
+pub fn enter_tokens(model: &mut Model, world: &World, login: usize, body: &Value) {
+    let text = text(&body["accessToken"]);
+    let payload = text.split('.').nth(1).map(|part| BASE64_URL_SAFE_NO_PAD.decode(part).unwrap()).unwrap();
+    let claims: Value = serde_json::from_slice(&payload).unwrap();
+    let number = |name: &str| claims[name].as_i64().unwrap();
+    let token = Token {
+        id: self::text(&claims["jti"]),
+        agent: model.logins[login].agent,
+        login,
+        service: world.services.iter().position(|service| claims["aud"] == service.id),
+        rev: number("rev"),
+        issued_at: number("iat"),
+        expires_at: number("exp"),
+        handed_out: model.newest(),
+        text,
+    };
+    model.tokens.push(token);
+    model.logins[login].refresh.push(self::text(&body["refreshToken"]));
+}
+
+/// A good login enters the model.
+pub fn enter_login(model: &mut Model, world: &World, agent: usize, body: &Value, answer: (String, String)) {
+    let login = model.logins.len();
+    model.logins.push(Login { agent, id: String::new(), begun_revision: 0, refresh: Vec::new(), answer });
+    enter_tokens(model, world, login, body);
+    let token = model.tokens.last().unwrap();
+    let payload = token.text.split('.').nth(1).map(|part| BASE64_URL_SAFE_NO_PAD.decode(part).unwrap()).unwrap();
+    let claims: Value = serde_json::from_slice(&payload).unwrap();
+    model.logins[login].id = text(&claims["sid"]);
+    model.logins[login].begun_revision = token.rev;
+}
+
+/// When a role ends that is assigned now for some seconds, in microseconds.
+fn until(world: &World, seconds: u32) -> i64 {
+    (world.hand.now().seconds() + i64::from(seconds)) * 1_000_000
+}
+
+fn instant(micros: i64) -> String {
+    jiff::Timestamp::from_microsecond(micros).unwrap().to_string()
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap().to_owned()
+}
+
+pub const fn word(status: Status) -> &'static str {
+    match status {
+        Status::Active => "active",
+        Status::Suspended => "suspended",
+        Status::Revoked => "revoked",
+    }
+}

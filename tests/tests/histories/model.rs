@@ -1,0 +1,219 @@
+//! What must be true: every state the deployment was ever in, and what a token is worth in each.
+//!
+//! Nothing is forgotten here and nothing is clever: a verdict is looked up in the state that the judge
+//! should have in mind, which is the newer of what it was told and what the token was told.
+
+use crate::step::{PERMISSIONS, ROLE_NAMES, Status};
+use countersign_tests::Opinion;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Tolerance for `nbf` and `iat`, in seconds.
+const LEEWAY: i64 = 30;
+
+/// One state between two revisions.
+#[derive(Debug, Clone, Default)]
+pub struct State {
+    pub revision: i64,
+    /// Agents to which something happened; the others are active and never were cut off.
+    pub agents: BTreeMap<usize, Condition>,
+    /// By service and name, which of all roles ever made it is.
+    pub roles: BTreeMap<(usize, usize), usize>,
+    /// By service, agent and role: until when, in microseconds.
+    pub grants: BTreeMap<(usize, usize, usize), Option<i64>>,
+    pub dead_logins: BTreeSet<usize>,
+    pub dead_tokens: BTreeSet<usize>,
+}
+
+/// What was done to an agent.
+#[derive(Debug, Clone, Copy)]
+pub struct Condition {
+    pub status: Status,
+    pub since: i64,
+    pub cutoff: i64,
+}
+
+/// A role that was made once.
+#[derive(Debug)]
+pub struct Role {
+    pub id: String,
+    pub name: usize,
+    pub permissions: usize,
+    pub made_at: i64,
+}
+
+/// A login.
+#[derive(Debug)]
+pub struct Login {
+    pub agent: usize,
+    pub id: String,
+    pub begun_revision: i64,
+    /// All its refresh tokens, the newest last.
+    pub refresh: Vec<String>,
+    /// Challenge and signature.
+    pub answer: (String, String),
+}
+
+/// An access token.
+#[derive(Debug)]
+pub struct Token {
+    pub text: String,
+    pub id: String,
+    pub agent: usize,
+    pub login: usize,
+    /// The service it is for; none if it is unbound.
+    pub service: Option<usize>,
+    pub rev: i64,
+    pub issued_at: i64,
+    pub expires_at: i64,
+    /// The last state there was when it was handed out: its claims are of a state up to this one.
+    pub handed_out: usize,
+}
+
+/// Who judges: what it was told last, the time on its clock in microseconds, and the floor of the deployment.
+#[derive(Debug, Clone, Copy)]
+pub struct Judge {
+    pub told: usize,
+    pub now: i64,
+    pub floor: i64,
+    /// Whether it surely knows that floor.
+    pub knows_floor: bool,
+}
+
+/// All that ever was.
+#[derive(Debug)]
+pub struct Model {
+    pub states: Vec<State>,
+    pub agents: Vec<(String, String)>,
+    pub roles: Vec<Role>,
+    pub logins: Vec<Login>,
+    pub tokens: Vec<Token>,
+}
+
+impl State {
+    pub fn condition(&self, agent: usize) -> Condition {
+        self.agents.get(&agent).copied().unwrap_or(Condition { status: Status::Active, since: 0, cutoff: 0 })
+    }
+
+    /// Roles that an agent holds at a service at an instant.
+    fn held(&self, service: usize, agent: usize, now: i64) -> BTreeSet<usize> {
+        let mine = self.grants.iter().filter(|((at, who, _), _)| (*at, *who) == (service, agent));
+        mine.filter(|(_, until)| until.is_none_or(|end| now < end)).map(|((_, _, role), _)| *role).collect()
+    }
+}
+
+impl Model {
+    pub fn new(revision: i64) -> Self {
+        let first = State { revision, ..State::default() };
+        Self { states: vec![first], agents: Vec::new(), roles: Vec::new(), logins: Vec::new(), tokens: Vec::new() }
+    }
+
+    pub fn newest(&self) -> usize {
+        self.states.len() - 1
+    }
+
+    pub fn now(&self) -> &State {
+        self.states.last().unwrap()
+    }
+
+    /// Goes on to the next state.
+    pub fn become_at(&mut self, revision: i64, change: impl FnOnce(&mut State)) {
+        let mut next = self.now().clone();
+        next.revision = revision;
+        change(&mut next);
+        self.states.push(next);
+    }
+
+    /// What a judge may say of a token at a service: one verdict, or two where clocks run apart.
+    pub fn verdicts(&self, token: &Token, service: usize, judge: Judge) -> Vec<Opinion> {
+        let refused = |status, reason| vec![Opinion::refused(status, reason)];
+        let Judge { told, now, floor, knows_floor } = judge;
+        let seconds = |micros: i64| micros.div_euclid(1_000_000);
+        if seconds(now) >= token.expires_at {
+            return refused(401, "token_expired");
+        }
+        if token.issued_at * 1_000_000 > now + LEEWAY * 1_000_000 {
+            return refused(401, "token_not_yet_valid");
+        }
+        match token.service {
+            Some(bound) if bound != service => return refused(401, "token_audience_mismatch"),
+            None if service != 0 => return refused(401, "token_unbound"),
+            _ => {}
+        }
+        let mut verdicts = Vec::new();
+        if token.rev < floor {
+            verdicts.push(Opinion::refused(401, "token_superseded"));
+            if knows_floor {
+                return verdicts;
+            }
+        }
+        match self.death(token, told) {
+            Some((status, reason)) => verdicts.push(Opinion::refused(status, reason)),
+            None => verdicts.extend(self.standings(token, service, told, now)),
+        }
+        verdicts
+    }
+
+    fn state_of(&self, token: &Token) -> usize {
+        self.states.partition_point(|state| state.revision <= token.rev) - 1
+    }
+
+    /// Why the token is dead for who was told this much.
+    fn death(&self, token: &Token, told: usize) -> Option<(u16, &'static str)> {
+        let state = &self.states[told];
+        let Condition { status, since, cutoff } = state.condition(token.agent);
+        // A status from before the token is overridden by it: who was suspended got none.
+        match status {
+            Status::Suspended if since > token.rev => return Some((403, "agent_suspended")),
+            Status::Revoked if since > token.rev => return Some((403, "agent_revoked")),
+            _ => {}
+        }
+        let number = self.tokens.iter().position(|other| other.id == token.id);
+        let revoked = number.is_some_and(|number| state.dead_tokens.contains(&number));
+        let dead = token.rev < cutoff || revoked || state.dead_logins.contains(&token.login);
+        dead.then_some((401, "token_revoked"))
+    }
+
+    fn standings(&self, token: &Token, service: usize, told: usize, now: i64) -> Vec<Opinion> {
+        let issued = self.state_of(token);
+        let issued_at = token.issued_at * 1_000_000;
+        let mut verdicts = Vec::new();
+        if issued <= told {
+            // A clock that is behind may see a role as live that had ended when the token was issued: the
+            // claims do not name it, a record may.
+            for instant in BTreeSet::from([now, now.max(issued_at)]) {
+                verdicts.push(self.known(token, &self.states[told].held(service, token.agent, instant)));
+            }
+        }
+        if told < token.handed_out {
+            // The claims may be newer than all that the judge was told, as of any state until then.
+            for state in issued..=token.handed_out {
+                verdicts.push(self.claimed(token, service, (state, told), now));
+            }
+        }
+        verdicts
+    }
+
+    /// By the claims alone; and, where the token is not newer than all that the judge was told or one of its
+    /// roles has ended, by the definitions that the judge was told.
+    fn claimed(&self, token: &Token, service: usize, (state, told): (usize, usize), now: i64) -> Opinion {
+        if token.service != Some(service) {
+            return self.known(token, &BTreeSet::new());
+        }
+        let claimed = self.states[state].held(service, token.agent, token.issued_at * 1_000_000);
+        let at_now = self.states[state].held(service, token.agent, now);
+        let live: BTreeSet<_> = claimed.intersection(&at_now).copied().collect();
+        let defined = live.iter().filter_map(|role| self.states[told].roles.get(&(service, self.roles[*role].name)));
+        let defined = defined.filter(|role| self.roles[**role].made_at <= token.rev).copied().collect();
+        let newer = token.rev > self.states[told].revision;
+        self.known(token, if newer && live == claimed { &live } else { &defined })
+    }
+
+    fn known(&self, token: &Token, roles: &BTreeSet<usize>) -> Opinion {
+        let names: BTreeSet<_> = roles.iter().map(|role| ROLE_NAMES[self.roles[*role].name].to_owned()).collect();
+        let permissions: BTreeSet<_> =
+            roles.iter().flat_map(|role| PERMISSIONS[self.roles[*role].permissions]).map(ToString::to_string).collect();
+        let (id, name) = self.agents[token.agent].clone();
+        let (roles, permissions) = (names.into_iter().collect(), permissions.into_iter().collect());
+        Opinion::Known { id, name, roles, permissions, trust: "50".to_owned() }
+    }
+}

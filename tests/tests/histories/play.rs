@@ -1,0 +1,284 @@
+//! Plays a history, and looks after every step whether all that is said is true.
+
+use crate::{
+    acts::{Done, Keys, Outcome, Ready, enter_login, enter_tokens},
+    model::{Judge, Model},
+    step::{Act, MAX_STALENESS, SERVICES, Status, Step},
+    world::World,
+};
+use countersign_process::Clock;
+use countersign_tests::Opinion;
+use std::time::Duration;
+
+/// Tokens that are looked at after each step, the newest and some of the others in turn.
+const LOOKED_AT: usize = 5;
+
+/// A history that is being played.
+struct Play {
+    world: World,
+    model: Model,
+    keys: Keys,
+    /// Whether the stream can be resumed.
+    connected: bool,
+    /// What the sidecar was told last; nothing if it was never told anything.
+    told: Option<Told>,
+    turn: usize,
+}
+
+/// What the sidecar knows.
+#[derive(Debug, Clone, Copy)]
+struct Told {
+    /// Which state.
+    state: usize,
+    /// Between which instants this was confirmed last, in microseconds: it asks when its second comes.
+    confirmed: (i64, i64),
+}
+
+/// Plays a history; the error says what was not true.
+pub async fn play(steps: &[Step]) -> Result<(), String> {
+    let world = World::new().await;
+    let (revision, _) = world.position().await;
+    let mut play =
+        Play { world, model: Model::new(revision), keys: Keys::new(), connected: true, told: None, turn: 0 };
+    play.act(&[Act::Register]).await?;
+    for (number, step) in steps.iter().enumerate() {
+        let said = |error| format!("step {number}, {step:?}: {error}");
+        play.step(step).await.map_err(said)?;
+    }
+    play.finish().await.map_err(|error| format!("at the end: {error}"))
+}
+
+impl Play {
+    async fn step(&mut self, step: &Step) -> Result<(), String> {
+        self.world.hand.advance(Duration::from_millis(1));
+        match step {
+            Step::Act(acts) => self.act(acts).await?,
+            Step::Advance(seconds) => self.world.hand.advance(Duration::from_secs((*seconds).into())),
+            Step::Lag(seconds) => self.world.lagging.be_behind(*seconds),
+            Step::Cut if self.connected => {
+                self.settle().await?;
+                self.connected = false;
+                self.world.cut();
+            }
+            Step::Resume if !self.connected => {
+                self.connected = true;
+                self.world.resume();
+                return Ok(());
+            }
+            Step::Cut | Step::Resume => return Ok(()),
+            Step::RestartSidecar => {
+                self.told = None;
+                self.world.restart_sidecar().await;
+                if self.connected {
+                    return Ok(());
+                }
+            }
+            Step::RestartPlane { killed, token_seconds } => {
+                self.world.restart_plane(*killed, *token_seconds, self.connected).await;
+            }
+        }
+        self.settle().await?;
+        self.turn += 1;
+        self.look(self.turn, LOOKED_AT).await
+    }
+
+    async fn finish(mut self) -> Result<(), String> {
+        if !self.connected {
+            self.connected = true;
+            self.world.resume();
+        }
+        self.settle().await?;
+        self.look(0, usize::MAX).await
+    }
+
+    /// Waits until the sidecar was told everything, if it can be.
+    async fn settle(&mut self) -> Result<(), String> {
+        if self.connected {
+            self.world.settle().await?;
+            let now = self.world.hand.now().micros();
+            // It answers, so the last confirmation is not too old.
+            let earliest = self.told.map_or(now, |told| told.confirmed.0.max(now - MAX_STALENESS * 1_000_000 + 1));
+            self.told = Some(Told { state: self.model.newest(), confirmed: (earliest, now) });
+        }
+        Ok(())
+    }
+
+    /// Does all of them at the same time.
+    async fn act(&mut self, acts: &[Act]) -> Result<(), String> {
+        let mut ready = Vec::<Ready>::new();
+        for act in acts {
+            let next = Ready::new(act, &self.world, &self.model);
+            ready.extend(next.filter(|next| !ready.iter().any(|other| other.collides(next))));
+        }
+        let alone = ready.len() == 1;
+        let before = self.model.now().revision;
+        let (world, model, keys) = (&self.world, &self.model, &self.keys);
+        let mut done = join_all(ready.into_iter().map(|ready| ready.send(world, model, keys))).await;
+        let noted = self.world.noted_since(before).await;
+        if let [(done, outcome)] = done.as_slice()
+            && alone
+        {
+            self.expect(done, outcome, !noted.is_empty())?;
+        }
+        for noted in &noted {
+            let (done, outcome) = done
+                .iter()
+                .find(|(done, _)| done.made(noted))
+                .ok_or_else(|| format!("nobody made the change {noted:?}"))?;
+            done.apply(&mut self.model, &self.world, outcome, noted.revision);
+        }
+        for (done, outcome) in done.drain(..) {
+            self.enter(&done, outcome)?;
+        }
+        Ok(())
+    }
+
+    /// What an act brought enters the model.
+    fn enter(&mut self, done: &Done, outcome: Outcome) -> Result<(), String> {
+        let (model, world) = (&mut self.model, &self.world);
+        match outcome {
+            Outcome::Registered { id, name, key } => {
+                model.agents.push((id, name));
+                self.keys.push(key);
+            }
+            Outcome::LoggedIn { answer, proof } if answer.status == 200 => {
+                let Act::Login { agent, .. } = done.act else { unreachable!("only a login logs in") };
+                enter_login(model, world, agent, &answer.body, proof);
+            }
+            Outcome::LoggedIn { answer, .. } | Outcome::Answer(answer) if answer.status >= 500 => {
+                return Err(format!("answered {} {}", answer.status, answer.body));
+            }
+            Outcome::Answer(answer) if answer.status == 200 => {
+                if let Act::Refresh { login, .. } = done.act {
+                    enter_tokens(model, world, login, &answer.body);
+                }
+            }
+            Outcome::LoggedIn { .. } | Outcome::Answer(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Whether an act that was alone was answered as it must be, and changed what it must.
+    fn expect(&self, done: &Done, outcome: &Outcome, changed: bool) -> Result<(), String> {
+        let (answer, model, state) = match outcome {
+            Outcome::Answer(answer) | Outcome::LoggedIn { answer, .. } => (answer, &self.model, self.model.now()),
+            Outcome::Registered { .. } => return Ok(()),
+        };
+        let named = |service: usize, name: usize| state.roles.get(&(service, name));
+        let (status, change) = match done.act {
+            Act::CreateRole { service, name, .. } if named(service, name).is_some() => (409, false),
+            Act::CreateRole { .. } => (201, true),
+            Act::DeleteRole { service, name } | Act::Assign { service, name, .. } | Act::Revoke { service, name, .. }
+                if named(service, name).is_none() =>
+            {
+                (404, false)
+            }
+            Act::DeleteRole { .. } | Act::Assign { .. } => (200, true),
+            Act::Revoke { service, agent: who, name } => {
+                (200, named(service, name).is_some_and(|role| state.grants.contains_key(&(service, who, *role))))
+            }
+            Act::SetStatus { agent: who, status } => match (state.condition(who).status, status) {
+                (before, after) if before == after => (200, false),
+                (Status::Revoked, _) => (409, false),
+                _ => (200, true),
+            },
+            Act::Login { agent: who, .. } => (self.active_or(who, 200), false),
+            Act::Refresh { login, first } => {
+                let (number, login) = (login, &model.logins[login]);
+                let used = first && login.refresh.len() > 1;
+                let dead = state.dead_logins.contains(&number)
+                    || login.begun_revision < state.condition(login.agent).cutoff;
+                let active = self.active_or(login.agent, 200) == 200;
+                let ends = used && active && !state.dead_logins.contains(&number);
+                (self.active_or(login.agent, if used || dead { 401 } else { 200 }), ends)
+            }
+            Act::Replay { .. } => (401, false),
+            Act::RevokeToken { .. } | Act::RevokeLogin { .. } => (200, changed),
+            Act::Register => unreachable!("it has no answer"),
+        };
+        if (answer.status, changed) == (status, change) {
+            return Ok(());
+        }
+        Err(format!("expected {status} and change {change}, came {} {} and change {changed}", answer.status, answer.body))
+    }
+
+    fn active_or(&self, agent: usize, otherwise: u16) -> u16 {
+        if self.model.now().condition(agent).status == Status::Active { otherwise } else { 403 }
+    }
+
+    /// Asks both about some tokens at every service.
+    async fn look(&self, turn: usize, most: usize) -> Result<(), String> {
+        let tokens = &self.model.tokens;
+        let count = tokens.len().min(most);
+        let now = self.world.hand.now().micros();
+        for look in 0..count {
+            // The two newest, and others in turn.
+            let number = if look < 2 { tokens.len() - 1 - look } else { (turn * (count - 2) + look) % tokens.len() };
+            for at in 0..SERVICES {
+                self.ask_both(number, at, now).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn ask_both(&self, number: usize, at: usize, now: i64) -> Result<(), String> {
+        loop {
+            let (_, floor) = self.world.position().await;
+            let judge = Judge { told: self.model.newest(), now, floor, knows_floor: true };
+            let said = match self.hear(number, at, "the API", judge).await {
+                Ok(()) => self.ask_sidecar(number, at, floor).await,
+                contradiction => contradiction,
+            };
+            // A control plane that was just started raises the floor when it comes to it.
+            if said.is_ok() || self.world.position().await.1 == floor {
+                return said;
+            }
+        }
+    }
+
+    async fn ask_sidecar(&self, number: usize, at: usize, floor: i64) -> Result<(), String> {
+        let Some(Told { state, confirmed: (earliest, latest) }) = self.told else {
+            return self.hear_nothing(at, "view_missing").await;
+        };
+        let age_since = |confirmed| self.world.hand.now().micros() - confirmed;
+        if age_since(latest) >= MAX_STALENESS * 1_000_000 {
+            return self.hear_nothing(at, "view_stale").await;
+        }
+        let may_be_stale = age_since(earliest) >= MAX_STALENESS * 1_000_000;
+        if may_be_stale && self.hear_nothing(at, "view_stale").await.is_ok() {
+            return Ok(());
+        }
+        let now = self.world.lagging.now().micros();
+        self.hear(number, at, "the sidecar", Judge { told: state, now, floor, knows_floor: false }).await
+    }
+
+    /// Whether the sidecar refuses whatever comes, for this reason.
+    async fn hear_nothing(&self, at: usize, reason: &str) -> Result<(), String> {
+        let said = Opinion::of_verdict(&self.world.check(&self.world.services[at].id, None).await);
+        let expected = Opinion::refused(503, reason);
+        if said == expected { Ok(()) } else { Err(format!("the sidecar says {said:?}, not {expected:?}")) }
+    }
+
+    async fn hear(&self, number: usize, at: usize, who: &str, judge: Judge) -> Result<(), String> {
+        let (token, service) = (&self.model.tokens[number], &self.world.services[at]);
+        let expected = self.model.verdicts(token, at, judge);
+        let said = if judge.knows_floor {
+            self.world.verify(service, &token.text).await
+        } else {
+            Opinion::of_verdict(&self.world.check(&service.id, Some(&token.text)).await)
+        };
+        if expected.contains(&said) {
+            return Ok(());
+        }
+        let revisions: Vec<_> = self.model.states.iter().map(|state| state.revision).collect();
+        Err(format!(
+            "{who} says of token {number} (agent {}, service {:?}, rev {}) at service {at}: {said:?}, which is none of \
+             {expected:?}; told up to {}, floor {}, revisions {revisions:?}",
+            token.agent, token.service, token.rev, self.model.states[judge.told].revision, judge.floor
+        ))
+    }
+}
+
+async fn join_all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    futures_util::future::join_all(futures).await
+}

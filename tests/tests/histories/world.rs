@@ -1,0 +1,291 @@
+//! The world in which a history happens: a control plane and a sidecar as they are, in this process so that
+//! their clocks can be moved, over real sockets, with a database that is looked into from beside.
+
+use crate::{
+    clocks::{Hand, Lagging},
+    step::{MAX_STALENESS, SERVICES},
+    wire::Wire,
+};
+use countersign_control_plane as plane;
+use countersign_ext_authz as authz;
+use countersign_process::{Shutdown, SystemChance};
+use countersign_tests::{
+    Answer, Opinion,
+    sidecar::{Verdict, request},
+    web::Site,
+};
+use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
+use serde_json::json;
+use sqlx::{AnyPool, Row, any::AnyPoolOptions};
+use std::{path::PathBuf, sync::Arc};
+use tempfile::TempDir;
+use tokio::{
+    runtime::{Builder, Runtime},
+    task::JoinHandle,
+};
+use tonic::transport::{Channel, Endpoint};
+
+/// The issuer of all tokens, wherever the port is.
+const ISSUER: &str = "https://history.test";
+
+/// A service, and what manages and guards it.
+pub struct Service {
+    pub id: String,
+    pub key: String,
+    sync_key: String,
+}
+
+/// What the feed says of a transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Noted {
+    pub revision: i64,
+    pub facet: String,
+    pub subject: String,
+    pub service: Option<String>,
+}
+
+/// Everything that runs.
+pub struct World {
+    pub hand: Arc<Hand>,
+    pub lagging: Arc<Lagging>,
+    pub api: Site,
+    pub human: String,
+    pub services: Vec<Service>,
+    folder: TempDir,
+    plane: Server,
+    plane_sync: std::net::SocketAddr,
+    wire: Wire,
+    sidecar: Option<(Server, Site, AuthorizationClient<Channel>)>,
+    database: AnyPool,
+}
+
+/// A server in a runtime of its own, so that it can end as a process ends.
+struct Server {
+    runtime: Option<Runtime>,
+    shutdown: Shutdown,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    async fn start<A, B, S>(bind: B, serve: impl FnOnce(A, Shutdown) -> S) -> Self
+    where
+        A: Send + 'static,
+        B: Future<Output = A> + Send + 'static,
+        S: Future<Output = ()> + Send + 'static,
+    {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let app = runtime.spawn(bind).await.unwrap();
+        let shutdown = Shutdown::default();
+        let task = runtime.spawn(serve(app, shutdown.clone()));
+        Self { runtime: Some(runtime), shutdown, task }
+    }
+
+    async fn stop(mut self) {
+        self.shutdown.ask();
+        (&mut self.task).await.unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+impl World {
+    pub async fn new() -> Self {
+        let hand = Hand::new();
+        let folder = scratch();
+        let (plane, api, plane_sync) = start_plane(&folder, &hand, 3600).await;
+        let env = std::fs::read_to_string(folder.path().join("dev.env")).unwrap();
+        let human = env.lines().find_map(|line| line.strip_prefix("COUNTERSIGN_HUMAN_TOKEN=")).unwrap().to_owned();
+        let mut services = Vec::new();
+        for number in 0..SERVICES {
+            services.push(make_service(&api, &human, number).await);
+        }
+        sqlx::any::install_default_drivers();
+        let url = format!("sqlite://{}?mode=ro", folder.path().join("countersign.db").display());
+        let database = AnyPoolOptions::new().max_connections(1).connect(&url).await.unwrap();
+        let wire = Wire::new().await;
+        wire.lead_to(plane_sync);
+        let lagging = Lagging::new(Arc::clone(&hand));
+        let mut world =
+            Self { hand, lagging, api, human, services, folder, plane, plane_sync, wire, sidecar: None, database };
+        world.restart_sidecar().await;
+        world
+    }
+
+    /// Ends the control plane and starts it again; tokens then live as long as said.
+    pub async fn restart_plane(&mut self, killed: bool, token_seconds: u32, connected: bool) {
+        let (plane, api, sync) = {
+            let idle = Server { runtime: None, shutdown: Shutdown::default(), task: tokio::spawn(async {}) };
+            let old = std::mem::replace(&mut self.plane, idle);
+            if killed { drop(old) } else { old.stop().await }
+            start_plane(&self.folder, &self.hand, token_seconds).await
+        };
+        (self.plane, self.api, self.plane_sync) = (plane, api, sync);
+        self.wire.cut();
+        if connected {
+            self.resume();
+        }
+    }
+
+    /// Ends the sidecar at once and starts another.
+    pub async fn restart_sidecar(&mut self) {
+        drop(self.sidecar.take());
+        let keys: Vec<_> = self.services.iter().map(|service| service.sync_key.as_str()).collect();
+        let url = format!("https://{}", self.wire.address);
+        let authority = self.folder.path().join("ca.pem").display().to_string();
+        let settings = [
+            ("listen.grpc", "127.0.0.1:0"),
+            ("listen.admin", "127.0.0.1:0"),
+            ("sync.url", &url),
+            ("sync.ca", &authority),
+            ("sync.ping_seconds", "1"),
+        ];
+        let flags = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+        let environment = vec![("COUNTERSIGN_SYNC__KEYS".to_owned(), keys.join(","))];
+        let settings = authz::config::read(None, environment, flags).unwrap();
+        let clock = Arc::clone(&self.lagging);
+        let (told, addresses) = tokio::sync::oneshot::channel();
+        let bind = async move {
+            let app = authz::App::bind(settings, clock).await.unwrap();
+            told.send((app.grpc_address().unwrap(), app.admin_address().unwrap())).unwrap();
+            app
+        };
+        let serve = |app: authz::App, shutdown| async move { app.serve(shutdown).await.unwrap() };
+        let server = Server::start(bind, serve).await;
+        let (grpc, admin) = addresses.await.unwrap();
+        let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect_lazy();
+        let admin = Site::plain(format!("http://{admin}"));
+        self.sidecar = Some((server, admin, AuthorizationClient::new(channel)));
+    }
+
+    pub fn cut(&self) {
+        self.wire.cut();
+    }
+
+    pub fn resume(&self) {
+        self.wire.lead_to(self.plane_sync);
+    }
+
+    /// Waits until the sidecar has learnt everything and answers.
+    pub async fn settle(&self) -> Result<(), String> {
+        for service in &self.services {
+            let wanted = self.concerning(&service.id).await;
+            let line = format!("countersign_authz_view_revision{{service=\"{}\"}}", service.id);
+            let (_, admin, _) = self.sidecar.as_ref().unwrap();
+            let mut missing = String::new();
+            for _ in 0..4000 {
+                let known = metric(admin, &line).await.unwrap_or(0);
+                let verdict = self.check(&service.id, None).await;
+                missing = format!("revision {known} of {wanted}, {}", verdict.reason);
+                if known >= wanted && verdict.status != 503 {
+                    missing.clear();
+                    break;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            }
+            if !missing.is_empty() {
+                return Err(format!("the sidecar does not catch up: {missing}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the sidecar says of a request at a service.
+    pub async fn check(&self, service: &str, token: Option<&str>) -> Verdict {
+        let bearer = token.map(|token| format!("Bearer {token}"));
+        let headers: Vec<_> = bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
+        let request = request(&headers, &[("service_id", service), ("allow_unassigned", "true")]);
+        let (_, _, client) = self.sidecar.as_ref().unwrap();
+        Verdict::of(client.clone().check(request).await.expect("a verdict").into_inner())
+    }
+
+    /// What the API says of a token at a service.
+    pub async fn verify(&self, service: &Service, token: &str) -> Opinion {
+        let request = self.api.request("GET", &format!("/services/{}/verify", service.id)).bearer_auth(&service.key);
+        Opinion::of_answer(&Answer::to(request.header("x-agent-token", token)).await)
+    }
+
+    /// Where the feed stands: revision and floor.
+    pub async fn position(&self) -> (i64, i64) {
+        let row = sqlx::query("SELECT revision, floor FROM feed").fetch_one(&self.database).await.unwrap();
+        (row.get("revision"), row.get("floor"))
+    }
+
+    /// What was noted since.
+    pub async fn noted_since(&self, revision: i64) -> Vec<Noted> {
+        let sql =
+            "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 ORDER BY revision, position";
+        let rows = sqlx::query(sql).bind(revision).fetch_all(&self.database).await.unwrap();
+        let noted = rows.iter().map(|row| Noted {
+            revision: row.get("revision"),
+            facet: row.get("facet"),
+            subject: row.get("subject"),
+            service: row.get("service_id"),
+        });
+        noted.collect()
+    }
+
+    /// The newest change that concerns a service.
+    async fn concerning(&self, service: &str) -> i64 {
+        let sql = "SELECT COALESCE(MAX(revision), 0) AS newest FROM changes WHERE service_id IS NULL OR service_id = $1";
+        sqlx::query(sql).bind(service.to_owned()).fetch_one(&self.database).await.unwrap().get("newest")
+    }
+}
+
+/// In memory where there is such a place: a history is about order, not about the disk.
+fn scratch() -> TempDir {
+    let memory = PathBuf::from("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
+}
+
+async fn start_plane(folder: &TempDir, hand: &Arc<Hand>, token_seconds: u32) -> (Server, Site, std::net::SocketAddr) {
+    let settings = [
+        ("data_dir", folder.path().display().to_string()),
+        ("public_url", ISSUER.to_owned()),
+        ("listen.api", "127.0.0.1:0".to_owned()),
+        ("listen.sync", "127.0.0.1:0".to_owned()),
+        ("listen.admin", "127.0.0.1:0".to_owned()),
+        ("tokens.access_seconds", token_seconds.to_string()),
+        ("sync.max_staleness_seconds", MAX_STALENESS.to_string()),
+    ];
+    let flags = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
+    let config = plane::Config::read(None, Vec::new(), flags, true).unwrap();
+    config.check().unwrap();
+    let clock = Arc::clone(hand);
+    let (told, addresses) = tokio::sync::oneshot::channel();
+    let bind = async move {
+        let app = plane::App::bind(config, clock, Arc::new(SystemChance)).await.unwrap();
+        told.send((app.api_address().unwrap(), app.sync_address().unwrap())).unwrap();
+        app
+    };
+    let serve = |app: plane::App, shutdown| async move { app.serve(shutdown).await.unwrap() };
+    let server = Server::start(bind, serve).await;
+    let (api, sync) = addresses.await.unwrap();
+    let authority = std::fs::read(folder.path().join("ca.pem")).unwrap();
+    (server, Site::trusting(format!("https://localhost:{}", api.port()), &authority), sync)
+}
+
+async fn make_service(api: &Site, human: &str, number: usize) -> Service {
+    let body = json!({ "name": format!("service {number}"), "acceptsUnboundTokens": number == 0 });
+    let made = api.send_as(human, "POST", "/services", body).await.expect(201);
+    let id = made["serviceId"].as_str().unwrap().to_owned();
+    let key = async |scope: &str| {
+        let body = json!({ "name": scope, "scope": scope });
+        let made = api.send_as(human, "POST", &format!("/services/{id}/keys"), body).await.expect(201);
+        made["apiKey"].as_str().unwrap().to_owned()
+    };
+    let (full, sync_key) = (key("full").await, key("sync").await);
+    Service { id, key: full, sync_key }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "revisions are whole numbers")]
+async fn metric(admin: &Site, line: &str) -> Option<i64> {
+    let answer = Answer::try_to(admin.request("GET", "/metrics")).await?;
+    let figure = answer.body.as_str()?.lines().find_map(|found| found.strip_prefix(line))?.trim().parse::<f64>();
+    figure.ok().map(|figure| figure as i64)
+}
