@@ -135,6 +135,11 @@ impl ControlPlane {
         answer.expect(200)["revoked"].as_bool().expect("a boolean")
     }
 
+    /// Deletes a role of the first service.
+    pub async fn delete_role(&self, role: &str) -> Answer {
+        Answer::to(self.api.request("DELETE", &self.path(&format!("/roles/{role}"))).bearer_auth(self.key())).await
+    }
+
     /// Suspends, reactivates or revokes an agent.
     pub async fn set_status(&self, agent: &str, status: &str) -> Answer {
         self.api.send_as(self.human(), "PUT", &format!("/agents/{agent}/status"), json!({ "status": status })).await

@@ -116,11 +116,12 @@ impl Doors {
         Self { control, agent, role }
     }
 
-    fn for_keys(&self) -> [(&'static str, String); 5] {
+    fn for_keys(&self) -> [(&'static str, String); 6] {
         let agent = self.control.path(&format!("/agents/{}", self.agent.id));
         [
             ("POST", self.control.path("/roles")),
             ("GET", self.control.path("/roles")),
+            ("DELETE", self.control.path(&format!("/roles/{}", self.role))),
             ("GET", agent.clone()),
             ("POST", format!("{agent}/roles")),
             ("DELETE", format!("{agent}/roles/{}", self.role)),

@@ -139,6 +139,40 @@ async fn roles_that_expire() {
 }
 
 #[tokio::test]
+async fn roles_that_are_deleted_and_made_again_under_the_same_name() {
+    let court = Court::open().await;
+    let (first, control) = (court.first(), &court.control);
+    let (agent, witness) = (court.agent("Heir").await, court.agent("Witness").await);
+    let before = agent.token_for(control.service()).await;
+    let old = control.make_role("reader", &["read"]).await;
+    control.assign(&agent.id, &old).await;
+    let with_reader = agent.token().await;
+    let both = [("the token from before the role", &before), ("the token that names it", &with_reader)];
+    for (what, token) in both {
+        first.agree(what, token, known(&agent, "Heir", &["reader"], &["read"])).await;
+    }
+
+    control.delete_role(&old).await.expect(200);
+    for (what, token) in both {
+        first.agree(what, token, known(&agent, "Heir", &[], &[])).await;
+    }
+    let new = control.make_role("reader", &["everything"]).await;
+    control.assign(&witness.id, &new).await;
+    let seen = witness.token().await;
+    first.agree("the new role has arrived", &seen, known(&witness, "Witness", &["reader"], &["everything"])).await;
+    let after = agent.token_for(control.service()).await;
+    for (what, token) in both.into_iter().chain([("a token from after", &after)]) {
+        let said = first.ask(token).await;
+        let nothing = known(&agent, "Heir", &[], &[]);
+        assert!(nothing(&said.0) && nothing(&said.1), "{what}: {said:?}");
+    }
+    control.assign(&agent.id, &new).await;
+    for (what, token) in both.into_iter().chain([("a token from after", &after)]) {
+        first.agree(what, token, known(&agent, "Heir", &["reader"], &["everything"])).await;
+    }
+}
+
+#[tokio::test]
 async fn agents_that_are_suspended_reactivated_and_revoked() {
     let court = Court::open().await;
     let (first, control) = (court.first(), &court.control);

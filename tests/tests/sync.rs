@@ -163,6 +163,32 @@ async fn role_changes_stay_with_their_service_and_status_goes_to_all() {
 }
 
 #[tokio::test]
+async fn a_role_that_is_deleted_is_one_change_however_many_hold_it() {
+    let control = ControlPlane::start().await;
+    let (_, other_key) = control.another_service(json!({ "name": "other" })).await;
+    let role = control.make_role("reader", &["read"]).await;
+    for number in 0..3 {
+        let agent = Agent::register(&control, &format!("agent {number}")).await;
+        control.assign(&agent.id, &role).await;
+    }
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    let (page, holders) = (follower.snapshot().await, follower.snapshot().await);
+    assert_eq!((page.roles.unwrap().roles.len(), holders.agents.len(), holders.last), (1, 3, true));
+    let mut other = Follower::start(&control, &other_key, 0).await.unwrap();
+    other.snapshot().await;
+
+    control.delete_role(&role).await.expect(200);
+    let deleted = follower.delta().await;
+    assert!(deleted.revision > page.revision && deleted.agents.is_empty() && deleted.revocations.is_empty());
+    assert!(deleted.roles.expect("the service's roles").roles.is_empty());
+    let (deltas, pong) = other.ping(1).await.unwrap();
+    assert!(deltas.is_empty() && pong.revision == deleted.revision, "it does not concern other services");
+
+    let mut anew = Follower::start(&control, control.key(), 0).await.unwrap();
+    assert!(anew.snapshot().await.roles.unwrap().roles.is_empty());
+}
+
+#[tokio::test]
 async fn only_a_good_key_follows_and_a_revoked_one_is_cut_at_its_next_ping() {
     let control = ControlPlane::start().await;
     for bad in ["", "nonsense", control.service(), control.human(), &format!("{}0", control.key())] {

@@ -61,6 +61,18 @@ pub async fn list(
     Ok(Json(json!({ "data": data })))
 }
 
+/// `DELETE /services/:serviceId/roles/:roleId`
+pub async fn remove(
+    State(state): State<AppState>,
+    presented: Presented,
+    Path((service, role)): Path<(String, String)>,
+) -> Result<Json<Value>, ApiError> {
+    let service = id(&service)?;
+    presented.manager_of(&state, service).await?;
+    operations::delete_role(&state.context, service, id(&role)?).await?;
+    Ok(Json(json!({ "deleted": true })))
+}
+
 /// `POST /services/:serviceId/agents/:agentId/roles`
 pub async fn assign(
     State(state): State<AppState>,

@@ -32,6 +32,7 @@ pub fn router(state: AppState) -> Router {
         .route("/services/{service}/keys/{key}", delete(services::revoke_key))
         .route("/services/{service}/verify", get(verify::verify))
         .route("/services/{service}/roles", post(roles::create).get(roles::list))
+        .route("/services/{service}/roles/{role}", delete(roles::remove))
         .route("/services/{service}/agents/{agent}", get(agents::read))
         .route("/services/{service}/agents/{agent}/roles", post(roles::assign))
         .route("/services/{service}/agents/{agent}/roles/{role}", delete(roles::revoke))

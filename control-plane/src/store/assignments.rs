@@ -33,6 +33,13 @@ pub async fn remove(
     query.fetch_optional(conn).await?.as_ref().map(read_grant).transpose()
 }
 
+/// Removes all assignments of a role.
+pub async fn remove_all(conn: &mut AnyConnection, service: ServiceId, role: RoleId) -> Result<(), StoreError> {
+    let sql = "DELETE FROM assignments WHERE role_id = $1 AND service_id = $2";
+    sqlx::query(sql).bind(role.to_string()).bind(service.to_string()).execute(conn).await?;
+    Ok(())
+}
+
 /// What an agent holds at a service at `now`.
 pub async fn held(
     conn: &mut AnyConnection,

@@ -39,6 +39,13 @@ pub async fn find(conn: &mut AnyConnection, service: ServiceId, id: RoleId) -> R
     found.as_ref().map(read).transpose()
 }
 
+/// Deletes a role that nobody holds any more; false if it is none of this service.
+pub async fn delete(conn: &mut AnyConnection, service: ServiceId, id: RoleId) -> Result<bool, StoreError> {
+    let sql = "DELETE FROM roles WHERE id = $1 AND service_id = $2";
+    let query = sqlx::query(sql).bind(id.to_string()).bind(service.to_string());
+    Ok(query.execute(conn).await?.rows_affected() == 1)
+}
+
 fn read(found: &AnyRow) -> Result<Role, StoreError> {
     let permissions: String = row::get(found, "permissions")?;
     Ok(Role {

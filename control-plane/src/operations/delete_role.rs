@@ -1,0 +1,25 @@
+//! Delete a role, whoever holds it.
+
+use super::{Context, Denied, Missing};
+use crate::{
+    domain::change::Change,
+    store::{Write, assignments, roles, services},
+};
+use countersign_identity::{RoleId, ServiceId};
+
+/// Deletes a role with all its assignments. Sidecars learn one thing, however many hold it: that it is no longer
+/// defined. A role that is not defined grants nothing, and a later one of the same name is another role.
+pub async fn delete_role(context: &Context, service: ServiceId, role: RoleId) -> Result<(), Denied> {
+    let work = async |mut tx: Write| {
+        if !services::lock(tx.conn(), service).await? {
+            return Err(Denied::Missing(Missing::Service));
+        }
+        assignments::remove_all(tx.conn(), service, role).await?;
+        if !roles::delete(tx.conn(), service, role).await? {
+            return Err(Denied::Missing(Missing::Role));
+        }
+        tx.changed(Change::Definitions(service));
+        Ok(tx.commit(()).await?)
+    };
+    context.store.write("delete_role", work).await
+}

@@ -1,0 +1,101 @@
+//! What ends, at the API: a role that is deleted. That the sidecar says the same is in `parity.rs`.
+
+#![expect(clippy::expect_used, reason = "a test says what it expects")]
+
+use countersign_tests::{Agent, Answer, ControlPlane, control_plane::text};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use tokio::task::JoinSet;
+
+const AT_ONCE: usize = 24;
+
+/// How often each answer came.
+async fn counted(mut attempts: JoinSet<Answer>) -> BTreeMap<String, usize> {
+    let mut outcomes = BTreeMap::new();
+    while let Some(answer) = attempts.join_next().await {
+        let answer = answer.expect("no attempt panics");
+        *outcomes.entry(format!("{} {}", answer.status, answer.text("/error/code")).trim().to_owned()).or_default() +=
+            1;
+    }
+    outcomes
+}
+
+#[tokio::test]
+async fn a_deleted_role_is_gone_with_all_who_held_it() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let (reader, stays) = (control.make_role("reader", &["read"]).await, control.make_role("stays", &["stay"]).await);
+    control.assign(&agent.id, &reader).await;
+    control.assign(&agent.id, &stays).await;
+    let token = agent.token().await;
+    assert_eq!(control.delete_role(&reader).await.expect(200), json!({ "deleted": true }));
+
+    let verified = control.verify(&token).await.expect(200);
+    assert_eq!((&verified["agent"]["roles"], &verified["agent"]["permissions"]), (&json!(["stays"]), &json!(["stay"])));
+    let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
+    let names: Vec<_> = listed["data"].as_array().expect("a list").iter().map(|role| &role["name"]).collect();
+    assert_eq!(names, ["stays"]);
+    let of_agent = control.path(&format!("/agents/{}/roles", agent.id));
+    let held = format!("{of_agent}/{reader}");
+    let answers = [
+        control.delete_role(&reader).await,
+        control.delete_role("role_00000000000000000000000000").await,
+        control.delete_role("nonsense").await,
+        control.api.send_as(control.key(), "POST", &of_agent, json!({ "roleId": reader })).await,
+        control.api.send_as(control.key(), "DELETE", &held, json!({})).await,
+    ];
+    for answer in answers {
+        assert_eq!((answer.status, answer.text("/error/code")), (404, "ROLE_NOT_FOUND"));
+    }
+
+    let again = control.make_role("reader", &["everything"]).await;
+    assert_ne!(again, reader);
+    let verified = control.verify(&token).await.expect(200);
+    assert_eq!(verified["agent"]["roles"], json!(["stays"]), "a new role of the same name is another role");
+    let new = control.verify(&agent.token().await).await.expect(200);
+    assert_eq!(new["agent"]["roles"], json!(["stays"]), "nobody was given the new one");
+}
+
+#[tokio::test]
+async fn a_role_is_deleted_by_whoever_manages_its_service_and_nobody_else() {
+    let control = ControlPlane::start().await;
+    let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
+    let made = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
+    let roles = format!("/services/{}/roles", text(&made["serviceId"]));
+    let new_role = async |name: &str| {
+        let body = json!({ "name": name, "permissions": ["read"] });
+        text(&control.api.send_as(&alice, "POST", &roles, body).await.expect(201)["roleId"])
+    };
+    let (first, second) = (new_role("first").await, new_role("second").await);
+    let delete = async |who: &str, path: String| control.api.send_as(who, "DELETE", &path, json!({})).await;
+    let elsewhere = delete(control.key(), control.path(&format!("/roles/{first}"))).await;
+    assert_eq!((elsewhere.status, elsewhere.text("/error/code")), (404, "ROLE_NOT_FOUND"), "another service's role");
+    let refused = delete(&bob, format!("{roles}/{first}")).await;
+    assert_eq!(refused.error(), (403, "INSUFFICIENT_PERMISSIONS", "not_yours"));
+    let listed = control.api.get_as(&alice, &roles).await.expect(200);
+    assert_eq!(listed["data"].as_array().map(Vec::len), Some(2), "nothing happened so far");
+    delete(&alice, format!("{roles}/{first}")).await.expect(200);
+    delete(control.human(), format!("{roles}/{second}")).await.expect(200);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_role_deleted_while_it_is_given_is_gone_for_everybody() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let role = control.make_role("reader", &["read"]).await;
+    let (roles, one) = (control.path(&format!("/agents/{}/roles", agent.id)), control.path(&format!("/roles/{role}")));
+    let (mut given, mut deleted) = (JoinSet::new(), JoinSet::new());
+    let ask = |method, path: &str, body: &Value| {
+        Answer::to(control.api.request(method, path).bearer_auth(control.key()).json(body))
+    };
+    for _ in 0..AT_ONCE {
+        given.spawn(ask("POST", &roles, &json!({ "roleId": role })));
+        deleted.spawn(ask("DELETE", &one, &json!({})));
+    }
+    let expected = BTreeMap::from([("200".into(), 1), ("404 ROLE_NOT_FOUND".into(), AT_ONCE - 1)]);
+    assert_eq!(counted(deleted).await, expected);
+    let given = counted(given).await;
+    let sensible = given.keys().all(|outcome| ["200", "404 ROLE_NOT_FOUND"].contains(&outcome.as_str()));
+    assert!(sensible, "{given:?}");
+    assert_eq!(control.verify(&agent.token().await).await.expect(200)["agent"]["roles"], json!([]));
+}
