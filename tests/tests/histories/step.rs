@@ -99,7 +99,7 @@ fn racing() -> impl Strategy<Value = Act> {
     prop_oneof![
         3 => (service(), name(), 0..PERMISSIONS.len())
             .prop_map(|(service, name, permissions)| Act::CreateRole { service, name, permissions }),
-        0 => (service(), name()).prop_map(|(service, name)| Act::DeleteRole { service, name }),
+        2 => (service(), name()).prop_map(|(service, name)| Act::DeleteRole { service, name }),
         6 => (service(), some(), name(), option::weighted(0.4, select(vec![2_u32, 10, 60, 700, 4000])))
             .prop_map(|(service, agent, name, seconds)| Act::Assign { service, agent, name, seconds }),
         4 => (service(), some(), name()).prop_map(|(service, agent, name)| Act::Revoke { service, agent, name }),
