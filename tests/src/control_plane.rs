@@ -145,6 +145,11 @@ impl ControlPlane {
         self.api.send_as(self.human(), "PUT", &format!("/agents/{agent}/status"), json!({ "status": status })).await
     }
 
+    /// Revokes an access or refresh token, as anybody who has it may.
+    pub async fn revoke_token(&self, token: &str) {
+        assert_eq!(self.api.post("/auth/revoke", json!({ "token": token })).await.expect(200), json!({}));
+    }
+
     /// Asks the API about a token at the first service.
     pub async fn verify(&self, token: &str) -> Answer {
         self.verify_at(self.service(), self.key(), token).await

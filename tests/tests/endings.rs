@@ -1,8 +1,10 @@
-//! What ends, at the API: a role that is deleted. That the sidecar says the same is in `parity.rs`.
+//! What ends, at the API: a role that is deleted, a token that is revoked. That the sidecar says the same is in
+//! `parity.rs`.
 
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
 
 use countersign_tests::{Agent, Answer, ControlPlane, control_plane::text};
+use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
@@ -98,4 +100,84 @@ async fn a_role_deleted_while_it_is_given_is_gone_for_everybody() {
     let sensible = given.keys().all(|outcome| ["200", "404 ROLE_NOT_FOUND"].contains(&outcome.as_str()));
     assert!(sensible, "{given:?}");
     assert_eq!(control.verify(&agent.token().await).await.expect(200)["agent"]["roles"], json!([]));
+}
+
+#[tokio::test]
+async fn whoever_has_a_token_may_revoke_it_and_learns_nothing_else() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let (tokens, other) = (agent.login().await, agent.login().await);
+    let (access, refresh) = (tokens.access_token.expose_secret(), tokens.refresh_token.expose_secret());
+    let (body, signature) = access.rsplit_once('.').expect("a JWT");
+    let forged = format!("{body}.{}{}", if signature.starts_with('A') { "B" } else { "A" }, &signature[1..]);
+    let last = if refresh.ends_with('0') { "1" } else { "0" };
+    let wrong = format!("{}{last}", &refresh[..refresh.len() - 1]);
+    for nothing in ["x", " ", "a.b.c", "rf_", &wrong, &forged, control.key(), control.human(), &agent.id, "\u{0}"] {
+        control.revoke_token(nothing).await;
+    }
+    control.verify(access).await.expect(200);
+    agent.api.refresh(&tokens).await.expect("still alive");
+
+    for bad in
+        [json!({}), json!({ "token": null }), json!({ "token": 7 }), json!({ "token": "" }), json!({ "token": [] })]
+    {
+        let answer = control.api.post("/auth/revoke", bad.clone()).await;
+        assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{bad}");
+        assert!(!answer.text("/error/details/fields/token").is_empty(), "{bad}: {}", answer.body);
+    }
+    let other = other.access_token.expose_secret();
+    let misspelt = control.api.post("/auth/revoke", json!({ "token": other, "tokenTypeHint": "access_token" })).await;
+    assert_eq!(misspelt.text("/error/details/fields/tokenTypeHint"), "is not known here");
+    control.verify(other).await.expect(200);
+    let hinted = json!({ "token": other, "token_type_hint": "refresh_token" });
+    control.api.post("/auth/revoke", hinted).await.expect(200);
+    let refused = control.verify(other).await;
+    assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"), "a wrong hint is no harm");
+}
+
+#[tokio::test]
+async fn a_token_is_revoked_by_a_form_as_oauth_clients_send_it() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let (first, second) = (agent.token().await, agent.login().await);
+    let second = (second.access_token.expose_secret(), second.refresh_token.expose_secret());
+    let send = async |content_type: &str, body: String| {
+        Answer::to(control.api.request("POST", "/auth/revoke").header("content-type", content_type).body(body)).await
+    };
+    let form = "application/x-www-form-urlencoded";
+    for bad in ["", "token=", "token_type_hint=access_token", &format!("token={first}&token={first}"), "{}", "%ff=&=x"]
+    {
+        let answer = send(form, bad.to_owned()).await;
+        assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{bad}");
+    }
+    assert_eq!(send("text/plain", format!("token={first}")).await.status, 415);
+    assert_eq!(send(form, "token=%ff%00+garbage".to_owned()).await.expect(200), json!({}));
+    for token in [&first, second.0] {
+        control.verify(token).await.expect(200);
+    }
+    let answer = send("Application/X-WWW-Form-Urlencoded; charset=UTF-8", format!("token={first}")).await;
+    assert_eq!(answer.expect(200), json!({}));
+    let body = format!("token_type_hint=refresh_token&client_id=somebody&token={}", second.1.replace('_', "%5f"));
+    assert_eq!(send(form, body).await.expect(200), json!({}));
+    for token in [&first, second.0] {
+        assert_eq!(control.verify(token).await.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"));
+    }
+}
+
+#[tokio::test]
+async fn the_longest_token_can_be_revoked_too() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let quotes = "\"".repeat(126);
+    for number in 10..41 {
+        let role = control.make_role(&format!("{}{number}", &quotes[..62]), &[&format!("{quotes}{number}")]).await;
+        control.assign(&agent.id, &role).await;
+    }
+    let token = agent.token().await;
+    assert!(token.len() > 16 * 1024, "longer than other bodies under /auth may be: {}", token.len());
+    control.verify(&token).await.expect(200);
+    control.revoke_token(&token).await;
+    assert_eq!(control.verify(&token).await.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"));
+    let body = json!({ "token": "x".repeat(64 * 1024) });
+    assert_eq!(control.api.post("/auth/revoke", body).await.status, 413);
 }

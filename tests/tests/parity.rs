@@ -3,6 +3,7 @@
 use countersign_tests::{Agent, ControlPlane, Judges, Opinion, Sidecar};
 use secrecy::ExposeSecret;
 use serde_json::json;
+use std::time::{Duration, Instant};
 
 /// A control plane with three services, and one sidecar that guards them all.
 struct Court {
@@ -37,6 +38,22 @@ impl Court {
 
     async fn agent(&self, name: &str) -> Agent {
         Agent::register(&self.control, name).await
+    }
+
+    /// Revokes a token; whoever is asked about `dead` from the answer on refuses within a second.
+    #[expect(clippy::disallowed_methods, reason = "the test looks at a clock of its own")]
+    async fn revoke_at_once(&self, token: &str, dead: &[&str]) {
+        self.control.revoke_token(token).await;
+        let answered = Instant::now();
+        for token in dead {
+            assert_eq!(
+                self.first().ask(token).await.0,
+                Opinion::refused(401, "token_revoked"),
+                "the API knows at once"
+            );
+            self.first().agree("it was revoked", token, refused(401, "token_revoked")).await;
+        }
+        assert!(answered.elapsed() < Duration::from_secs(1), "it took {:?}", answered.elapsed());
     }
 
     /// Makes a role at another service and assigns it.
@@ -219,6 +236,39 @@ async fn logins_that_end_because_a_refresh_token_was_used_twice() {
         first.agree("the login has ended", token, refused(401, "token_revoked")).await;
     }
     first.agree("another login lives on", &other, known(&agent, "Thief", &[], &[])).await;
+}
+
+#[tokio::test]
+async fn access_tokens_and_logins_that_are_revoked() {
+    let mut court = Court::open().await;
+    let agent = court.agent("Leaver").await;
+    let (login, other) = (agent.login().await, agent.token().await);
+    let next = agent.api.refresh(&login).await.expect("refreshed");
+    let [one, sibling] = [&login, &next].map(|tokens| tokens.access_token.expose_secret());
+    let alive = known(&agent, "Leaver", &[], &[]);
+    for token in [one, sibling, &other] {
+        court.first().agree("before", token, &alive).await;
+    }
+
+    court.revoke_at_once(one, &[one]).await;
+    court.first().agree("a sibling of the same login", sibling, &alive).await;
+    let last = agent.api.refresh(&next).await.expect("the login goes on");
+    let newest = last.access_token.expose_secret();
+    court.first().agree("issued after its sibling was revoked", newest, &alive).await;
+
+    court.revoke_at_once(last.refresh_token.expose_secret(), &[one, sibling, newest]).await;
+    let refused_refresh = agent.api.refresh(&last).await.expect_err("the login has ended").to_string();
+    assert!(refused_refresh.contains("401"), "{refused_refresh}");
+    court.first().agree("another login", &other, &alive).await;
+
+    court.control.kill();
+    court.control.restart().await;
+    court.sidecar.restart();
+    court.sidecar.await_ready().await;
+    for token in [one, sibling, newest] {
+        court.first().agree("death is remembered", token, refused(401, "token_revoked")).await;
+    }
+    court.first().agree("another login", &other, &alive).await;
 }
 
 #[tokio::test]

@@ -6,7 +6,8 @@ use countersign_proto::v1::{
     Delta, FollowRequest, FollowResponse, Hello, Ping, Pong, SnapshotPage, follow_request::Message as Ask,
     follow_response::Message as Told, sync_client::SyncClient,
 };
-use countersign_tests::{Agent, ControlPlane};
+use countersign_tests::{Agent, ControlPlane, eventually};
+use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -186,6 +187,42 @@ async fn a_role_that_is_deleted_is_one_change_however_many_hold_it() {
 
     let mut anew = Follower::start(&control, control.key(), 0).await.unwrap();
     assert!(anew.snapshot().await.roles.unwrap().roles.is_empty());
+}
+
+#[tokio::test]
+async fn what_is_revoked_is_told_once() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let (login, other) = (agent.login().await, agent.login().await);
+    let next = agent.api.refresh(&other).await.expect("refreshed");
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    follower.snapshot().await;
+    let text = |secret: &SecretString| secret.expose_secret().to_owned();
+    let first = [text(&login.access_token), "garbage".into(), text(&login.access_token)];
+    let second = [text(&next.refresh_token), text(&next.refresh_token), text(&next.access_token)];
+    let used = [text(&other.refresh_token), text(&other.access_token), text(&login.access_token)];
+    let mut told = Vec::new();
+    for token in first.into_iter().chain(second).chain(used) {
+        control.revoke_token(&token).await;
+        let (deltas, pong) = follower.ping(1).await.unwrap();
+        assert!(deltas.iter().all(|delta| delta.revision == pong.revision && delta.revocations.len() == 1));
+        told.push((deltas.len(), pong.revision));
+    }
+    let (revisions, counts): (Vec<_>, Vec<_>) = told.iter().map(|(count, revision)| (*revision, *count)).unzip();
+    assert_eq!(counts, [1, 0, 0, 1, 0, 0, 0, 0, 0]);
+    assert_eq!((revisions[0], revisions[3]), (revisions[2], revisions[8]), "what is dead already is no change");
+}
+
+#[tokio::test]
+async fn an_expired_token_has_nothing_to_be_revoked() {
+    let control = ControlPlane::start_with(&["tokens.access_seconds=1"]).await;
+    let token = Agent::register(&control, "agent").await.token().await;
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    follower.snapshot().await;
+    let expired = async || (control.verify(&token).await.error().2 == "token_expired").then_some(());
+    eventually("it expires", expired, String::new).await;
+    control.revoke_token(&token).await;
+    assert!(follower.ping(1).await.unwrap().0.is_empty());
 }
 
 #[tokio::test]

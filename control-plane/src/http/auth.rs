@@ -1,7 +1,7 @@
 //! `/auth/*`: how an agent comes by its tokens.
 
 use super::{
-    body::Fields,
+    body::{Fields, FormOrJson},
     caller::Presented,
     error::{ApiError, timestamp},
     ids::{id, optional_id},
@@ -12,6 +12,7 @@ use crate::{
     operations::{self, Login, RegistrationRequest, TokenPair},
 };
 use axum::{Json, extract::State, http::StatusCode};
+use secrecy::SecretString;
 use serde_json::{Value, json};
 
 /// `POST /auth/register`
@@ -69,6 +70,17 @@ pub async fn refresh(State(state): State<AppState>, body: Fields) -> Result<Json
     })?;
     let pair = operations::refresh(&state.context, &token, optional_id(service)?).await?;
     Ok(Json(present(&pair)))
+}
+
+/// `POST /auth/revoke` (RFC 7009)
+pub async fn revoke(State(state): State<AppState>, FormOrJson(body): FormOrJson) -> Result<Json<Value>, ApiError> {
+    let token = body.parse(|fields| {
+        // A token says itself what it is; the hint is taken because OAuth clients send it.
+        let (token, hint) = (fields.required::<SecretString>("token"), fields.optional::<String>("token_type_hint"));
+        hint.and(token)
+    })?;
+    operations::revoke_token(&state.context, expose(&token)).await?;
+    Ok(Json(json!({})))
 }
 
 fn present(pair: &TokenPair) -> Value {

@@ -1,4 +1,4 @@
-//! Request bodies: one JSON object, every field named, all problems told at once.
+//! Request bodies: one JSON object, every field named, all problems told at once. Where OAuth clients ask, also a form.
 //!
 //! A field that is not known is an error, since a misspelt `expiresAt` must not become a role for ever.
 
@@ -9,13 +9,14 @@ use crate::domain::{
     text::{Description, DisplayName, EmailAddress, Metadata},
 };
 use axum::{
-    body::{Body, to_bytes},
+    body::{Body, Bytes, to_bytes},
     extract::{FromRequest, Request},
     http::header,
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use countersign_identity::{AgentKey, AgentStatus, Permission, RoleName, Timestamp};
+use secrecy::SecretString;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt, time::Duration};
@@ -25,11 +26,17 @@ use tokio_stream::StreamExt;
 /// Largest body under `/auth`, in bytes.
 const AUTH_LIMIT: usize = 16 * 1024;
 
+/// Below `/auth`, but an access token comes in the body: the longest have more than what the rest may.
+const TAKES_ACCESS_TOKENS: &str = "/auth/revoke";
+
 /// Largest body elsewhere, in bytes.
 const LIMIT: usize = 64 * 1024;
 
 /// What is read and thrown away beyond the limit, in bytes, so that the refusal reaches the sender.
 const OVERFLOW: usize = 2 * 1024 * 1024;
+
+/// What OAuth clients send.
+const FORM: &str = "application/x-www-form-urlencoded";
 
 /// What a caller sent is repeated to them up to this many characters.
 const LONGEST_ECHO: usize = 160;
@@ -40,7 +47,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Takes the whole body in before anything is decided: an answer to a request whose body is still on
 /// its way is lost on some clients.
 pub async fn take_in(request: Request, next: Next) -> Response {
-    let limit = if request.uri().path().starts_with("/auth/") { AUTH_LIMIT } else { LIMIT };
+    let path = request.uri().path();
+    let limit = if path.starts_with("/auth/") && path != TAKES_ACCESS_TOKENS { AUTH_LIMIT } else { LIMIT };
     let (parts, body) = request.into_parts();
     match timeout(PATIENCE, read(body, limit)).await {
         Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
@@ -67,29 +75,58 @@ async fn read(body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
 
 /// The fields of a body that nobody has asked for yet.
 pub struct Fields {
-    fields: BTreeMap<String, Value>,
+    unread: BTreeMap<String, Value>,
     problems: Vec<Problem>,
+    ignore_unknown: bool,
 }
+
+/// The same of a body that may also be a form.
+pub struct FormOrJson(pub Fields);
 
 impl<S: Sync> FromRequest<S> for Fields {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         require_json(&request)?;
-        let bytes = to_bytes(request.into_body(), LIMIT).await.map_err(|_| ApiError::too_large(LIMIT))?;
-        let Object(fields) = serde_json::from_slice(&bytes)
+        let Object(unread) = serde_json::from_slice(&whole(request).await?)
             .map_err(|error| ApiError::unreadable(shorten(format!("The body must be one JSON object: {error}"))))?;
-        Ok(Self { fields, problems: Vec::new() })
+        Ok(Self { unread, problems: Vec::new(), ignore_unknown: false })
     }
+}
+
+impl<S: Sync> FromRequest<S> for FormOrJson {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        if media_type(&request).as_deref() != Some(FORM) {
+            return Fields::from_request(request, state).await.map(Self);
+        }
+        let mut unread = BTreeMap::new();
+        for (name, value) in form_urlencoded::parse(&whole(request).await?) {
+            // RFC 6749, 3.2: a parameter without a value was not sent, none may stand twice, unknown ones are ignored.
+            let sent = (!value.is_empty()).then(|| unread.insert(name.into_owned(), Value::String(value.into_owned())));
+            if sent.flatten().is_some() {
+                return Err(ApiError::unreadable("A parameter of the form stands twice"));
+            }
+        }
+        Ok(Self(Fields { unread, problems: Vec::new(), ignore_unknown: true }))
+    }
+}
+
+async fn whole(request: Request) -> Result<Bytes, ApiError> {
+    to_bytes(request.into_body(), LIMIT).await.map_err(|_| ApiError::too_large(LIMIT))
 }
 
 /// A missing type is JSON; a wrong one is refused.
 fn require_json(request: &Request) -> Result<(), ApiError> {
-    let Some(content_type) = request.headers().get(header::CONTENT_TYPE) else { return Ok(()) };
-    let essence =
-        content_type.to_str().unwrap_or_default().split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let Some(essence) = media_type(request) else { return Ok(()) };
     let json = essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
     if json { Ok(()) } else { Err(ApiError::unsupported_media_type()) }
+}
+
+fn media_type(request: &Request) -> Option<String> {
+    let content_type = request.headers().get(header::CONTENT_TYPE)?.to_str().unwrap_or_default();
+    Some(content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
 }
 
 impl Fields {
@@ -97,8 +134,10 @@ impl Fields {
     pub fn parse<T>(mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Result<T, ApiError> {
         let parsed = read(&mut self);
         let unknown =
-            self.fields.into_keys().map(|field| Problem { field: shorten(field), message: "is not known here".into() });
-        self.problems.extend(unknown);
+            self.unread.into_keys().map(|field| Problem { field: shorten(field), message: "is not known here".into() });
+        if !self.ignore_unknown {
+            self.problems.extend(unknown);
+        }
         match parsed {
             Some(parsed) if self.problems.is_empty() => Ok(parsed),
             _ => Err(ApiError::invalid(&self.problems)),
@@ -116,7 +155,7 @@ impl Fields {
     /// A field that may be left out; `null` is left out. The outer option is `None` if it is wrong.
     #[expect(clippy::option_option, reason = "wrong, absent and present are three things")]
     pub fn optional<T: FromField>(&mut self, name: &'static str) -> Option<Option<T>> {
-        match self.fields.remove(name) {
+        match self.unread.remove(name) {
             None | Some(Value::Null) => Some(None),
             Some(value) => match T::from_field(value) {
                 Ok(value) => Some(Some(value)),
@@ -176,6 +215,15 @@ impl FromField for String {
         match value {
             Value::String(text) => Ok(text),
             _ => Err("must be a string".into()),
+        }
+    }
+}
+
+impl FromField for SecretString {
+    fn from_field(value: Value) -> Result<Self, String> {
+        match value {
+            Value::String(text) if !text.is_empty() => Ok(text.into()),
+            _ => Err("must be a string that is not empty".into()),
         }
     }
 }

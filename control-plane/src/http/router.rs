@@ -27,6 +27,7 @@ pub fn router(state: AppState) -> Router {
         .route("/auth/challenge", post(auth::challenge))
         .route("/auth/authenticate", post(auth::authenticate))
         .route("/auth/refresh", post(auth::refresh))
+        .route("/auth/revoke", post(auth::revoke))
         .route("/services", post(services::create))
         .route("/services/{service}/keys", post(services::create_key))
         .route("/services/{service}/keys/{key}", delete(services::revoke_key))

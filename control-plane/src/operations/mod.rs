@@ -19,6 +19,7 @@ mod read_agent;
 mod refresh;
 mod register_agent;
 mod revoke_role;
+mod revoke_token;
 mod set_agent_status;
 mod verify;
 
@@ -37,5 +38,6 @@ pub use read_agent::read_agent;
 pub use refresh::refresh;
 pub use register_agent::{RegistrationRequest, register_agent};
 pub use revoke_role::revoke_role;
+pub use revoke_token::revoke_token;
 pub use set_agent_status::set_agent_status;
 pub use verify::verify;

@@ -3,9 +3,10 @@
 use super::{
     Context, Denied, Missing, TokenPair,
     issue_token::{Fresh, issue, resolve_service},
+    revoke_token::end_session,
 };
 use crate::{
-    domain::{change::Change, credential::Credential, session::RefreshToken},
+    domain::{credential::Credential, session::RefreshToken},
     store::{Committed, Write, agents, feed, services, sessions},
 };
 use countersign_identity::{Claims, Reason, RefreshId, ServiceId};
@@ -47,15 +48,11 @@ pub async fn refresh(context: &Context, token: &str, service: Option<ServiceId>)
 }
 
 async fn find_presented(conn: &mut AnyConnection, presented: &Credential<RefreshId>) -> Result<RefreshToken, Denied> {
-    let found = sessions::find_token(conn, presented.id()).await?;
-    Ok(found.filter(|token| token.secret.is_of(presented)).ok_or(Reason::RefreshInvalid)?)
+    Ok(sessions::find_presented(conn, presented).await?.ok_or(Reason::RefreshInvalid)?)
 }
 
 /// Two holders of one refresh token: one of them stole it, so neither goes on.
 async fn end_login(mut tx: Write, token: &RefreshToken) -> Result<Committed<Result<Claims, Denied>>, Denied> {
-    let now = tx.now();
-    if sessions::end(tx.conn(), token.session, now).await? {
-        tx.changed(Change::Session(token.session));
-    }
+    end_session(&mut tx, token.session).await?;
     Ok(tx.commit(Err(Reason::RefreshReused.into())).await?)
 }

@@ -1,7 +1,7 @@
 //! Verify an agent's token for a service: the same question, by the same library, as at a sidecar.
 
-use super::{Context, Denied, Missing};
-use crate::store::{agents, assignments, feed, roles, services, sessions};
+use super::{Context, Denied, Missing, revoke_token::is_revoked};
+use crate::store::{agents, assignments, feed, roles, services};
 use countersign_identity::{
     AgentRecord, Claims, Facts, Reason, Revision, RoleTable, ServiceId, Stamped, Standing, StatusRecord, Timestamp,
     UnverifiedToken,
@@ -19,7 +19,6 @@ pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Resul
     let table = roles::of_service(read.conn(), service.id).await?;
     let table: RoleTable = table.into_iter().map(|role| role.definition).collect();
     let record = record(read.conn(), service.id, claims, position.revision, now).await?;
-    let session = sessions::find(read.conn(), claims.sid).await?;
     let facts = Facts {
         service: service.id,
         issuer: &context.rules.issuer,
@@ -28,7 +27,7 @@ pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Resul
         floor: position.floor,
         roles: &table,
         agent: record.as_ref(),
-        revoked: session.is_some_and(|session| session.ended_at.is_some()),
+        revoked: is_revoked(read.conn(), claims).await?,
     };
     let standing = Standing::of(claims, &facts, now)?;
     // Signed by us, of an agent that we do not know: the database is not the one that issued it.

@@ -82,6 +82,12 @@ pub async fn changed(conn: &mut AnyConnection, span: Span) -> Result<Vec<Conditi
     rows.iter().map(read).collect()
 }
 
+/// Locks an agent's row until the transaction ends; false if there is no such agent.
+pub async fn lock(conn: &mut AnyConnection, id: AgentId) -> Result<bool, StoreError> {
+    let sql = "UPDATE agents SET name = name WHERE id = $1";
+    Ok(sqlx::query(sql).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
+}
+
 /// Notes that the agent was seen.
 pub async fn seen(conn: &mut AnyConnection, id: AgentId, now: Timestamp) -> Result<(), StoreError> {
     let sql = "UPDATE agents SET last_seen_at = $1 WHERE id = $2";

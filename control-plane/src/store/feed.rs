@@ -2,7 +2,7 @@
 
 use super::{StoreError, row};
 use crate::domain::change::{Change, FeedPosition, Span, Stamped};
-use countersign_identity::{Revision, ServiceId, Timestamp};
+use countersign_identity::{Revision, ServiceId, Timestamp, TokenId};
 use sqlx::{AnyConnection, any::AnyRow};
 
 /// Makes the row at the birth of the deployment.
@@ -68,6 +68,12 @@ pub async fn knows(conn: &mut AnyConnection, position: FeedPosition, wanted: Rev
     let sql = "SELECT 1 AS known FROM changes WHERE revision = $1 AND revision > $2 LIMIT 1";
     let found = sqlx::query(sql).bind(wanted.number()).bind(position.floor.number()).fetch_optional(conn).await?;
     Ok(found.is_some())
+}
+
+/// True if this access token was revoked, unless that is forgotten because no such token can live.
+pub async fn token_is_revoked(conn: &mut AnyConnection, token: TokenId) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";
+    Ok(sqlx::query(sql).bind(token.to_string()).fetch_optional(conn).await?.is_some())
 }
 
 /// Raises the floor past all changes noted at or before `horizon`, and forgets them. By their instants and

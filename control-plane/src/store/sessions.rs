@@ -2,7 +2,7 @@
 
 use super::{StoreError, row};
 use crate::domain::{
-    credential::SecretHash,
+    credential::{Credential, SecretHash},
     session::{RefreshToken, Session},
 };
 use countersign_identity::{RefreshId, Revision, SessionId, Timestamp};
@@ -56,10 +56,15 @@ pub async fn insert_token(conn: &mut AnyConnection, token: &RefreshToken) -> Res
     Ok(())
 }
 
-/// The refresh token with this id.
-pub async fn find_token(conn: &mut AnyConnection, id: RefreshId) -> Result<Option<RefreshToken>, StoreError> {
+/// The refresh token that a credential is. Unknown and wrong look the same.
+pub async fn find_presented(
+    conn: &mut AnyConnection,
+    presented: &Credential<RefreshId>,
+) -> Result<Option<RefreshToken>, StoreError> {
     let sql = "SELECT id, session_id, secret_hash, issued_at, used_at FROM refresh_tokens WHERE id = $1";
-    sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read_token).transpose()
+    let found = sqlx::query(sql).bind(presented.id().to_string()).fetch_optional(conn).await?;
+    let token = found.as_ref().map(read_token).transpose()?;
+    Ok(token.filter(|token| token.secret.is_of(presented)))
 }
 
 /// Marks a refresh token as used; false if it had been used before.
