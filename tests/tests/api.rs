@@ -132,9 +132,11 @@ impl Doors {
         ("GET", self.control.path("/verify"))
     }
 
-    fn for_people(&self) -> [(&'static str, String); 4] {
+    fn for_people(&self) -> [(&'static str, String); 6] {
         [
             ("POST", "/services".to_owned()),
+            ("GET", "/services".to_owned()),
+            ("GET", self.control.path("/keys")),
             ("POST", self.control.path("/keys")),
             ("DELETE", self.control.path("/keys/key_00000000000000000000000000")),
             ("PUT", format!("/agents/{}/status", self.agent.id)),
@@ -185,8 +187,8 @@ async fn routes_for_people_refuse_every_other_credential() {
             assert_eq!(doors.ask(Some(wrong), route).await, (401, "human_token_invalid".into()), "{route:?}");
         }
     }
-    let [_, make_key, revoke_key, set_status] = doors.for_people();
-    for route in [make_key, revoke_key] {
+    let [_, _, list_keys, make_key, revoke_key, set_status] = doors.for_people();
+    for route in [list_keys, make_key, revoke_key] {
         assert_eq!(doors.ask(Some(&stranger), &route).await, (403, "not_yours".into()), "{route:?}");
     }
     let suspend = doors.control.api.send_as(&stranger, "PUT", &set_status.1, json!({ "status": "suspended" })).await;

@@ -9,6 +9,7 @@ pub mod caller;
 pub mod challenge;
 pub mod change;
 pub mod credential;
+pub mod page;
 pub mod role;
 pub mod service;
 pub mod session;

@@ -57,4 +57,6 @@ pub struct ServiceKey {
     pub secret: SecretHash,
     /// When it was made.
     pub created_at: Timestamp,
+    /// Since when it is good for nothing.
+    pub revoked_at: Option<Timestamp>,
 }

@@ -12,6 +12,7 @@ mod health;
 mod ids;
 mod keys;
 mod observe;
+mod paging;
 mod roles;
 mod router;
 mod services;

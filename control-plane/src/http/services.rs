@@ -5,10 +5,15 @@ use super::{
     caller::Presented,
     error::{ApiError, timestamp},
     ids::{Path, id},
+    paging,
     router::AppState,
 };
 use crate::{
-    domain::credential::expose,
+    domain::{
+        credential::expose,
+        page::Page,
+        service::{Service, ServiceKey},
+    },
     operations::{self, NewKey, NewService, require_owner},
 };
 use axum::{Json, extract::State, http::StatusCode};
@@ -26,13 +31,18 @@ pub async fn create(
         Some(NewService { name: name?, accepts_unbound: accepts?.unwrap_or(true) })
     })?;
     let service = operations::create_service(&state.context, human.owner, request).await?;
-    let body = json!({
-        "serviceId": service.id,
-        "name": service.name.as_str(),
-        "acceptsUnboundTokens": service.accepts_unbound,
-        "createdAt": timestamp(service.created_at),
-    });
-    Ok((StatusCode::CREATED, Json(body)))
+    Ok((StatusCode::CREATED, Json(present(&service))))
+}
+
+/// `GET /services`
+pub async fn list(
+    State(state): State<AppState>,
+    presented: Presented,
+    page: Result<Page, ApiError>,
+) -> Result<Json<Value>, ApiError> {
+    let (human, page) = (presented.human(&state)?, page?);
+    let listed = operations::list_services(&state.context, &human, page).await?;
+    Ok(Json(paging::present(page, &listed, present)))
 }
 
 /// `POST /services/:serviceId/keys`
@@ -59,6 +69,29 @@ pub async fn create_key(
     Ok((StatusCode::CREATED, Json(body)))
 }
 
+/// `GET /services/:serviceId/keys`: never the secrets, of which only hashes are left.
+pub async fn list_keys(
+    State(state): State<AppState>,
+    presented: Presented,
+    Path(service): Path<String>,
+    page: Result<Page, ApiError>,
+) -> Result<Json<Value>, ApiError> {
+    let human = presented.human(&state)?;
+    let service = require_owner(&state.context, &human, id(&service)?).await?;
+    let page = page?;
+    let listed = operations::list_service_keys(&state.context, service.id, page).await?;
+    let present = |key: &ServiceKey| {
+        json!({
+            "keyId": key.id,
+            "name": key.name.as_str(),
+            "scope": key.scope.as_str(),
+            "createdAt": timestamp(key.created_at),
+            "revokedAt": key.revoked_at.map(timestamp),
+        })
+    };
+    Ok(Json(paging::present(page, &listed, present)))
+}
+
 /// `DELETE /services/:serviceId/keys/:keyId`
 pub async fn revoke_key(
     State(state): State<AppState>,
@@ -69,4 +102,13 @@ pub async fn revoke_key(
     let service = require_owner(&state.context, &human, id(&service)?).await?;
     let revoked = operations::revoke_service_key(&state.context, service.id, id(&key)?).await?;
     Ok(Json(json!({ "revoked": revoked })))
+}
+
+fn present(service: &Service) -> Value {
+    json!({
+        "serviceId": service.id,
+        "name": service.name.as_str(),
+        "acceptsUnboundTokens": service.accepts_unbound,
+        "createdAt": timestamp(service.created_at),
+    })
 }

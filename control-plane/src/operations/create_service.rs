@@ -51,8 +51,8 @@ pub async fn create_service_key(
 ) -> Result<(ServiceKey, SecretString), Denied> {
     let NewKey { name, scope } = request;
     let credential = Credential::new(context.fresh(KeyId::from_bits), context.fresh_secret());
-    let key =
-        &ServiceKey { id: credential.id(), service, name, scope, secret: credential.hash(), created_at: context.now() };
+    let (id, secret, created_at) = (credential.id(), credential.hash(), context.now());
+    let key = &ServiceKey { id, service, name, scope, secret, created_at, revoked_at: None };
     let work = async |mut tx: Write| {
         services::find(tx.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
         services::insert_key(tx.conn(), key).await?;

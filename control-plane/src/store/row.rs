@@ -5,6 +5,11 @@ use countersign_identity::Timestamp;
 use sqlx::{Any, Decode, Row, Type, any::AnyRow};
 use std::str::FromStr;
 
+/// Reads a count, named `total`.
+pub fn total(row: &AnyRow) -> Result<i64, StoreError> {
+    get(row, "total")
+}
+
 /// Reads a column.
 pub fn get<'r, T: Decode<'r, Any> + Type<Any>>(row: &'r AnyRow, column: &'static str) -> Result<T, StoreError> {
     row.try_get(column).map_err(StoreError::from)

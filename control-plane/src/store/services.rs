@@ -2,15 +2,21 @@
 
 use super::{StoreError, agents::read_owner, row};
 use crate::domain::{
+    agent::Owner,
     credential::{Credential, SecretHash},
+    page::{Listed, Page},
     service::{KeyScope, Service, ServiceKey},
 };
 use countersign_identity::{KeyId, ServiceId, Timestamp};
 use sqlx::{AnyConnection, any::AnyRow};
 
+const COLUMNS: &str = "id, owner_issuer, owner_subject, name, refuses_unbound_since, created_at";
+const KEY_COLUMNS: &str = "id, service_id, name, scope, secret_hash, created_at, revoked_at";
+
 /// Inserts a new service.
 pub async fn insert(conn: &mut AnyConnection, service: &Service) -> Result<(), StoreError> {
-    sqlx::query("INSERT INTO services (id, owner_issuer, owner_subject, name, refuses_unbound_since, created_at) VALUES ($1, $2, $3, $4, $5, $6)")
+    let sql = sqlx::AssertSqlSafe(format!("INSERT INTO services ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6)"));
+    sqlx::query(sql)
         .bind(service.id.to_string())
         .bind(&service.owner.issuer)
         .bind(&service.owner.subject)
@@ -24,9 +30,20 @@ pub async fn insert(conn: &mut AnyConnection, service: &Service) -> Result<(), S
 
 /// The service with this id.
 pub async fn find(conn: &mut AnyConnection, id: ServiceId) -> Result<Option<Service>, StoreError> {
-    let sql =
-        "SELECT id, owner_issuer, owner_subject, name, refuses_unbound_since, created_at FROM services WHERE id = $1";
+    let sql = sqlx::AssertSqlSafe(format!("SELECT {COLUMNS} FROM services WHERE id = $1"));
     sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read_service).transpose()
+}
+
+/// The services of a person, or of everybody; newest first, since ids sort by their making.
+pub async fn list(conn: &mut AnyConnection, owner: Option<&Owner>, page: Page) -> Result<Listed<Service>, StoreError> {
+    let whose = if owner.is_some() { "owner_issuer = $1 AND owner_subject = $2" } else { "$1 = '' AND $2 = ''" };
+    let (issuer, subject) = owner.map_or(("", ""), |owner| (&owner.issuer, &owner.subject));
+    let count = sqlx::AssertSqlSafe(format!("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services WHERE {whose}"));
+    let total = row::total(&sqlx::query(count).bind(issuer).bind(subject).fetch_one(&mut *conn).await?)?;
+    let sql = format!("SELECT {COLUMNS} FROM services WHERE {whose} ORDER BY id DESC LIMIT $3 OFFSET $4");
+    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(issuer).bind(subject).bind(page.limit).bind(page.offset);
+    let items = query.fetch_all(conn).await?.iter().map(read_service).collect::<Result<_, _>>()?;
+    Ok(Listed { items, total })
 }
 
 /// Locks a service's row until the transaction ends; false if there is no such service.
@@ -51,7 +68,8 @@ pub async fn insert_key(conn: &mut AnyConnection, key: &ServiceKey) -> Result<()
 
 /// The API key with this id, unless it was revoked.
 pub async fn find_key(conn: &mut AnyConnection, id: KeyId) -> Result<Option<ServiceKey>, StoreError> {
-    let sql = "SELECT id, service_id, name, scope, secret_hash, created_at FROM service_keys WHERE id = $1 AND revoked_at IS NULL";
+    let sql =
+        sqlx::AssertSqlSafe(format!("SELECT {KEY_COLUMNS} FROM service_keys WHERE id = $1 AND revoked_at IS NULL"));
     sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read_key).transpose()
 }
 
@@ -61,6 +79,22 @@ pub async fn find_presented(
     presented: &Credential<KeyId>,
 ) -> Result<Option<ServiceKey>, StoreError> {
     Ok(find_key(conn, presented.id()).await?.filter(|key| key.secret.is_of(presented)))
+}
+
+/// The API keys of a service, also those that were revoked; newest first.
+pub async fn list_keys(
+    conn: &mut AnyConnection,
+    service: ServiceId,
+    page: Page,
+) -> Result<Listed<ServiceKey>, StoreError> {
+    let count = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM service_keys WHERE service_id = $1";
+    let total = row::total(&sqlx::query(count).bind(service.to_string()).fetch_one(&mut *conn).await?)?;
+    let sql = sqlx::AssertSqlSafe(format!(
+        "SELECT {KEY_COLUMNS} FROM service_keys WHERE service_id = $1 ORDER BY id DESC LIMIT $2 OFFSET $3"
+    ));
+    let query = sqlx::query(sql).bind(service.to_string()).bind(page.limit).bind(page.offset);
+    let items = query.fetch_all(conn).await?.iter().map(read_key).collect::<Result<_, _>>()?;
+    Ok(Listed { items, total })
 }
 
 /// Revokes an API key of a service; false if there is none, or it was revoked before.
@@ -94,5 +128,6 @@ fn read_key(found: &AnyRow) -> Result<ServiceKey, StoreError> {
         scope: KeyScope::parse(&scope).ok_or(StoreError::Corrupt("scope"))?,
         secret: SecretHash::from_store(row::get(found, "secret_hash")?),
         created_at: row::instant(found, "created_at")?,
+        revoked_at: row::optional_instant(found, "revoked_at")?,
     })
 }

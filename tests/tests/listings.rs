@@ -1,0 +1,151 @@
+//! What people are shown of theirs, page by page.
+
+#![expect(clippy::expect_used, reason = "a test says what it expects")]
+
+use countersign_tests::{ControlPlane, control_plane::text};
+use insta::assert_json_snapshot;
+use serde_json::{Value, json};
+
+async fn make_service(control: &ControlPlane, person: &str, name: &str) -> String {
+    let body = json!({ "name": name, "acceptsUnboundTokens": name != "strict" });
+    text(&control.api.send_as(person, "POST", "/services", body).await.expect(201)["serviceId"])
+}
+
+async fn list(control: &ControlPlane, person: &str, path: &str) -> Value {
+    control.api.get_as(person, path).await.expect(200)
+}
+
+fn names(listed: &Value) -> Vec<&str> {
+    listed["data"].as_array().expect("a list").iter().filter_map(|item| item["name"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn a_person_sees_their_services_and_an_administrator_all() {
+    let control = ControlPlane::start().await;
+    let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
+    let first = make_service(&control, &alice, "first").await;
+    make_service(&control, &bob, "bob's").await;
+    make_service(&control, &alice, "strict").await;
+    let listed = list(&control, &alice, "/services").await;
+    assert_json_snapshot!(listed, { ".data[].serviceId" => "[service]", ".data[].createdAt" => "[time]" }, @r#"
+    {
+      "data": [
+        {
+          "acceptsUnboundTokens": false,
+          "createdAt": "[time]",
+          "name": "strict",
+          "serviceId": "[service]"
+        },
+        {
+          "acceptsUnboundTokens": true,
+          "createdAt": "[time]",
+          "name": "first",
+          "serviceId": "[service]"
+        }
+      ],
+      "pagination": {
+        "hasMore": false,
+        "limit": 50,
+        "offset": 0,
+        "total": 2
+      }
+    }
+    "#);
+    assert_eq!(listed["data"][1]["serviceId"], json!(first));
+    assert_eq!(names(&list(&control, &bob, "/services").await), ["bob's"]);
+    let nothing = list(&control, &control.mint_human("carol"), "/services").await;
+    assert_eq!((&nothing["data"], &nothing["pagination"]["total"]), (&json!([]), &json!(0)));
+    let all = list(&control, control.human(), "/services").await;
+    assert_eq!(names(&all)[..3], ["strict", "bob's", "first"]);
+    assert_eq!(all["pagination"]["total"], 4, "with the first one of --dev: {all}");
+}
+
+#[tokio::test]
+async fn a_listing_is_read_page_by_page() {
+    let control = ControlPlane::start().await;
+    let alice = control.mint_human("alice");
+    for number in 0..5 {
+        make_service(&control, &alice, &format!("{number}")).await;
+    }
+    for (query, expected, pagination) in [
+        ("limit=2", vec!["4", "3"], json!({ "limit": 2, "offset": 0, "total": 5, "hasMore": true })),
+        ("limit=2&offset=2", vec!["2", "1"], json!({ "limit": 2, "offset": 2, "total": 5, "hasMore": true })),
+        ("offset=4&limit=2", vec!["0"], json!({ "limit": 2, "offset": 4, "total": 5, "hasMore": false })),
+        ("limit=5", vec!["4", "3", "2", "1", "0"], json!({ "limit": 5, "offset": 0, "total": 5, "hasMore": false })),
+        ("offset=99", vec![], json!({ "limit": 50, "offset": 99, "total": 5, "hasMore": false })),
+        (
+            "limit=201&other=1",
+            vec!["4", "3", "2", "1", "0"],
+            json!({ "limit": 200, "offset": 0, "total": 5, "hasMore": false }),
+        ),
+    ] {
+        let listed = list(&control, &alice, &format!("/services?{query}")).await;
+        assert_eq!((names(&listed), &listed["pagination"]), (expected, &pagination), "{query}");
+    }
+    let huge = list(&control, &alice, "/services?limit=99999999999999999999&offset=99999999999999999999").await;
+    assert_eq!((&huge["pagination"]["limit"], names(&huge).len()), (&json!(200), 0));
+    for (query, field) in [("limit=0", "limit"), ("limit=-1", "limit"), ("offset=-1", "offset"), ("offset=x", "offset")]
+    {
+        let answer = control.api.get_as(&alice, &format!("/services?{query}")).await;
+        assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{query}");
+        assert!(
+            answer.text(&format!("/error/details/fields/{field}")).starts_with("must be a whole number"),
+            "{query}"
+        );
+    }
+    let stranger = control.api.get("/services?limit=0").await;
+    assert_eq!(stranger.error().2, "human_token_missing", "who asks comes first");
+}
+
+#[tokio::test]
+async fn the_keys_of_a_service_are_listed_without_their_secrets() {
+    let control = ControlPlane::start().await;
+    let alice = control.mint_human("alice");
+    let service = make_service(&control, &alice, "shop").await;
+    let keys = format!("/services/{service}/keys");
+    let mut made = Vec::new();
+    for (name, scope) in [("old", "full"), ("sidecar", "sync")] {
+        let body = json!({ "name": name, "scope": scope });
+        made.push(control.api.send_as(&alice, "POST", &keys, body).await.expect(201));
+    }
+    let old = format!("{keys}/{}", text(&made[0]["keyId"]));
+    control.api.send_as(&alice, "DELETE", &old, json!({})).await.expect(200);
+
+    let listed = list(&control, &alice, &keys).await;
+    let redacted = insta::dynamic_redaction(|value, _| if value.is_nil() { "null" } else { "[time]" });
+    assert_json_snapshot!(listed["data"], {
+        "[].keyId" => "[key]", "[].createdAt" => "[time]", "[].revokedAt" => redacted,
+    }, @r#"
+    [
+      {
+        "createdAt": "[time]",
+        "keyId": "[key]",
+        "name": "sidecar",
+        "revokedAt": "null",
+        "scope": "sync"
+      },
+      {
+        "createdAt": "[time]",
+        "keyId": "[key]",
+        "name": "old",
+        "revokedAt": "[time]",
+        "scope": "full"
+      }
+    ]
+    "#);
+    assert_eq!(listed["data"][1]["keyId"], made[0]["keyId"]);
+    for key in &made {
+        let secret = text(&key["apiKey"]);
+        let secret = &secret[secret.len() - 64..];
+        assert!(!listed.to_string().contains(secret), "no secret is told");
+    }
+    let page = list(&control, &alice, &format!("{keys}?limit=1&offset=1")).await;
+    assert_eq!((names(&page), &page["pagination"]["hasMore"]), (vec!["old"], &json!(false)));
+    assert_eq!(
+        list(&control, control.human(), &keys).await["pagination"]["total"],
+        2,
+        "an administrator sees them too"
+    );
+    let of_nobody = control.api.get_as(&alice, "/services/svc_00000000000000000000000000/keys").await;
+    assert_eq!((of_nobody.status, of_nobody.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
+}
