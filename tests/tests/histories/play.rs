@@ -3,7 +3,7 @@
 use crate::{
     acts::{Done, Keys, Outcome, Ready, enter_login, enter_tokens},
     model::{Judge, Model},
-    step::{Act, MAX_STALENESS, SERVICES, Status, Step},
+    step::{Act, MAX_STALENESS, ROLE_NAMES, SERVICES, Status, Step},
     world::World,
 };
 use countersign_process::Clock;
@@ -40,7 +40,7 @@ pub async fn play(steps: &[Step]) -> Result<(), String> {
     let (revision, _) = world.position().await;
     let mut play =
         Play { world, model: Model::new(revision), keys: Keys::new(), connected: true, told: None, turn: 0 };
-    play.act(&[Act::Register]).await?;
+    play.set_out().await?;
     for (number, step) in steps.iter().enumerate() {
         let said = |error| format!("step {number}, {step:?}: {error}");
         play.step(step).await.map_err(said)?;
@@ -80,6 +80,16 @@ impl Play {
         self.settle().await?;
         self.turn += 1;
         self.look(self.turn, LOOKED_AT).await
+    }
+
+    /// Two agents and all roles, so that something can happen from the first step.
+    async fn set_out(&mut self) -> Result<(), String> {
+        self.act(&[Act::Register]).await?;
+        self.act(&[Act::Register]).await?;
+        for (service, name) in (0..SERVICES).flat_map(|service| (0..ROLE_NAMES.len()).map(move |name| (service, name))) {
+            self.act(&[Act::CreateRole { service, name, permissions: 0 }]).await?;
+        }
+        self.settle().await
     }
 
     async fn finish(mut self) -> Result<(), String> {

@@ -64,9 +64,25 @@ pub enum Status {
     Revoked,
 }
 
-/// Histories of some length.
+/// Histories of some length. Some steps come in pairs, since little follows from either alone.
 pub fn histories() -> impl Strategy<Value = Vec<Step>> {
-    vec(step(), 12..48)
+    vec(passage(), 10..36).prop_map(|passages| passages.concat())
+}
+
+fn passage() -> impl Strategy<Value = Vec<Step>> {
+    let alone = |act: Act| Step::Act(vec![act]);
+    let (service, name) = (|| 0..SERVICES, || 0..ROLE_NAMES.len());
+    prop_oneof![
+        80 => step().prop_map(|step| vec![step]),
+        8 => (service(), some(), name()).prop_map(move |(service, agent, name)| vec![
+            alone(Act::Assign { service, agent, name, seconds: None }),
+            alone(Act::Login { agent, service: Some(service) }),
+        ]),
+        5 => (service(), name(), 0..PERMISSIONS.len()).prop_map(move |(service, name, permissions)| vec![
+            alone(Act::DeleteRole { service, name }),
+            alone(Act::CreateRole { service, name, permissions }),
+        ]),
+    ]
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -106,8 +122,8 @@ fn racing() -> impl Strategy<Value = Act> {
         5 => (some(), status()).prop_map(|(agent, status)| Act::SetStatus { agent, status }),
         8 => (some(), option::of(service())).prop_map(|(agent, service)| Act::Login { agent, service }),
         3 => (some(), prop::bool::weighted(0.2)).prop_map(|(login, first)| Act::Refresh { login, first }),
-        0 => some().prop_map(|token| Act::RevokeToken { token }),
-        0 => some().prop_map(|login| Act::RevokeLogin { login }),
+        2 => some().prop_map(|token| Act::RevokeToken { token }),
+        1 => some().prop_map(|login| Act::RevokeLogin { login }),
     ]
 }
 
