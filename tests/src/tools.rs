@@ -29,6 +29,11 @@ pub fn python() -> PathBuf {
     found(root().join(".tools/venv/bin/python"), "scripts/tools.sh tests")
 }
 
+/// A program of PostgreSQL.
+pub fn postgres(program: &str) -> PathBuf {
+    found(root().join(".tools/postgresql").join(program), "scripts/tools.sh tests")
+}
+
 fn found(path: PathBuf, command: &str) -> PathBuf {
     assert!(path.exists(), "{} is missing: run `{command}`", path.display());
     path

@@ -19,6 +19,7 @@ pub async fn set_agent_status(
     status: AgentStatus,
 ) -> Result<Agent, Denied> {
     let work = async |mut tx: Write| {
+        agents::lock(tx.conn(), agent).await?;
         let found = agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
         human.require_owner(found.registration.owner.as_ref())?;
         let change = change_status(found.status, status)

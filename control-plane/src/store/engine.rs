@@ -7,6 +7,7 @@ use super::{
 use crate::domain::change::Change;
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Clock;
+use secrecy::{ExposeSecret, SecretString};
 use sqlx::{Any, AnyConnection, AnyPool, Executor, Transaction, any::AnyPoolOptions};
 use std::{
     path::Path,
@@ -24,8 +25,37 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a transaction that lost a race is tried again.
 const RERUNS: u32 = 5;
 
-/// Readers beside the one writer.
+/// Readers beside the one writer of SQLite.
 const READERS: u32 = 8;
+
+/// Connections to PostgreSQL, half of them for writing.
+const CONNECTIONS: u32 = 16;
+
+/// What the two engines do differently.
+#[derive(Debug, Clone, Copy)]
+enum Engine {
+    Sqlite,
+    Postgres,
+}
+
+impl Engine {
+    /// SQLite takes the write lock at once, so that no later statement can lose a race. PostgreSQL sees what
+    /// others committed in between: who reads, decides and writes locks a row first.
+    const fn begin_write(self) -> &'static str {
+        match self {
+            Self::Sqlite => "BEGIN IMMEDIATE",
+            Self::Postgres => "BEGIN ISOLATION LEVEL READ COMMITTED",
+        }
+    }
+
+    /// Either way everything read in it belongs together.
+    const fn begin_read(self) -> &'static str {
+        match self {
+            Self::Sqlite => "BEGIN",
+            Self::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        }
+    }
+}
 
 /// What went wrong with the database. Its text stays inside the process.
 #[derive(Debug, thiserror::Error)]
@@ -61,6 +91,7 @@ impl Transient for StoreError {
 /// The database.
 #[derive(Clone)]
 pub struct Store {
+    engine: Engine,
     writer: AnyPool,
     reader: AnyPool,
     clock: Arc<dyn Clock>,
@@ -89,15 +120,32 @@ pub struct Committed<T> {
 impl Store {
     /// Opens or creates the SQLite database in the file, and brings its schema up to date.
     pub async fn open_sqlite(file: &Path, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
-        sqlx::any::install_default_drivers();
         let url = format!("sqlite://{}?mode=rwc", file.display());
         // One writing connection: SQLite has one writer at a time, and waiting in our queue is fairer
         // and cheaper than polling its lock.
-        let writer = sqlite_pool(1, "PRAGMA foreign_keys = ON").connect(&url).await?;
+        let (writer, reader) =
+            (sqlite_pool(1, "PRAGMA foreign_keys = ON"), sqlite_pool(READERS, "PRAGMA query_only = ON"));
+        Self::open(Engine::Sqlite, &url, (writer, reader), clock).await
+    }
+
+    /// Opens the PostgreSQL database at the URL, and brings its schema up to date.
+    pub async fn open_postgres(url: &SecretString, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
+        let pools = (postgres_pool(CONNECTIONS / 2), postgres_pool(CONNECTIONS / 2));
+        Self::open(Engine::Postgres, url.expose_secret(), pools, clock).await
+    }
+
+    async fn open(
+        engine: Engine,
+        url: &str,
+        (writer, reader): (AnyPoolOptions, AnyPoolOptions),
+        clock: Arc<dyn Clock>,
+    ) -> Result<Self, StoreError> {
+        sqlx::any::install_default_drivers();
+        let writer = writer.connect(url).await?;
         sqlx::migrate!("./migrations").run(&writer).await?;
-        let reader = sqlite_pool(READERS, "PRAGMA query_only = ON").connect(&url).await?;
+        let reader = reader.connect(url).await?;
         let committed = watch::Sender::new(Revision::default());
-        let store = Self { writer, reader, clock, committed, writable: Arc::new(AtomicBool::new(true)) };
+        let store = Self { engine, writer, reader, clock, committed, writable: Arc::new(AtomicBool::new(true)) };
         let mut read = store.read().await?;
         if let Some(position) = feed::position_if_any(read.conn()).await? {
             store.committed.send_replace(position.revision);
@@ -121,7 +169,7 @@ impl Store {
 
     /// Begins a read transaction: everything read in it belongs together.
     pub async fn read(&self) -> Result<Read, StoreError> {
-        Ok(Read(self.reader.begin().await?))
+        Ok(Read(self.reader.begin_with(self.engine.begin_read()).await?))
     }
 
     /// Runs a write transaction, again if another one was in the way. So `work` must make its ids and
@@ -159,8 +207,7 @@ impl Store {
     }
 
     async fn begin(&self) -> Result<Write, StoreError> {
-        // IMMEDIATE takes the write lock at once, so that no later statement can lose a race.
-        let begun = self.writer.begin_with("BEGIN IMMEDIATE").await;
+        let begun = self.writer.begin_with(self.engine.begin_write()).await;
         let transaction = begun.inspect_err(|_| self.writable.store(false, Ordering::Relaxed))?;
         let writable = self.writable.clone();
         Ok(Write { transaction, now: self.clock.now(), changes: Vec::new(), revision: None, writable })
@@ -182,6 +229,17 @@ fn sqlite_pool(connections: u32, pragma: &'static str) -> AnyPoolOptions {
                 connection.execute("PRAGMA journal_mode = WAL").await?;
                 connection.execute("PRAGMA synchronous = FULL").await?;
                 connection.execute(pragma).await.map(drop)
+            })
+        },
+    )
+}
+
+fn postgres_pool(connections: u32) -> AnyPoolOptions {
+    AnyPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).after_connect(
+        |connection, _| {
+            Box::pin(async move {
+                connection.execute("SET statement_timeout = '5s'").await?;
+                connection.execute("SET idle_in_transaction_session_timeout = '10s'").await.map(drop)
             })
         },
     )

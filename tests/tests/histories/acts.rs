@@ -76,7 +76,9 @@ impl Ready {
         };
         let anonymous = |path: &str, body: Value| Kind::Send(world.api.request("POST", path).json(&body));
         let (note, kind) = match &act {
-            Act::Register => (None, Kind::Register { key: PrivateKey::generate(), name: format!("agent {}", model.agents.len()) }),
+            Act::Register => {
+                (None, Kind::Register { key: PrivateKey::generate(), name: format!("agent {}", model.agents.len()) })
+            }
             Act::CreateRole { service: at, name, permissions } => {
                 let at = service(*at);
                 let body = json!({ "name": ROLE_NAMES[*name], "permissions": PERMISSIONS[*permissions] });
@@ -106,9 +108,7 @@ impl Ready {
                 let kind = send("PUT", format!("/agents/{agent}/status"), &world.human, Some(body));
                 (Some(("status", agent, None)), kind)
             }
-            Act::Login { agent, service } => {
-                (None, Kind::Login { agent: *agent, service: *service })
-            }
+            Act::Login { agent, service } => (None, Kind::Login { agent: *agent, service: *service }),
             Act::Refresh { login, first } => {
                 let login = &model.logins[*login];
                 let token = if *first { login.refresh.first() } else { login.refresh.last() }?;
@@ -211,22 +211,16 @@ impl Done {
                     role.map(|role| state.grants.remove(&(service, who, role)));
                 })
             }
-            Act::SetStatus { agent: who, status } => {
-                Box::new(move |state| {
-                    let cutoff = if status == Status::Active { state.condition(who).cutoff } else { revision };
-                    state.agents.insert(who, Condition { status, since: revision, cutoff });
-                })
-            }
-            Act::RevokeToken { token } => {
-                Box::new(move |state| {
-                    state.dead_tokens.insert(token);
-                })
-            }
-            Act::RevokeLogin { login } | Act::Refresh { login, .. } => {
-                Box::new(move |state| {
-                    state.dead_logins.insert(login);
-                })
-            }
+            Act::SetStatus { agent: who, status } => Box::new(move |state| {
+                let cutoff = if status == Status::Active { state.condition(who).cutoff } else { revision };
+                state.agents.insert(who, Condition { status, since: revision, cutoff });
+            }),
+            Act::RevokeToken { token } => Box::new(move |state| {
+                state.dead_tokens.insert(token);
+            }),
+            Act::RevokeLogin { login } | Act::Refresh { login, .. } => Box::new(move |state| {
+                state.dead_logins.insert(login);
+            }),
             Act::Register | Act::Login { .. } | Act::Replay { .. } => return,
         };
         model.become_at(revision, change);

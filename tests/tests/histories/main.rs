@@ -16,18 +16,23 @@ mod step;
 mod wire;
 mod world;
 
+use countersign_tests::Postgres;
 use play::play;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use std::{
     path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 use step::{Step, histories};
 use tokio::runtime::Builder;
 
-/// Histories that `make test` plays.
-const BOUNDED: u32 = 160;
+/// Histories that `make test` plays on each engine.
+const BOUNDED: u32 = 120;
 
 /// Played at the same time: a history waits more than it works.
 const PLAYERS: u32 = 6;
@@ -36,53 +41,106 @@ fn kept() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/histories/kept")
 }
 
-fn play_alone(steps: &[Step]) -> Result<(), String> {
-    Builder::new_current_thread().enable_all().build().unwrap().block_on(play(steps))
+/// Where a history is played.
+#[derive(Clone)]
+enum Engine {
+    Sqlite,
+    Postgres(Arc<Postgres>),
+}
+
+impl Engine {
+    fn play(&self, steps: &[Step]) -> Result<(), String> {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            match self {
+                Self::Sqlite => play(steps, None).await,
+                Self::Postgres(server) => {
+                    let url = server.database().await;
+                    let played = play(steps, Some(url.clone())).await;
+                    server.drop_database(&url).await;
+                    played
+                }
+            }
+        })
+    }
+}
+
+fn postgres() -> Engine {
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    Engine::Postgres(Arc::new(runtime.block_on(Postgres::start())))
 }
 
 #[test]
 fn histories_that_failed_once() {
     let mut files: Vec<_> = std::fs::read_dir(kept()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "jsonl"));
     files.sort();
-    for file in files {
-        let text = std::fs::read_to_string(&file).unwrap();
-        let steps: Vec<Step> = text
-            .lines()
-            .filter(|line| !line.starts_with('#'))
-            .map(|line| serde_json::from_str(line).unwrap())
-            .collect();
-        if let Err(error) = play_alone(&steps) {
+    for (file, engine) in files.iter().flat_map(|file| [(file, Engine::Sqlite), (file, postgres())]) {
+        let text = std::fs::read_to_string(file).unwrap();
+        let lines = text.lines().filter(|line| !line.starts_with('#'));
+        let steps: Vec<Step> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+        if let Err(error) = engine.play(&steps) {
             panic!("{}: {error}", file.display());
         }
     }
 }
 
 #[test]
-fn whatever_happens_api_and_sidecar_say_what_is_true() {
+fn whatever_happens_api_and_sidecar_say_what_is_true_on_sqlite() {
+    play_many(&Engine::Sqlite);
+}
+
+/// On PostgreSQL transactions truly run at the same time, each statement seeing what was committed before it.
+#[test]
+fn whatever_happens_api_and_sidecar_say_what_is_true_on_postgresql() {
+    play_many(&postgres());
+}
+
+fn play_many(engine: &Engine) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u32>().expect("a number"));
     let until = number("SOAK_MINUTES").map(|minutes| Instant::now() + Duration::from_secs(u64::from(minutes) * 60));
     let each = number("HISTORIES").unwrap_or(BOUNDED).div_ceil(PLAYERS);
-    let players: Vec<_> = (0..PLAYERS).map(|_| thread::spawn(move || play_many(each, until))).collect();
-    for player in players {
-        player.join().expect("the history failed, see above");
-    }
+    let failed = AtomicBool::new(false);
+    let play_some = || {
+        while !failed.load(Ordering::SeqCst) {
+            play_until_one_fails(engine, each, &failed);
+            if until.is_none_or(|until| Instant::now() >= until) {
+                return;
+            }
+        }
+    };
+    thread::scope(|scope| (0..PLAYERS).for_each(|_| drop(scope.spawn(play_some))));
+    assert!(!failed.load(Ordering::SeqCst), "a history failed, see above");
 }
 
-fn play_many(count: u32, until: Option<Instant>) {
-    loop {
-        let config = Config { cases: count, max_shrink_time: 120_000, failure_persistence: None, ..Config::default() };
-        let played = TestRunner::new(config).run(&histories(), |steps| play_alone(&steps).map_err(TestCaseError::fail));
-        match played {
-            Ok(()) => {}
-            Err(TestError::Fail(reason, steps)) => {
-                let (file, text) = keep(&reason.to_string(), &steps);
-                panic!("{text}kept as {}", file.display());
+fn play_until_one_fails(engine: &Engine, count: u32, failed: &AtomicBool) {
+    let config = Config {
+        cases: count,
+        max_shrink_iters: 400,
+        max_shrink_time: 120_000,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let mine = AtomicBool::new(false);
+    let played = TestRunner::new(config).run(&histories(), |steps| {
+        // One failure at a time is shrunk; the others stop playing.
+        if failed.load(Ordering::SeqCst) && !mine.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        engine.play(&steps).map_err(|error| {
+            if !failed.swap(true, Ordering::SeqCst) {
+                mine.store(true, Ordering::SeqCst);
             }
-            Err(TestError::Abort(reason)) => panic!("{reason}"),
+            TestCaseError::fail(error)
+        })
+    });
+    match played {
+        Err(TestError::Fail(reason, steps)) if mine.load(Ordering::SeqCst) => {
+            let (file, text) = keep(&reason.to_string(), &steps);
+            panic!("{text}kept as {}", file.display());
         }
-        if until.is_none_or(|until| Instant::now() >= until) {
-            return;
-        }
+        Err(TestError::Abort(reason)) => panic!("{reason}"),
+        Ok(()) | Err(TestError::Fail(..)) => {}
     }
 }
 

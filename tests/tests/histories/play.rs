@@ -34,12 +34,11 @@ struct Told {
     confirmed: (i64, i64),
 }
 
-/// Plays a history; the error says what was not true.
-pub async fn play(steps: &[Step]) -> Result<(), String> {
-    let world = World::new().await;
+/// Plays a history on the database at the URL, or on SQLite; the error says what was not true.
+pub async fn play(steps: &[Step], postgres: Option<String>) -> Result<(), String> {
+    let world = World::new(postgres).await;
     let (revision, _) = world.position().await;
-    let mut play =
-        Play { world, model: Model::new(revision), keys: Keys::new(), connected: true, told: None, turn: 0 };
+    let mut play = Play { world, model: Model::new(revision), keys: Keys::new(), connected: true, told: None, turn: 0 };
     play.set_out().await?;
     for (number, step) in steps.iter().enumerate() {
         let said = |error| format!("step {number}, {step:?}: {error}");
@@ -86,7 +85,8 @@ impl Play {
     async fn set_out(&mut self) -> Result<(), String> {
         self.act(&[Act::Register]).await?;
         self.act(&[Act::Register]).await?;
-        for (service, name) in (0..SERVICES).flat_map(|service| (0..ROLE_NAMES.len()).map(move |name| (service, name))) {
+        for (service, name) in (0..SERVICES).flat_map(|service| (0..ROLE_NAMES.len()).map(move |name| (service, name)))
+        {
             self.act(&[Act::CreateRole { service, name, permissions: 0 }]).await?;
         }
         self.settle().await
@@ -178,7 +178,9 @@ impl Play {
         let (status, change) = match done.act {
             Act::CreateRole { service, name, .. } if named(service, name).is_some() => (409, false),
             Act::CreateRole { .. } => (201, true),
-            Act::DeleteRole { service, name } | Act::Assign { service, name, .. } | Act::Revoke { service, name, .. }
+            Act::DeleteRole { service, name }
+            | Act::Assign { service, name, .. }
+            | Act::Revoke { service, name, .. }
                 if named(service, name).is_none() =>
             {
                 (404, false)
@@ -196,8 +198,8 @@ impl Play {
             Act::Refresh { login, first } => {
                 let (number, login) = (login, &model.logins[login]);
                 let used = first && login.refresh.len() > 1;
-                let dead = state.dead_logins.contains(&number)
-                    || login.begun_revision < state.condition(login.agent).cutoff;
+                let dead =
+                    state.dead_logins.contains(&number) || login.begun_revision < state.condition(login.agent).cutoff;
                 let active = self.active_or(login.agent, 200) == 200;
                 let ends = used && active && !state.dead_logins.contains(&number);
                 (self.active_or(login.agent, if used || dead { 401 } else { 200 }), ends)
@@ -209,7 +211,10 @@ impl Play {
         if (answer.status, changed) == (status, change) {
             return Ok(());
         }
-        Err(format!("expected {status} and change {change}, came {} {} and change {changed}", answer.status, answer.body))
+        Err(format!(
+            "expected {status} and change {change}, came {} {} and change {changed}",
+            answer.status, answer.body
+        ))
     }
 
     fn active_or(&self, agent: usize, otherwise: u16) -> u16 {

@@ -42,18 +42,49 @@ pub enum Step {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Act {
     Register,
-    CreateRole { service: usize, name: usize, permissions: usize },
-    DeleteRole { service: usize, name: usize },
-    Assign { service: usize, agent: usize, name: usize, seconds: Option<u32> },
-    Revoke { service: usize, agent: usize, name: usize },
-    SetStatus { agent: usize, status: Status },
-    Login { agent: usize, service: Option<usize> },
+    CreateRole {
+        service: usize,
+        name: usize,
+        permissions: usize,
+    },
+    DeleteRole {
+        service: usize,
+        name: usize,
+    },
+    Assign {
+        service: usize,
+        agent: usize,
+        name: usize,
+        seconds: Option<u32>,
+    },
+    Revoke {
+        service: usize,
+        agent: usize,
+        name: usize,
+    },
+    SetStatus {
+        agent: usize,
+        status: Status,
+    },
+    Login {
+        agent: usize,
+        service: Option<usize>,
+    },
     /// With the login's newest refresh token, or with its first, which was used if it was ever refreshed.
-    Refresh { login: usize, first: bool },
+    Refresh {
+        login: usize,
+        first: bool,
+    },
     /// Sends the answer to the login's challenge once more.
-    Replay { login: usize },
-    RevokeToken { token: usize },
-    RevokeLogin { login: usize },
+    Replay {
+        login: usize,
+    },
+    RevokeToken {
+        token: usize,
+    },
+    RevokeLogin {
+        login: usize,
+    },
 }
 
 /// What an agent may be set to.

@@ -17,7 +17,7 @@ use countersign_tests::{
 use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
 use serde_json::json;
 use sqlx::{AnyPool, Row, any::AnyPoolOptions};
-use std::{path::PathBuf, sync::Arc};
+use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use tempfile::TempDir;
 use tokio::{
     runtime::{Builder, Runtime},
@@ -52,8 +52,10 @@ pub struct World {
     pub human: String,
     pub services: Vec<Service>,
     folder: TempDir,
+    /// The URL of the database.
+    database_url: String,
     plane: Server,
-    plane_sync: std::net::SocketAddr,
+    plane_sync: SocketAddr,
     wire: Wire,
     sidecar: Option<(Server, Site, AuthorizationClient<Channel>)>,
     database: AnyPool,
@@ -95,10 +97,13 @@ impl Drop for Server {
 }
 
 impl World {
-    pub async fn new() -> Self {
+    /// On the database at the URL, or on SQLite.
+    pub async fn new(postgres: Option<String>) -> Self {
         let hand = Hand::new();
         let folder = scratch();
-        let (plane, api, plane_sync) = start_plane(&folder, &hand, 3600).await;
+        let sqlite = || format!("sqlite://{}", folder.path().join("countersign.db").display());
+        let database_url = postgres.unwrap_or_else(sqlite);
+        let (plane, api, plane_sync) = start_plane(&folder, &database_url, &hand, 3600).await;
         let env = std::fs::read_to_string(folder.path().join("dev.env")).unwrap();
         let human = env.lines().find_map(|line| line.strip_prefix("COUNTERSIGN_HUMAN_TOKEN=")).unwrap().to_owned();
         let mut services = Vec::new();
@@ -106,13 +111,24 @@ impl World {
             services.push(make_service(&api, &human, number).await);
         }
         sqlx::any::install_default_drivers();
-        let url = format!("sqlite://{}?mode=ro", folder.path().join("countersign.db").display());
-        let database = AnyPoolOptions::new().max_connections(1).connect(&url).await.unwrap();
+        let database = AnyPoolOptions::new().max_connections(1).connect(&database_url).await.unwrap();
         let wire = Wire::new().await;
         wire.lead_to(plane_sync);
         let lagging = Lagging::new(Arc::clone(&hand));
-        let mut world =
-            Self { hand, lagging, api, human, services, folder, plane, plane_sync, wire, sidecar: None, database };
+        let mut world = Self {
+            hand,
+            lagging,
+            api,
+            human,
+            services,
+            folder,
+            database_url,
+            plane,
+            plane_sync,
+            wire,
+            sidecar: None,
+            database,
+        };
         world.restart_sidecar().await;
         world
     }
@@ -122,8 +138,12 @@ impl World {
         let (plane, api, sync) = {
             let idle = Server { runtime: None, shutdown: Shutdown::default(), task: tokio::spawn(async {}) };
             let old = std::mem::replace(&mut self.plane, idle);
-            if killed { drop(old) } else { old.stop().await }
-            start_plane(&self.folder, &self.hand, token_seconds).await
+            if killed {
+                drop(old)
+            } else {
+                old.stop().await
+            }
+            start_plane(&self.folder, &self.database_url, &self.hand, token_seconds).await
         };
         (self.plane, self.api, self.plane_sync) = (plane, api, sync);
         self.wire.cut();
@@ -232,7 +252,8 @@ impl World {
 
     /// The newest change that concerns a service.
     async fn concerning(&self, service: &str) -> i64 {
-        let sql = "SELECT COALESCE(MAX(revision), 0) AS newest FROM changes WHERE service_id IS NULL OR service_id = $1";
+        let sql =
+            "SELECT COALESCE(MAX(revision), 0) AS newest FROM changes WHERE service_id IS NULL OR service_id = $1";
         sqlx::query(sql).bind(service.to_owned()).fetch_one(&self.database).await.unwrap().get("newest")
     }
 }
@@ -243,9 +264,15 @@ fn scratch() -> TempDir {
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
-async fn start_plane(folder: &TempDir, hand: &Arc<Hand>, token_seconds: u32) -> (Server, Site, std::net::SocketAddr) {
+async fn start_plane(
+    folder: &TempDir,
+    database_url: &str,
+    hand: &Arc<Hand>,
+    token_seconds: u32,
+) -> (Server, Site, SocketAddr) {
     let settings = [
         ("data_dir", folder.path().display().to_string()),
+        ("database.url", database_url.to_owned()),
         ("public_url", ISSUER.to_owned()),
         ("listen.api", "127.0.0.1:0".to_owned()),
         ("listen.sync", "127.0.0.1:0".to_owned()),
