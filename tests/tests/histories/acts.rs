@@ -15,16 +15,19 @@ use serde_json::{Value, json};
 /// A role id that no role has.
 const NO_ROLE: &str = "role_00000000000000000000000000";
 
+/// Facet, subject and service of a change, as the feed has them.
+type Note = (&'static str, String, Option<String>);
+
 /// An act with everything looked up, ready to be sent.
 pub struct Ready {
     act: Act,
-    /// Facet, subject and service of the change that it makes, if it makes one.
-    note: Option<(&'static str, String, Option<String>)>,
+    /// The change that it makes, if it makes one.
+    note: Option<Note>,
     kind: Kind,
 }
 
 enum Kind {
-    Send(RequestBuilder),
+    Send(Box<RequestBuilder>),
     Register { key: PrivateKey, name: String },
     Login { agent: usize, service: Option<usize> },
 }
@@ -64,72 +67,19 @@ impl Ready {
     /// Looks everything up; nothing if there is nothing to act on.
     pub fn new(act: &Act, world: &World, model: &Model) -> Option<Self> {
         let act = resolve(act, model)?;
-        let agent_id = |agent: usize| model.agents[agent].0.clone();
-        let service = |number: usize| &world.services[number];
-        let role = |at: usize, name: usize| {
-            let found = model.now().roles.get(&(at, name)).map(|role| model.roles[*role].id.clone());
-            found.unwrap_or_else(|| NO_ROLE.to_owned())
-        };
-        let send = |method: &str, path: String, bearer: &str, body: Option<Value>| {
-            let request = world.api.request(method, &path).bearer_auth(bearer);
-            Kind::Send(if let Some(body) = body { request.json(&body) } else { request })
-        };
-        let anonymous = |path: &str, body: Value| Kind::Send(world.api.request("POST", path).json(&body));
         let (note, kind) = match &act {
             Act::Register => {
                 (None, Kind::Register { key: PrivateKey::generate(), name: format!("agent {}", model.agents.len()) })
             }
-            Act::CreateRole { service: at, name, permissions } => {
-                let at = service(*at);
-                let body = json!({ "name": ROLE_NAMES[*name], "permissions": PERMISSIONS[*permissions] });
-                let note = ("definitions", at.id.clone(), Some(at.id.clone()));
-                (Some(note), send("POST", format!("/services/{}/roles", at.id), &at.key, Some(body)))
-            }
-            Act::DeleteRole { service: number, name } => {
-                let at = service(*number);
-                let path = format!("/services/{}/roles/{}", at.id, role(*number, *name));
-                (Some(("definitions", at.id.clone(), Some(at.id.clone()))), send("DELETE", path, &at.key, None))
-            }
-            Act::Assign { service: number, agent, name, seconds } => {
-                let (at, agent) = (service(*number), agent_id(*agent));
-                let until = seconds.map(|seconds| instant(until(world, seconds)));
-                let body = json!({ "roleId": role(*number, *name), "expiresAt": until });
-                let path = format!("/services/{}/agents/{agent}/roles", at.id);
-                (Some(("roles", agent, Some(at.id.clone()))), send("POST", path, &at.key, Some(body)))
-            }
-            Act::Revoke { service: number, agent, name } => {
-                let (at, agent) = (service(*number), agent_id(*agent));
-                let path = format!("/services/{}/agents/{agent}/roles/{}", at.id, role(*number, *name));
-                (Some(("roles", agent, Some(at.id.clone()))), send("DELETE", path, &at.key, None))
-            }
-            Act::SetStatus { agent, status } => {
-                let agent = agent_id(*agent);
-                let body = json!({ "status": word(*status) });
-                let kind = send("PUT", format!("/agents/{agent}/status"), &world.human, Some(body));
-                (Some(("status", agent, None)), kind)
-            }
             Act::Login { agent, service } => (None, Kind::Login { agent: *agent, service: *service }),
-            Act::Refresh { login, first } => {
-                let login = &model.logins[*login];
-                let token = if *first { login.refresh.first() } else { login.refresh.last() }?;
-                let kind = anonymous("/auth/refresh", json!({ "refreshToken": token }));
-                (Some(("session", login.id.clone(), None)), kind)
+            Act::Refresh { .. } | Act::Replay { .. } | Act::RevokeToken { .. } | Act::RevokeLogin { .. } => {
+                with_credential(&act, world, model)
             }
-            Act::Replay { login } => {
-                let (challenge, signature) = &model.logins[*login].answer;
-                let body = json!({ "challengeId": challenge, "signature": signature });
-                (None, anonymous("/auth/authenticate", body))
-            }
-            Act::RevokeToken { token } => {
-                let token = &model.tokens[*token];
-                let kind = anonymous("/auth/revoke", json!({ "token": token.text }));
-                (Some(("token", token.id.clone(), None)), kind)
-            }
-            Act::RevokeLogin { login } => {
-                let login = &model.logins[*login];
-                let kind = anonymous("/auth/revoke", json!({ "token": login.refresh.last() }));
-                (Some(("session", login.id.clone(), None)), kind)
-            }
+            Act::CreateRole { .. }
+            | Act::DeleteRole { .. }
+            | Act::Assign { .. }
+            | Act::Revoke { .. }
+            | Act::SetStatus { .. } => by_manager(&act, world, model),
         };
         Some(Self { act, note, kind })
     }
@@ -142,7 +92,7 @@ impl Ready {
     pub async fn send(self, world: &World, model: &Model, keys: &Keys) -> (Done, Outcome) {
         let done = Done { act: self.act, note: self.note };
         let outcome = match self.kind {
-            Kind::Send(request) => Outcome::Answer(Answer::to(request).await),
+            Kind::Send(request) => Outcome::Answer(Answer::to(*request).await),
             Kind::Register { key, name } => {
                 let body = json!({ "email": "o@example.org", "name": name, "publicKey": key.public_pem().unwrap() });
                 let made = world.api.post("/auth/register", body).await.expect(201);
@@ -165,10 +115,79 @@ impl Ready {
     }
 }
 
+/// What an agent asks, or whoever has its token.
+fn with_credential(act: &Act, world: &World, model: &Model) -> (Option<Note>, Kind) {
+    let post = |path: &str, body: Value| Kind::Send(Box::new(world.api.request("POST", path).json(&body)));
+    let session = |login: usize| Some(("session", model.logins[login].id.clone(), None));
+    match act {
+        Act::Refresh { login, first } => {
+            let all = &model.logins[*login].refresh;
+            let token = if *first { all.first() } else { all.last() };
+            (session(*login), post("/auth/refresh", json!({ "refreshToken": token })))
+        }
+        Act::Replay { login } => {
+            let (challenge, signature) = &model.logins[*login].answer;
+            (None, post("/auth/authenticate", json!({ "challengeId": challenge, "signature": signature })))
+        }
+        Act::RevokeToken { token } => {
+            let token = &model.tokens[*token];
+            (Some(("token", token.id.clone(), None)), post("/auth/revoke", json!({ "token": token.text })))
+        }
+        Act::RevokeLogin { login } => {
+            let token = model.logins[*login].refresh.last();
+            (session(*login), post("/auth/revoke", json!({ "token": token })))
+        }
+        other => unreachable!("{other:?} is no agent's"),
+    }
+}
+
+/// What a service asks, or the person who owns an agent.
+fn by_manager(act: &Act, world: &World, model: &Model) -> (Option<Note>, Kind) {
+    let send = |method: &str, path: String, bearer: &str, body: Option<Value>| {
+        let request = world.api.request(method, &path).bearer_auth(bearer);
+        Kind::Send(Box::new(if let Some(body) = body { request.json(&body) } else { request }))
+    };
+    let role = |at: usize, name: usize| {
+        let found = model.now().roles.get(&(at, name)).map(|role| model.roles[*role].id.clone());
+        found.unwrap_or_else(|| NO_ROLE.to_owned())
+    };
+    let service = |number: &usize| &world.services[*number];
+    let definitions = |number| Some(("definitions", service(number).id.clone(), Some(service(number).id.clone())));
+    match act {
+        Act::CreateRole { service: number, name, permissions } => {
+            let (at, body) =
+                (service(number), json!({ "name": ROLE_NAMES[*name], "permissions": PERMISSIONS[*permissions] }));
+            (definitions(number), send("POST", format!("/services/{}/roles", at.id), &at.key, Some(body)))
+        }
+        Act::DeleteRole { service: number, name } => {
+            let (at, role) = (service(number), role(*number, *name));
+            (definitions(number), send("DELETE", format!("/services/{}/roles/{role}", at.id), &at.key, None))
+        }
+        Act::Assign { service: number, agent, name, seconds } => {
+            let (at, agent) = (service(number), &model.agents[*agent].0);
+            let until = seconds.map(|seconds| instant(until(world, seconds)));
+            let body = json!({ "roleId": role(*number, *name), "expiresAt": until });
+            let path = format!("/services/{}/agents/{agent}/roles", at.id);
+            (Some(("roles", agent.clone(), Some(at.id.clone()))), send("POST", path, &at.key, Some(body)))
+        }
+        Act::Revoke { service: number, agent, name } => {
+            let (at, agent) = (service(number), &model.agents[*agent].0);
+            let path = format!("/services/{}/agents/{agent}/roles/{}", at.id, role(*number, *name));
+            (Some(("roles", agent.clone(), Some(at.id.clone()))), send("DELETE", path, &at.key, None))
+        }
+        Act::SetStatus { agent, status } => {
+            let (agent, body) = (&model.agents[*agent].0, json!({ "status": word(*status) }));
+            let kind = send("PUT", format!("/agents/{agent}/status"), &world.human, Some(body));
+            (Some(("status", agent.clone(), None)), kind)
+        }
+        other => unreachable!("{other:?} is no manager's"),
+    }
+}
+
 /// An act that was sent.
 pub struct Done {
     pub act: Act,
-    note: Option<(&'static str, String, Option<String>)>,
+    note: Option<Note>,
 }
 
 impl Done {

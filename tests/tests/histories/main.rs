@@ -16,17 +16,19 @@ mod step;
 mod wire;
 mod world;
 
+use countersign_process::{Clock, SystemClock};
 use countersign_tests::Postgres;
 use play::play;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use std::{
+    cell::Cell,
     path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use step::{Step, histories};
 use tokio::runtime::Builder;
@@ -98,13 +100,13 @@ fn whatever_happens_api_and_sidecar_say_what_is_true_on_postgresql() {
 
 fn play_many(engine: &Engine) {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u32>().expect("a number"));
-    let until = number("SOAK_MINUTES").map(|minutes| Instant::now() + Duration::from_secs(u64::from(minutes) * 60));
+    let ends = SystemClock.since_boot() + Duration::from_mins(number("SOAK_MINUTES").unwrap_or(0).into());
     let each = number("HISTORIES").unwrap_or(BOUNDED).div_ceil(PLAYERS);
     let failed = AtomicBool::new(false);
     let play_some = || {
         while !failed.load(Ordering::SeqCst) {
             play_until_one_fails(engine, each, &failed);
-            if until.is_none_or(|until| Instant::now() >= until) {
+            if SystemClock.since_boot() >= ends {
                 return;
             }
         }
@@ -121,20 +123,22 @@ fn play_until_one_fails(engine: &Engine, count: u32, failed: &AtomicBool) {
         failure_persistence: None,
         ..Config::default()
     };
-    let mine = AtomicBool::new(false);
-    let played = TestRunner::new(config).run(&histories(), |steps| {
+    let (mine, played) = (AtomicBool::new(false), Cell::new(0));
+    let outcome = TestRunner::new(config).run(&histories(), |steps| {
         // One failure at a time is shrunk; the others stop playing.
         if failed.load(Ordering::SeqCst) && !mine.load(Ordering::SeqCst) {
             return Ok(());
         }
+        played.set(played.get() + 1);
         engine.play(&steps).map_err(|error| {
             if !failed.swap(true, Ordering::SeqCst) {
                 mine.store(true, Ordering::SeqCst);
+                eprintln!("history {} of one of {PLAYERS} players failed; making it shorter", played.get());
             }
             TestCaseError::fail(error)
         })
     });
-    match played {
+    match outcome {
         Err(TestError::Fail(reason, steps)) if mine.load(Ordering::SeqCst) => {
             let (file, text) = keep(&reason.to_string(), &steps);
             panic!("{text}kept as {}", file.display());
@@ -149,7 +153,8 @@ fn keep(reason: &str, steps: &[Step]) -> (PathBuf, String) {
     let lines: Vec<_> = steps.iter().map(|step| serde_json::to_string(step).unwrap()).collect();
     let reason: Vec<_> = reason.lines().map(|line| format!("# {line}")).collect();
     let text = format!("{}\n{}\n", reason.join("\n"), lines.join("\n"));
-    let file = (0..).map(|number| kept().join(format!("history-{number}.jsonl"))).find(|file| !file.exists()).unwrap();
+    let names = (0..1000).map(|number| kept().join(format!("history-{number}.jsonl")));
+    let file = { names }.find(|file| !file.exists()).unwrap();
     std::fs::write(&file, &text).unwrap();
     (file, text)
 }

@@ -139,9 +139,9 @@ impl World {
             let idle = Server { runtime: None, shutdown: Shutdown::default(), task: tokio::spawn(async {}) };
             let old = std::mem::replace(&mut self.plane, idle);
             if killed {
-                drop(old)
+                drop(old);
             } else {
-                old.stop().await
+                old.stop().await;
             }
             start_plane(&self.folder, &self.database_url, &self.hand, token_seconds).await
         };
