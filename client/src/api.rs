@@ -4,7 +4,7 @@ mod agent;
 mod management;
 
 pub use agent::{Registered, Tokens};
-pub use management::{ApiKey, Role, Service};
+pub use management::{ApiKey, ListedKey, Page, Role, Service};
 
 use crate::KeyError;
 use reqwest::{Method, Url};

@@ -142,6 +142,15 @@ impl Profiles {
         self.write(&self.path(name, "tokens.json")?, &kept.to_string())
     }
 
+    /// Forgets the tokens that were kept.
+    pub fn forget_tokens(&self, name: &str) -> Result<(), ProfileError> {
+        let path = self.path(name, "tokens.json")?;
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&path)(error)),
+            _ => Ok(()),
+        }
+    }
+
     /// Keeps other processes from this profile's tokens until the file is dropped: two that refresh with one
     /// refresh token would end the login.
     pub fn lock(&self, name: &str) -> Result<File, ProfileError> {

@@ -230,12 +230,33 @@ async fn a_person_makes_a_service_its_keys_and_roles() {
     assert_eq!(shell.failed(&["role", "create", "clerk"]).0, 1, "there is one of that name");
     assert_eq!(shell.failed(&["role", "create", "a,b", "--permission", "a,b"]).0, 2, "no such name can be");
 
+    assert_eq!(shell.failed(&["role", "delete", "unheard of"]).0, 3);
+    assert_eq!(shell.json(&["role", "delete", "clerk"]), json!({ "deleted": true, "roleId": role["id"] }));
+    assert_eq!(shell.json(&["role", "list"]), json!([]));
+    let (code, error) = shell.failed(&["role", "delete", role["id"].as_str().unwrap()]);
+    assert!(code == 3 && error.contains("Next: `countersign role list`"), "{error}");
+
     let end = ["key", "revoke", key["keyId"].as_str().unwrap()];
-    let (code, error) = shell.failed(&end);
-    assert_eq!(code, 2, "{error}");
+    for asked in [&end[..], &["service", "list"], &["key", "list"]] {
+        let (code, error) = shell.failed(asked);
+        assert!(code == 2 && error.contains("COUNTERSIGN_HUMAN_TOKEN"), "{error}");
+    }
     shell.export("COUNTERSIGN_HUMAN_TOKEN", control.human());
     assert_eq!(shell.json(&end)["revoked"], true);
     assert_eq!(shell.failed(&["role", "list"]).0, 3);
+    let second = shell.json(&["key", "create", "--scope", "sync", "--name", "sidecar"]);
+    let (listed, table) = (shell.json(&["key", "list"]), shell.said(&["key", "list"]));
+    assert_eq!((&listed[0]["keyId"], &listed[0]["revokedAt"]), (&second["keyId"], &Value::Null));
+    assert_eq!((&listed[1]["keyId"], &listed[1]["scope"]), (&key["keyId"], &json!("full")));
+    let lines: Vec<_> = table.lines().collect();
+    assert!(lines[0].starts_with("ID ") && lines[0].ends_with("REVOKED"), "{table}");
+    assert!(lines[1].contains("sidecar") && lines[1].ends_with('-') && lines[2].ends_with('Z'), "{table}");
+    let (listed, table) = (shell.json(&["service", "list"]), shell.said(&["service", "list"]));
+    assert_eq!((&listed[0]["serviceId"], &listed[0]["name"]), (&json!(service), &json!("Shop")));
+    assert!(table.lines().nth(1).unwrap().contains("Shop") && table.contains("accepted"), "{table}");
+    shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("stranger"));
+    assert_eq!(shell.json(&["service", "list"]), json!([]));
+    assert_eq!(shell.failed(&["key", "list"]).0, 3);
 }
 
 #[tokio::test]
@@ -260,6 +281,40 @@ async fn a_token_is_shown_unverified_and_verified() {
     child.stdin.take().unwrap().write_all(forged.as_bytes()).unwrap();
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(3));
     assert_eq!(shell.failed(&["token", "inspect", "nonsense"]).0, 1);
+}
+
+#[tokio::test]
+async fn a_token_or_the_profiles_whole_login_is_revoked() {
+    let control = ControlPlane::start().await;
+    let mut shell = Shell::knowing(&control, &["URL", "CA"]);
+    registered(&shell);
+    assert_eq!(shell.failed(&["token", "revoke"]).0, 2, "there is none yet");
+    let dead = async |token: &str| control.verify(token).await.error().2 == "token_revoked";
+    let (first, second) = (shell.said(&["agent", "login"]), shell.said(&["agent", "refresh"]));
+    assert_eq!(shell.json(&["token", "revoke", &first]), json!({ "revoked": true, "kind": "token" }));
+    assert!(dead(&first).await && !dead(&second).await, "a sibling lives on");
+
+    shell.export("COUNTERSIGN_TOKEN", &second);
+    shell.said(&["token", "revoke"]);
+    shell.unset("COUNTERSIGN_TOKEN");
+    assert!(dead(&second).await, "what the environment names comes before what is kept");
+    let third = shell.said(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
+    assert!(!dead(&third).await && claim(&third, "sid") == claim(&second, "sid"), "replaced within the login");
+
+    assert_eq!(shell.json(&["token", "revoke"]), json!({ "revoked": true, "kind": "login" }));
+    assert!(dead(&third).await);
+    assert!(!shell.kept("default.tokens.json").exists(), "dead tokens are not kept");
+    assert_eq!(shell.failed(&["token", "revoke"]).0, 2);
+    let fourth = shell.said(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
+    assert!(!dead(&fourth).await && claim(&fourth, "sid") != claim(&third, "sid"), "another login");
+
+    let mut child = shell.command(&["token", "revoke", "-"]).stdin(Stdio::piped()).spawn().unwrap();
+    let refresh = kept_tokens(&shell)["refresh_token"].clone();
+    child.stdin.take().unwrap().write_all(refresh.as_str().unwrap().as_bytes()).unwrap();
+    assert!(child.wait_with_output().unwrap().status.success());
+    assert!(dead(&fourth).await);
+    shell.said(&["token", "revoke", "nonsense"]);
+    assert_eq!(shell.failed(&["token", "revoke", ""]).0, 2);
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What an agent asks: registration, login, refresh.
+//! What an agent asks: registration, login, refresh, and their end.
 
 use super::{Api, ApiError};
 use crate::{PrivateKey, Sign};
@@ -80,6 +80,12 @@ impl Api {
     pub async fn refresh_with(&self, refresh: &SecretString) -> Result<Tokens, ApiError> {
         let body = json!({ "refreshToken": refresh.expose_secret() });
         self.call(Method::POST, &["auth", "refresh"], None, Some(&body)).await
+    }
+
+    /// Ends a refresh token's login, or an access token. It is not said whether there was anything to end.
+    pub async fn revoke_token(&self, token: &SecretString) -> Result<(), ApiError> {
+        let body = json!({ "token": token.expose_secret() });
+        self.call::<Value>(Method::POST, &["auth", "revoke"], None, Some(&body)).await.map(drop)
     }
 
     /// The keys that sign access tokens, as published (RFC 7517).

@@ -3,8 +3,11 @@
 use super::{Api, ApiError};
 use reqwest::Method;
 use secrecy::{ExposeSecret, SecretString};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
+
+/// Items of a page at the most.
+const LARGEST_PAGE: &str = "200";
 
 /// A service.
 #[derive(Debug, Serialize, Deserialize)]
@@ -34,6 +37,39 @@ pub struct ApiKey {
     pub scope: String,
     /// When it was made.
     pub created_at: String,
+}
+
+/// An API key as it is listed: its secret is kept nowhere.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ListedKey {
+    /// Its identifier, with which it is revoked.
+    pub key_id: String,
+    /// What people call it.
+    pub name: String,
+    /// `full` or `sync`.
+    pub scope: String,
+    /// When it was made.
+    pub created_at: String,
+    /// When it was revoked, if it was.
+    pub revoked_at: Option<String>,
+}
+
+/// Part of a long listing.
+#[derive(Debug, Deserialize)]
+pub struct Page<T> {
+    /// What is on it.
+    pub data: Vec<T>,
+    /// Where it is.
+    pub pagination: Pagination,
+}
+
+/// Where a page is in its listing.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Pagination {
+    /// Whether there is another page behind this one.
+    pub has_more: bool,
 }
 
 /// A role of a service.
@@ -77,6 +113,32 @@ impl Api {
         self.call(Method::POST, &["services"], Some(human), Some(&body)).await
     }
 
+    /// The services that the person owns, all of them for an administrator; newest first, from the `offset`th on.
+    pub async fn list_services(&self, human: &SecretString, offset: usize) -> Result<Page<Service>, ApiError> {
+        self.page(human, &["services"], offset).await
+    }
+
+    /// The API keys of a service, also revoked ones; newest first, from the `offset`th on.
+    pub async fn list_keys(
+        &self,
+        human: &SecretString,
+        service: &str,
+        offset: usize,
+    ) -> Result<Page<ListedKey>, ApiError> {
+        self.page(human, &["services", service, "keys"], offset).await
+    }
+
+    async fn page<T: DeserializeOwned>(
+        &self,
+        human: &SecretString,
+        path: &[&str],
+        offset: usize,
+    ) -> Result<Page<T>, ApiError> {
+        let mut url = self.at(path)?;
+        url.query_pairs_mut().append_pair("limit", LARGEST_PAGE).append_pair("offset", &offset.to_string());
+        self.answer(self.http.get(url).bearer_auth(human.expose_secret())).await
+    }
+
     /// Makes an API key of scope `full` or `sync`.
     pub async fn create_key(
         &self,
@@ -113,6 +175,12 @@ impl Api {
     pub async fn list_roles(&self, manager: &SecretString, service: &str) -> Result<Vec<Role>, ApiError> {
         let path = ["services", service, "roles"];
         self.call(Method::GET, &path, Some(manager), None).await.map(|Listed { data }| data)
+    }
+
+    /// Deletes a role, whoever holds it.
+    pub async fn delete_role(&self, manager: &SecretString, service: &str, role: &str) -> Result<(), ApiError> {
+        let path = ["services", service, "roles", role];
+        self.call::<Value>(Method::DELETE, &path, Some(manager), None).await.map(drop)
     }
 
     /// Gives a role to an agent, until an instant (RFC 3339) or for good; again: replaces the end.

@@ -133,7 +133,7 @@ fn after(reason: &str) -> Option<&'static str> {
 fn after_code(code: &str) -> Option<&'static str> {
     Some(match code {
         "AGENT_NOT_FOUND" => "`countersign agent show` says which agent the profile holds",
-        "SERVICE_NOT_FOUND" => "look at --service (COUNTERSIGN_SERVICE_ID)",
+        "SERVICE_NOT_FOUND" => "look at --service (COUNTERSIGN_SERVICE_ID); `countersign service list` shows yours",
         "ROLE_NOT_FOUND" | "CONFLICT" => "`countersign role list` shows what there is",
         "INVALID_SIGNATURE" => "does this key belong to this agent? `countersign agent show` says which it is",
         _ => return None,

@@ -88,7 +88,7 @@ enum Command {
     /// The roles of a service, and who holds them
     #[command(subcommand)]
     Role(role::Role),
-    /// Access tokens
+    /// Tokens: what they say, whether they are good, and their end
     #[command(subcommand)]
     Token(token::Token),
     /// Print a script that completes these commands in a shell

@@ -20,6 +20,10 @@ pub enum Role {
     /// List the roles of the service
     #[command(after_help = "Next: countersign role assign NAME --agent AGENT")]
     List(Manager),
+    /// Delete a role, whoever holds it
+    #[command(after_help = "All who hold it lose it at once, also by tokens that state it. A role that is made later \
+        under the same name is another one, which nobody holds yet.\n\nNext: countersign role list")]
+    Delete(Delete),
     /// Give a role to an agent, for good or until an instant
     #[command(after_help = "Given again, the end is replaced. It counts at every proxy as soon as the change arrives \
         there.\n\nNext, as the agent: countersign agent call URL")]
@@ -41,6 +45,14 @@ pub struct Create {
     /// What it is for
     #[arg(long, default_value = "")]
     description: String,
+}
+
+#[derive(Args)]
+pub struct Delete {
+    #[command(flatten)]
+    manager: Manager,
+    /// The role, by name or id
+    role: String,
 }
 
 #[derive(Args)]
@@ -68,6 +80,7 @@ pub async fn run(context: &Context, command: Role) -> Result<Said, Failure> {
     match command {
         Role::Create(asked) => create(context, asked).await,
         Role::List(manager) => list(context, manager).await,
+        Role::Delete(asked) => delete(context, asked).await,
         Role::Assign(asked) => assign(context, asked).await,
         Role::Revoke(asked) => revoke(context, asked).await,
     }
@@ -90,6 +103,15 @@ async fn list(context: &Context, manager: Manager) -> Result<Said, Failure> {
         .map(|role| [role.id.clone(), role.name.clone(), role.permissions.join(","), role.description.clone()]);
     let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
     Ok(Said::new(table(&rows), json!(roles)))
+}
+
+async fn delete(context: &Context, asked: Delete) -> Result<Said, Failure> {
+    let Delete { manager, role } = asked;
+    let (api, service) = (context.api(&manager.server)?, context.service(manager.service.clone())?);
+    let role = role_id(&api, &manager, &service, &role).await?;
+    api.delete_role(manager.credential()?, &service, &role).await?;
+    let text = table(&[["role".into(), role.clone()], ["deleted".into(), "true".into()]]);
+    Ok(Said::new(text, json!({ "deleted": true, "roleId": role })))
 }
 
 async fn assign(context: &Context, asked: Assign) -> Result<Said, Failure> {
@@ -115,15 +137,21 @@ async fn revoke(context: &Context, held: Held) -> Result<Said, Failure> {
 async fn resolve(context: &Context, held: &Held) -> Result<(Api, String, String, String), Failure> {
     let (api, service) = (context.api(&held.manager.server)?, context.service(held.manager.service.clone())?);
     let agent = context.agent(held.agent.clone())?;
-    if held.role.parse::<RoleId>().is_ok() {
-        return Ok((api, service, agent, held.role.clone()));
+    let role = role_id(&api, &held.manager, &service, &held.role).await?;
+    Ok((api, service, agent, role))
+}
+
+/// The id of a role that was given by name or id.
+async fn role_id(api: &Api, manager: &Manager, service: &str, given: &str) -> Result<String, Failure> {
+    if given.parse::<RoleId>().is_ok() {
+        return Ok(given.to_owned());
     }
-    let roles = api.list_roles(held.manager.credential()?, &service).await?;
-    let found = roles.into_iter().find(|role| role.name == held.role).ok_or_else(|| {
+    let roles = api.list_roles(manager.credential()?, service).await?;
+    let found = roles.into_iter().find(|role| role.name == given).ok_or_else(|| {
         let next = "`countersign role list` shows what there is; `countersign role create` makes one";
-        Failure::denied(format!("the service has no role `{}`\nNext: {next}", held.role), "")
+        Failure::denied(format!("the service has no role `{given}`\nNext: {next}"), "")
     })?;
-    Ok((api, service, agent, found.id))
+    Ok(found.id)
 }
 
 /// An instant, or a span from now.

@@ -6,6 +6,7 @@ use super::{
     said::table,
 };
 use clap::{Args, Subcommand, ValueEnum};
+use countersign_client::{ApiError, api::Page};
 use secrecy::ExposeSecret;
 use serde_json::json;
 
@@ -15,6 +16,9 @@ pub enum Service {
     #[command(after_help = "The profile remembers it for `key` and `role`; COUNTERSIGN_SERVICE_ID wins over that.\n\n\
         Next: countersign key create --scope full")]
     Create(CreateService),
+    /// List the services of the person who asks; of an administrator, all
+    #[command(after_help = "Newest first.\n\nNext: countersign key list --service ID")]
+    List(Human),
 }
 
 #[derive(Args)]
@@ -36,6 +40,10 @@ pub enum Key {
         Next, a sync key: into the file that COUNTERSIGN_SYNC__KEYS_FILE of countersign-ext-authz names."
     )]
     Create(CreateKey),
+    /// List the API keys of a service, also those that were revoked
+    #[command(after_help = "Newest first. What they are is kept nowhere: a key that is lost is revoked, and another \
+        made.\n\nNext: countersign key revoke ID")]
+    List(ListKeys),
     /// Revoke an API key
     #[command(after_help = "Next: countersign key create makes another")]
     Revoke(RevokeKey),
@@ -66,19 +74,35 @@ pub struct CreateKey {
 }
 
 #[derive(Args)]
+pub struct ListKeys {
+    #[command(flatten)]
+    human: Human,
+    /// The service
+    #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
+    service: Option<String>,
+}
+
+#[derive(Args)]
 pub struct RevokeKey {
     #[command(flatten)]
     human: Human,
     /// The service
     #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
     service: Option<String>,
-    /// The key's id, as told when it was made; not the key itself
+    /// The key's id, as `countersign key list` shows it; not the key itself
     key_id: String,
 }
 
 /// Does what was asked.
 pub async fn run(context: &Context, command: Service) -> Result<Said, Failure> {
-    let Service::Create(CreateService { human, name, refuse_unbound }) = command;
+    match command {
+        Service::Create(asked) => create_service(context, asked).await,
+        Service::List(human) => list(context, human).await,
+    }
+}
+
+async fn create_service(context: &Context, asked: CreateService) -> Result<Said, Failure> {
+    let CreateService { human, name, refuse_unbound } = asked;
     let api = context.api(&human.server)?;
     let made = api.create_service(person(human.human_token.as_ref())?, &name, !refuse_unbound).await?;
     context.remember(|profile| profile.service = Some(made.service_id.clone()))?;
@@ -90,10 +114,36 @@ pub async fn run(context: &Context, command: Service) -> Result<Said, Failure> {
     Ok(Said::new(made.service_id.clone(), json!(made)).noting(note))
 }
 
+async fn list(context: &Context, human: Human) -> Result<Said, Failure> {
+    let (api, person) = (context.api(&human.server)?, person(human.human_token.as_ref())?);
+    let services = all(async |offset| api.list_services(person, offset).await).await?;
+    let head = ["ID", "NAME", "UNBOUND TOKENS", "CREATED"].map(str::to_owned);
+    let rows = services.iter().map(|service| {
+        let unbound = if service.accepts_unbound_tokens { "accepted" } else { "refused" };
+        [service.service_id.clone(), service.name.clone(), unbound.to_owned(), service.created_at.clone()]
+    });
+    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    Ok(Said::new(table(&rows), json!(services)))
+}
+
+/// What is on all pages.
+async fn all<T>(page: impl AsyncFn(usize) -> Result<Page<T>, ApiError>) -> Result<Vec<T>, Failure> {
+    let mut items = Vec::new();
+    loop {
+        let Page { data, pagination } = page(items.len()).await?;
+        let more = pagination.has_more && !data.is_empty();
+        items.extend(data);
+        if !more {
+            return Ok(items);
+        }
+    }
+}
+
 /// Does what was asked.
 pub async fn run_key(context: &Context, command: Key) -> Result<Said, Failure> {
     match command {
         Key::Create(asked) => create(context, asked).await,
+        Key::List(asked) => list_keys(context, asked).await,
         Key::Revoke(asked) => revoke(context, asked).await,
     }
 }
@@ -112,6 +162,20 @@ async fn create(context: &Context, asked: CreateKey) -> Result<Said, Failure> {
     });
     let note = format!("It is shown this once. `countersign key revoke {}` ends it.", made.key_id);
     Ok(Said::new(secret, value).noting(note))
+}
+
+async fn list_keys(context: &Context, asked: ListKeys) -> Result<Said, Failure> {
+    let ListKeys { human, service } = asked;
+    let (api, service) = (context.api(&human.server)?, context.service(service)?);
+    let person = person(human.human_token.as_ref())?;
+    let keys = all(async |offset| api.list_keys(person, &service, offset).await).await?;
+    let head = ["ID", "NAME", "SCOPE", "CREATED", "REVOKED"].map(str::to_owned);
+    let rows = keys.iter().map(|key| {
+        let revoked = key.revoked_at.clone().unwrap_or_else(|| "-".into());
+        [key.key_id.clone(), key.name.clone(), key.scope.clone(), key.created_at.clone(), revoked]
+    });
+    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
+    Ok(Said::new(table(&rows), json!(keys)))
 }
 
 async fn revoke(context: &Context, asked: RevokeKey) -> Result<Said, Failure> {

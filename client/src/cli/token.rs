@@ -1,4 +1,4 @@
-//! `countersign token`: what a token says, and whether it is signed by whom it should be.
+//! `countersign token`: what a token says, whether it is signed by whom it should be, and its end.
 
 use super::{
     Failure, Said,
@@ -8,7 +8,7 @@ use super::{
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use clap::{Args, Subcommand};
-use countersign_client::{clock, profile::Holder};
+use countersign_client::{Held, clock, profile::Holder};
 use countersign_identity::{Claims, KeySet, Reason, Refusal, Timestamp, UnverifiedToken};
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -16,6 +16,9 @@ use std::{io::Read, time::Duration};
 
 /// For clocks that run apart, for `nbf` only, as both servers have it.
 const LEEWAY: Duration = Duration::from_secs(30);
+
+/// What refresh tokens begin with.
+const REFRESH_TOKEN: &str = "rf_";
 
 #[derive(Subcommand)]
 pub enum Token {
@@ -33,6 +36,16 @@ pub enum Token {
         /// The service that the token must be for
         #[arg(long)]
         service: Option<String>,
+    },
+    /// Revoke a token that you have: an access token, or a refresh token and with it its whole login
+    #[command(after_help = "Whoever has a token may revoke it; whether it was still good is not said. It counts at \
+        every proxy as soon as the change arrives there. An access token takes no other token with it; with a refresh \
+        token go all tokens that came from the same login.\n\nNext: countersign agent login begins another")]
+    Revoke {
+        #[command(flatten)]
+        server: Server,
+        /// The token, or - for standard input; left out: `COUNTERSIGN_TOKEN`, else the login kept by the profile
+        token: Option<SecretString>,
     },
 }
 
@@ -57,7 +70,33 @@ pub async fn run(context: &Context, command: Token) -> Result<Said, Failure> {
             let text = format!("The signature and the times are good.\n{}", told(&claims));
             Ok(Said::new(text, json!({ "verified": true, "claims": claims })))
         }
+        Token::Revoke { server, token } => revoke(context, &server, token).await,
     }
+}
+
+async fn revoke(context: &Context, server: &Server, token: Option<SecretString>) -> Result<Said, Failure> {
+    let api = context.api(server)?;
+    // Nobody else of this profile may take up what is about to die.
+    let _lock = context.profile.agent.is_some().then(|| context.profiles.lock(&context.name)).transpose()?;
+    // Of this control plane only: what came from another is not shown to it.
+    let kept = kept(context, Some(context.url(server)?))?;
+    let token = match given(token)? {
+        Some(token) => token,
+        None => kept.as_ref().map(|(_, held)| held.refresh_token.clone()).ok_or_else(no_token)?,
+    };
+    api.revoke_token(&token).await?;
+    let is = |kept: &SecretString| kept.expose_secret() == token.expose_secret();
+    match kept {
+        Some((_, held)) if is(&held.refresh_token) => context.profiles.forget_tokens(&context.name)?,
+        Some((holder, held)) if is(&held.access_token) => {
+            let now = clock::now();
+            let held = Held { refresh_at: now, expires_at: now, ..held };
+            context.profiles.keep_tokens(&context.name, &holder, &held)?;
+        }
+        Some(_) | None => {}
+    }
+    let what = if token.expose_secret().starts_with(REFRESH_TOKEN) { "login" } else { "token" };
+    Ok(Said::new(table(&[["revoked".into(), what.into()]]), json!({ "revoked": true, "kind": what })))
 }
 
 fn inspect(token: &SecretString) -> Result<Said, Failure> {
@@ -105,28 +144,38 @@ fn when(second: i64, now: Timestamp) -> String {
     format!("{} ({apart})", instant(at))
 }
 
-fn find(context: &Context, given: Given) -> Result<SecretString, Failure> {
-    let trimmed = |text: &str| SecretString::from(text.trim().to_owned());
-    match given.token {
-        Some(token) if token.expose_secret() == "-" => {
-            let mut text = String::new();
-            let read = std::io::stdin().read_to_string(&mut text);
-            read.map(|_| trimmed(&text)).map_err(|error| Failure::Failed(format!("standard input: {error}")))
-        }
-        Some(token) => Ok(trimmed(token.expose_secret())),
-        None => match std::env::var("COUNTERSIGN_TOKEN") {
-            Ok(token) => Ok(trimmed(&token)),
-            Err(_) => kept(context),
-        },
+fn find(context: &Context, asked: Given) -> Result<SecretString, Failure> {
+    match given(asked.token)? {
+        Some(token) => Ok(token),
+        None => kept(context, context.profile.url.clone())?.map(|(_, held)| held.access_token).ok_or_else(no_token),
     }
 }
 
-fn kept(context: &Context) -> Result<SecretString, Failure> {
+/// The token that was named, by the command line or the environment.
+fn given(token: Option<SecretString>) -> Result<Option<SecretString>, Failure> {
+    let trimmed = |text: &str| SecretString::from(text.trim().to_owned());
+    match token {
+        Some(token) if token.expose_secret() == "-" => {
+            let mut text = String::new();
+            let read = std::io::stdin().read_to_string(&mut text);
+            read.map(|_| Some(trimmed(&text))).map_err(|error| Failure::Failed(format!("standard input: {error}")))
+        }
+        Some(token) => Ok(Some(trimmed(token.expose_secret()))),
+        None => Ok(std::env::var("COUNTERSIGN_TOKEN").ok().map(|token| trimmed(&token))),
+    }
+}
+
+/// The tokens that the profile keeps, of this control plane.
+fn kept(context: &Context, url: Option<String>) -> Result<Option<(Holder, Held)>, Failure> {
     let profile = &context.profile;
-    let none = || missing("which token", "`countersign agent login` gets one; or name it, or - for standard input");
-    let (Some(url), Some(agent)) = (profile.url.clone(), profile.agent.clone()) else { return Err(none()) };
+    let (Some(url), Some(agent)) = (url, profile.agent.clone()) else { return Ok(None) };
     let holder = Holder { url, agent, audience: profile.audience.clone() };
-    context.profiles.tokens(&context.name, &holder)?.map(|held| held.access_token).ok_or_else(none)
+    let held = context.profiles.tokens(&context.name, &holder)?;
+    Ok(held.map(|held| (holder, held)))
+}
+
+fn no_token() -> Failure {
+    missing("which token", "`countersign agent login` gets one; or name it, or - for standard input")
 }
 
 /// The keys as published; one that is no P-256 point refuses the whole set.
