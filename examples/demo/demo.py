@@ -1,8 +1,8 @@
-"""The whole of Countersign on this machine, walked through in seven steps. Run it with `make demo`.
+"""The whole of Countersign on this machine, walked through in eight steps. Run it with `make demo`.
 
 Starts a control plane, a sidecar, Envoy and an upstream service on free ports, shows what each step does,
 what it expects and what came, and stops at the first difference. Python is only the stage hand here: the
-agent is a shell script of openssl and curl.
+agent is a shell script of openssl and curl, and in the last step the command line `countersign`.
 
     DEMO_KEEP=1     keeps everything up after the walk, until Ctrl-C
     ENVOY_BIN=…     takes this Envoy instead of the one under .tools

@@ -126,6 +126,14 @@ class Stack:
             raise Failed(f"agent.sh {arguments[0]}: {ran.stderr.strip()}")
         return ran.stdout.strip()
 
+    def command_line(self, *arguments: str) -> tuple[int, str, str]:
+        """Runs `countersign` with what dev.env says; returns its exit code and what it printed and complained."""
+        # In a folder of the demo's own: the profiles of whoever runs it are none of its business.
+        settings = self.dev | {"XDG_CONFIG_HOME": str(self.folder / "config")}
+        command, environment = [str(BINARIES / "countersign"), *arguments], clean_environment() | settings
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+        return ran.returncode, ran.stdout.strip(), ran.stderr.strip()
+
     def _wait(self, name: str, what: str, condition) -> None:
         def asked():
             self.processes.must_run(name)

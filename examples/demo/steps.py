@@ -1,4 +1,4 @@
-"""The walk: seven steps, each saying what it does, what it expects and what came."""
+"""The walk: eight steps, each saying what it does, what it expects and what came."""
 
 import base64
 import json
@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from console import Failed, does, expect, expect_that, notes, step, wait_until
 from stack import Stack, bearer
+from typed import all_with_the_command_line
 from web import Answer
 
 # How soon everything that changes must be true at the sidecar.
@@ -136,6 +137,7 @@ ALL = [
     a_revoked_role_is_gone,
     the_control_plane_is_killed,
     both_say_the_same,
+    all_with_the_command_line,
 ]
 
 
