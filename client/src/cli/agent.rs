@@ -21,13 +21,13 @@ pub enum Agent {
         needs no keygen: see `countersign agent register --help`.\n\n\
         Next: countersign agent register --url https://HOST:PORT --email YOU@EXAMPLE.ORG --name NAME")]
     Keygen {
-        /// The file to make; left out: one beside the profile
+        /// The file to make; left out: PROFILE.key in ~/.config/countersign
         #[arg(long, value_name = "FILE")]
         key: Option<PathBuf>,
     },
     /// Register the public half of a key and print the agent's id
-    #[command(after_help = "A control plane started with --dev writes what --url and --ca want to know into \
-        dev.env: `set -a; . countersign-dev/dev.env; set +a`.\n\nThe profile then remembers the control plane, the agent and its key, so that later \
+    #[command(after_help = "A control plane started with --dev writes what --url and --ca want to know into a file: \
+        `set -a; . countersign-dev/dev.env; set +a`.\n\nThe profile then remembers the control plane, the agent and its key, so that later \
         commands need no flags.\n\nA key in a TPM or HSM: --signer 'COMMAND' --public-key FILE. The command gets the \
         nonce on standard input and prints the signature, as `openssl dgst -sha256 -sign KEY` does.\n\n\
         Next: the service gives the agent a role (countersign role create --help), then\n\

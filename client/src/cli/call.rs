@@ -20,7 +20,7 @@ const MENDED: [&str; 4] = ["token_expired", "token_superseded", "token_revoked",
 
 #[derive(Args)]
 pub struct Call {
-    /// The URL of the service
+    /// The URL of the service, as clients reach it: that of the proxy before it
     #[arg(value_name = "URL")]
     target: String,
     #[command(flatten)]

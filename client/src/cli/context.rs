@@ -19,10 +19,10 @@ pub struct Context {
 /// Where the control plane is.
 #[derive(Args)]
 pub struct Server {
-    /// The control plane, an https URL
+    /// The control plane, https://HOST:PORT; by default its port is 8443
     #[arg(long, env = "COUNTERSIGN_URL")]
     pub url: Option<String>,
-    /// A PEM file with the authorities to trust instead of the system's
+    /// A PEM file with the authorities to trust instead of the system's; of --dev: countersign-dev/ca.pem
     #[arg(long, env = "COUNTERSIGN_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
 }
@@ -32,7 +32,7 @@ pub struct Server {
 pub struct Manager {
     #[command(flatten)]
     pub server: Server,
-    /// The service
+    /// The service; left out: the one made last with this profile
     #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
     pub service: Option<String>,
     /// Its API key; better in the environment, since command lines are seen by all
@@ -88,7 +88,10 @@ impl Context {
     /// The service that is managed.
     pub fn service(&self, given: Option<String>) -> Result<String, Failure> {
         given.or_else(|| self.profile.service.clone()).ok_or_else(|| {
-            missing("which service", "`countersign service create NAME`, or --service or COUNTERSIGN_SERVICE_ID")
+            missing(
+                "which service",
+                "--service or COUNTERSIGN_SERVICE_ID; `countersign service list` shows yours, `service create` makes one",
+            )
         })
     }
 
@@ -120,7 +123,7 @@ pub fn person(token: Option<&SecretString>) -> Result<&SecretString, Failure> {
     token.ok_or_else(|| {
         missing(
             "which person asks",
-            "COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint",
+            "COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint --subject NAME",
         )
     })
 }

@@ -115,7 +115,7 @@ fn after(reason: &str) -> Option<&'static str> {
         "service_key_invalid" => "look at COUNTERSIGN_SERVICE_KEY; `countersign key create` makes another key",
         "scope_insufficient" => "use a key made with `countersign key create --scope full`",
         "human_token_missing" | "human_token_invalid" => {
-            "set COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint"
+            "set COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint --subject NAME"
         }
         "not_yours" => "do --service and COUNTERSIGN_SERVICE_KEY belong together?",
         "token_audience_mismatch" | "token_unbound" => "countersign agent login --service SERVICE",

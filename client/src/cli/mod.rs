@@ -27,7 +27,8 @@ As a service, with COUNTERSIGN_URL, COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVI
   countersign role create reader --permission read            defines a role
   countersign role assign reader --agent AGENT                gives it to an agent
 
-A control plane started with --dev writes all of these into dev.env: `set -a; . dev.env; set +a`.
+`countersign-control-plane --dev` is one to try things out with. It writes all of these into a file in the
+folder where it was started: `set -a; . countersign-dev/dev.env; set +a`.
 What an agent needs is remembered in a profile (~/.config/countersign/NAME.toml); flags win over the
 environment, which wins over the profile.
 
@@ -79,7 +80,7 @@ enum Command {
     /// An agent: its key, its registration, its login, its calls
     #[command(subcommand)]
     Agent(agent::Agent),
-    /// A service
+    /// Services, which people make and own
     #[command(subcommand)]
     Service(service::Service),
     /// The API keys of a service

@@ -14,8 +14,9 @@ use serde_json::json;
 #[derive(Subcommand)]
 pub enum Role {
     /// Define a role and print its id
-    #[command(after_help = "The service is COUNTERSIGN_SERVICE_ID with its key in COUNTERSIGN_SERVICE_KEY; a new one \
-        begins with `countersign service create NAME`.\n\nNext: countersign role assign NAME --agent AGENT")]
+    #[command(after_help = "It counts at its service only: take the one that the agent is going to call. That is \
+        COUNTERSIGN_SERVICE_ID, with its key in COUNTERSIGN_SERVICE_KEY or its owner's token in \
+        COUNTERSIGN_HUMAN_TOKEN; `countersign service --help` makes and lists them.\n\nNext: countersign role assign NAME --agent AGENT")]
     Create(Create),
     /// List the roles of the service
     #[command(after_help = "Next: countersign role assign NAME --agent AGENT")]

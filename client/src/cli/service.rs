@@ -13,8 +13,12 @@ use serde_json::json;
 #[derive(Subcommand)]
 pub enum Service {
     /// Make a service, owned by the person who asks, and print its id
-    #[command(after_help = "The profile remembers it for `key` and `role`; COUNTERSIGN_SERVICE_ID wins over that.\n\n\
-        Next: countersign key create --scope full")]
+    #[command(
+        after_help = "The operator mints a person's token: countersign-control-plane human-token mint --subject \
+        NAME. The profile remembers the service for `key` and `role`; COUNTERSIGN_SERVICE_ID wins over that.\n\n\
+        Roles of a service count where that service is guarded: by a sidecar with a key of this service.\n\n\
+        Next: countersign key create --scope full, and for its sidecar countersign key create --scope sync"
+    )]
     Create(CreateService),
     /// List the services of the person who asks; of an administrator, all
     #[command(after_help = "Newest first.\n\nNext: countersign key list --service ID")]
@@ -37,12 +41,13 @@ pub enum Key {
     /// Make an API key and print it: it is shown this once
     #[command(
         after_help = "Next, a full key: export COUNTERSIGN_SERVICE_KEY=KEY, then countersign role create --help.\n\
-        Next, a sync key: into the file that COUNTERSIGN_SYNC__KEYS_FILE of countersign-ext-authz names."
+        Next, a sync key: into the file that COUNTERSIGN_SYNC__KEYS_FILE of countersign-ext-authz names, beside\n\
+        COUNTERSIGN_SYNC__URL (the control plane's sync port, by default 8444) and COUNTERSIGN_SYNC__CA."
     )]
     Create(CreateKey),
     /// List the API keys of a service, also those that were revoked
-    #[command(after_help = "Newest first. What they are is kept nowhere: a key that is lost is revoked, and another \
-        made.\n\nNext: countersign key revoke ID")]
+    #[command(after_help = "Newest first. The keys themselves are kept nowhere: one that is lost is revoked, and \
+        another made.\n\nNext: countersign key revoke ID")]
     List(ListKeys),
     /// Revoke an API key
     #[command(after_help = "Next: countersign key create makes another")]
@@ -62,7 +67,7 @@ enum Scope {
 pub struct CreateKey {
     #[command(flatten)]
     human: Human,
-    /// The service
+    /// The service; left out: the one made last with this profile
     #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
     service: Option<String>,
     /// What it is good for
@@ -77,7 +82,7 @@ pub struct CreateKey {
 pub struct ListKeys {
     #[command(flatten)]
     human: Human,
-    /// The service
+    /// The service; left out: the one made last with this profile
     #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
     service: Option<String>,
 }
@@ -86,7 +91,7 @@ pub struct ListKeys {
 pub struct RevokeKey {
     #[command(flatten)]
     human: Human,
-    /// The service
+    /// The service; left out: the one made last with this profile
     #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
     service: Option<String>,
     /// The key's id, as `countersign key list` shows it; not the key itself

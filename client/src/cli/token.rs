@@ -23,11 +23,15 @@ const REFRESH_TOKEN: &str = "rf_";
 #[derive(Subcommand)]
 pub enum Token {
     /// Show what a token says, without verifying it
-    #[command(after_help = "Next: countersign token verify")]
+    #[command(
+        after_help = "A token says how things stood when it was issued: roles that came or went since are not in \
+        it, though every proxy knows of them. `aud` is the service that it is for, or the control plane's URL if it is \
+        bound to none.\n\nNext: countersign token verify"
+    )]
     Inspect(Given),
     /// Verify a token's signature and times against the published keys
-    #[command(after_help = "What was revoked since is not asked: only a proxy or the service's own verify call knows \
-        that.\n\nNext: countersign agent call URL")]
+    #[command(after_help = "What changed or was revoked since is not asked: only a proxy or the service's own verify \
+        call knows that.\n\nNext: countersign agent call URL")]
     Verify {
         #[command(flatten)]
         server: Server,
@@ -40,7 +44,7 @@ pub enum Token {
     /// Revoke a token that you have: an access token, or a refresh token and with it its whole login
     #[command(after_help = "Whoever has a token may revoke it; whether it was still good is not said. It counts at \
         every proxy as soon as the change arrives there. An access token takes no other token with it; with a refresh \
-        token go all tokens that came from the same login.\n\nNext: countersign agent login begins another")]
+        token go all tokens that came from the same login.\n\nNext, for another: countersign agent login")]
     Revoke {
         #[command(flatten)]
         server: Server,
