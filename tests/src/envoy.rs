@@ -46,7 +46,7 @@ impl Envoy {
         let file = folder.path().join("envoy.yaml");
         std::fs::write(&file, filled).expect("the configuration can be written");
         let mut command = Command::new(tools::envoy());
-        command.arg("-c").arg(file).args(["--concurrency", "1", "--use-dynamic-base-id", "--log-level", "warning"]);
+        command.arg("-c").arg(file).args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
         command.args(["--file-flush-interval-msec", "50"]);
         let process = Process::start(command, &folder.path().join("log"));
         let site = |port| Site::plain(format!("http://127.0.0.1:{port}"));

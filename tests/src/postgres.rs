@@ -87,13 +87,14 @@ fn memory() -> PathBuf {
     if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() }
 }
 
+/// It ends with the thread that started it, also if that is killed.
 fn as_server(program: &str) -> Command {
-    let program = tools::postgres(program);
-    if !is_root() {
-        return Command::new(program);
-    }
     let mut command = Command::new("setpriv");
-    command.args(["--reuid", SERVER_USER, "--regid", SERVER_USER, "--init-groups"]).arg(program).current_dir("/");
+    command.args(["--pdeathsig", "QUIT"]);
+    if is_root() {
+        command.args(["--reuid", SERVER_USER, "--regid", SERVER_USER, "--init-groups"]);
+    }
+    command.arg(tools::postgres(program)).current_dir("/");
     command
 }
 
