@@ -11,8 +11,9 @@ use tempfile::TempDir;
 
 /// A running control plane, or one that was killed and may come back.
 pub struct ControlPlane {
-    folder: TempDir,
+    // Before the folder: a log that is shown at the end is read before it is gone.
     process: Process,
+    folder: TempDir,
     /// What `dev.env` says, without the prefix `COUNTERSIGN_`.
     pub env: HashMap<String, String>,
     /// The API.
@@ -33,7 +34,7 @@ impl ControlPlane {
         let any = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:0"));
         let process = launch(folder.path(), any.iter().chain(&settings));
         let (env, api) = await_env(folder.path(), &process).await;
-        Self { folder, process, env, api, settings }
+        Self { process, folder, env, api, settings }
     }
 
     /// Ends it at once, as a crash would.
@@ -68,6 +69,11 @@ impl ControlPlane {
     /// The folder with its database and keys.
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// The master key, in hex.
+    pub fn master_key(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("master.key")).expect("the master key's file").trim().to_owned()
     }
 
     /// The first service.
@@ -163,8 +169,13 @@ impl ControlPlane {
 
     /// Mints a person's token with the operator key, as the operator would.
     pub fn mint_human(&self, subject: &str) -> String {
+        self.mint_human_for(subject, 8)
+    }
+
+    /// The same for a number of hours; after none it has expired.
+    pub fn mint_human_for(&self, subject: &str, hours: u32) -> String {
         let output = Command::new(tools::binary("countersign-control-plane"))
-            .args(["--dev", "human-token", "mint", "--subject", subject])
+            .args(["--dev", "human-token", "mint", "--subject", subject, "--hours", &hours.to_string()])
             .args(["--set", &format!("data_dir={}", self.folder.path().display())])
             .output()
             .expect("the binary runs");

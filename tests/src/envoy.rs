@@ -10,8 +10,9 @@ use tempfile::TempDir;
 
 /// A running Envoy.
 pub struct Envoy {
-    _folder: TempDir,
+    // Before the folder: a log that is shown at the end is read before it is gone.
     process: Process,
+    _folder: TempDir,
     /// Its listener.
     pub site: Site,
     /// Its admin interface.
@@ -50,7 +51,7 @@ impl Envoy {
         command.args(["--file-flush-interval-msec", "50"]);
         let process = Process::start(command, &folder.path().join("log"));
         let site = |port| Site::plain(format!("http://127.0.0.1:{port}"));
-        let mut envoy = Self { _folder: folder, process, site: site(listen), admin: site(admin) };
+        let mut envoy = Self { process, _folder: folder, site: site(listen), admin: site(admin) };
         envoy.await_ready().await;
         envoy
     }

@@ -14,6 +14,7 @@
 pub mod agent;
 pub mod command_line;
 pub mod control_plane;
+pub mod database;
 pub mod envoy;
 pub mod judges;
 pub mod openssl;
@@ -29,6 +30,7 @@ pub mod world;
 pub use agent::Agent;
 pub use command_line::Shell;
 pub use control_plane::ControlPlane;
+pub use database::Database;
 pub use envoy::Envoy;
 pub use judges::{Judges, Opinion};
 pub use postgres::Postgres;

@@ -1,24 +1,36 @@
 //! HTTP/1.1 as bytes on the wire: what a library would refuse to send, or would tidy up before.
 
 use crate::{
+    ControlPlane,
     process::eventually,
     web::{Answer, Site},
 };
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
 use serde_json::Value;
+use std::sync::Arc;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
+use tokio_rustls::TlsConnector;
 
-/// A request without a body, exactly as spelled.
+/// A request, exactly as spelled.
 #[derive(Debug, Clone)]
 pub struct RawRequest(Vec<u8>);
 
 impl RawRequest {
     /// GET of a path, which is not looked at.
     pub fn get(path: &str) -> Self {
-        Self(format!("GET {path} HTTP/1.1\r\nhost: service\r\nconnection: close\r\n").into_bytes())
+        Self::new("GET", path)
+    }
+
+    /// Any method of a path; neither is looked at.
+    pub fn new(method: &str, path: &str) -> Self {
+        Self(format!("{method} {path} HTTP/1.1\r\nhost: service\r\nconnection: close\r\n").into_bytes())
     }
 
     /// One more header, after those that are there.
@@ -43,15 +55,28 @@ impl RawRequest {
         let address = to.url.strip_prefix("http://").expect("plain HTTP");
         let mut stream = TcpStream::connect(address).await.expect("the server listens");
         stream.write_all(&[&self.0, b"\r\n".as_slice()].concat()).await.expect("the server reads");
-        let mut bytes = Vec::new();
-        // Not to the end: Envoy leaves a connection open for a second after an early answer.
-        loop {
-            let ended = stream.read_buf(&mut bytes).await.expect("the server answers") == 0;
-            if let Some(answer) = answer(&bytes) {
-                return answer;
-            }
-            assert!(!ended, "the answer ends early: {}", String::from_utf8_lossy(&bytes));
-        }
+        read_answer(&mut stream).await.unwrap_or_else(|read| panic!("the answer ends early: {read}"))
+    }
+
+    /// Sends it over TLS with the bytes of a body, and says that no more will come. Nothing comes back
+    /// from a server that hangs up.
+    pub async fn send_tls(&self, to: &ControlPlane, body: &[u8]) -> Option<Answer> {
+        let mut roots = RootCertStore::empty();
+        let authority = CertificateDer::from_pem_slice(&to.authority()).expect("a certificate");
+        roots.add(authority).expect("a certificate");
+        let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+        let address = to.env["URL"].strip_prefix("https://").expect("HTTPS");
+        let stream = TcpStream::connect(address).await.expect("the server listens");
+        let name = ServerName::try_from("localhost").expect("a name");
+        let mut stream =
+            TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("the server shakes hands");
+        let sent = async {
+            stream.write_all(&[&self.0, b"\r\n".as_slice(), body].concat()).await?;
+            stream.shutdown().await
+        };
+        // A server that answers before it has read everything may close meanwhile.
+        let _hung_up = sent.await;
+        read_answer(&mut stream).await.ok()
     }
 
     /// Sends it until the authorizer answered in time, for which Envoy may not wait long enough on a
@@ -62,6 +87,21 @@ impl RawRequest {
             (answer.status != 503 || answer.body != "").then_some(answer)
         };
         eventually("the authorizer answers in time", judged, String::new).await
+    }
+}
+
+/// Reads until the answer is there; else what came. Not to the end: Envoy leaves a connection open for a
+/// second after an early answer.
+async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Answer, String> {
+    let mut bytes = Vec::new();
+    loop {
+        let read = stream.read_buf(&mut bytes).await;
+        if let Some(answer) = answer(&bytes) {
+            return Ok(answer);
+        }
+        if !read.is_ok_and(|read| read > 0) {
+            return Err(String::from_utf8_lossy(&bytes).into_owned());
+        }
     }
 }
 

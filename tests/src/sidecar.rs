@@ -18,8 +18,9 @@ use tonic::transport::{Channel, Endpoint};
 
 /// A running sidecar.
 pub struct Sidecar {
-    folder: TempDir,
+    // Before the folder: a log that is shown at the end is read before it is gone.
     process: Process,
+    folder: TempDir,
     /// Where Envoy calls.
     pub listen: String,
     /// `/livez`, `/readyz`, `/metrics`.

@@ -19,7 +19,11 @@ use countersign_identity::{AgentKey, AgentStatus, Permission, RoleName, Timestam
 use secrecy::SecretString;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    time::Duration,
+};
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
@@ -88,9 +92,11 @@ impl<S: Sync> FromRequest<S> for Fields {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         require_json(&request)?;
-        let Object(unread) = serde_json::from_slice(&whole(request).await?)
+        let Object { fields, repeated } = serde_json::from_slice(&whole(request).await?)
             .map_err(|error| ApiError::unreadable(shorten(format!("The body must be one JSON object: {error}"))))?;
-        Ok(Self { unread, problems: Vec::new(), ignore_unknown: false })
+        let twice = |field| Problem { field: shorten(field), message: "must not stand twice".into() };
+        let problems = repeated.into_iter().map(twice).collect();
+        Ok(Self { unread: fields, problems, ignore_unknown: false })
     }
 }
 
@@ -98,7 +104,7 @@ impl<S: Sync> FromRequest<S> for FormOrJson {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        if media_type(&request).as_deref() != Some(FORM) {
+        if !only_type(&request).is_some_and(is_form) {
             return Fields::from_request(request, state).await.map(Self);
         }
         let mut unread = BTreeMap::new();
@@ -117,16 +123,46 @@ async fn whole(request: Request) -> Result<Bytes, ApiError> {
     to_bytes(request.into_body(), LIMIT).await.map_err(|_| ApiError::too_large(LIMIT))
 }
 
-/// A missing type is JSON; a wrong one is refused.
+/// A missing type is JSON; a wrong one is refused. So is what another reader of the same bytes, a filter
+/// in front of us perhaps, would read otherwise: two types, another charset, a coding that nobody undoes.
 fn require_json(request: &Request) -> Result<(), ApiError> {
-    let Some(essence) = media_type(request) else { return Ok(()) };
-    let json = essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"));
+    let untyped = !request.headers().contains_key(header::CONTENT_TYPE);
+    let json = (untyped && is_plain(request)) || only_type(request).is_some_and(is_json);
     if json { Ok(()) } else { Err(ApiError::unsupported_media_type()) }
 }
 
-fn media_type(request: &Request) -> Option<String> {
-    let content_type = request.headers().get(header::CONTENT_TYPE)?.to_str().unwrap_or_default();
-    Some(content_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase())
+/// The one content type of a body that is not compressed.
+fn only_type(request: &Request) -> Option<&str> {
+    let mut types = request.headers().get_all(header::CONTENT_TYPE).iter();
+    let first = types.next()?.to_str().ok()?;
+    (types.next().is_none() && is_plain(request)).then_some(first)
+}
+
+fn is_plain(request: &Request) -> bool {
+    let codings = request.headers().get_all(header::CONTENT_ENCODING).iter().map(|value| value.to_str().ok());
+    let plain = |coding: &str| ["", "identity"].contains(&coding.to_ascii_lowercase().trim());
+    codings.into_iter().all(|coding| coding.is_some_and(plain))
+}
+
+fn is_form(content_type: &str) -> bool {
+    essence_in_utf8(content_type).is_some_and(|essence| essence == FORM)
+}
+
+fn is_json(content_type: &str) -> bool {
+    let json = |essence: String| {
+        essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
+    };
+    essence_in_utf8(content_type).is_some_and(json)
+}
+
+/// The media type without its parameters, in lower case; none if another charset is said, or another type.
+fn essence_in_utf8(content_type: &str) -> Option<String> {
+    let content_type = content_type.to_ascii_lowercase();
+    let mut parts = content_type.split(';').map(str::trim);
+    let essence = parts.next().filter(|essence| !essence.contains(','))?;
+    let mut charsets =
+        parts.filter_map(|parameter| parameter.split_once('=')).filter(|(name, _)| name.trim() == "charset");
+    charsets.all(|(_, charset)| charset.trim().trim_matches('"') == "utf-8").then(|| essence.to_owned())
 }
 
 impl Fields {
@@ -175,8 +211,11 @@ fn shorten(text: String) -> String {
     if text.chars().count() > LONGEST_ECHO { text.chars().take(LONGEST_ECHO).chain(['…']).collect() } else { text }
 }
 
-/// A JSON object in which no name stands twice: two readers of such a body could disagree.
-struct Object(BTreeMap<String, Value>);
+/// A JSON object, and the names that stand in it twice: two readers of such a body could disagree.
+struct Object {
+    fields: BTreeMap<String, Value>,
+    repeated: BTreeSet<String>,
+}
 
 impl<'de> Deserialize<'de> for Object {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
@@ -190,13 +229,13 @@ impl<'de> Deserialize<'de> for Object {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
-                let mut fields = BTreeMap::new();
+                let mut object = Object { fields: BTreeMap::new(), repeated: BTreeSet::new() };
                 while let Some((name, value)) = map.next_entry::<String, Value>()? {
-                    if fields.insert(name, value).is_some() {
-                        return Err(serde::de::Error::custom("a field stands twice"));
+                    if object.fields.insert(name.clone(), value).is_some() {
+                        object.repeated.insert(name);
                     }
                 }
-                Ok(Object(fields))
+                Ok(object)
             }
         }
 

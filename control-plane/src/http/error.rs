@@ -73,7 +73,7 @@ impl ApiError {
 
     /// A body that is not JSON by its own word.
     pub fn unsupported_media_type() -> Self {
-        let message = "The body must be JSON: send `Content-Type: application/json`";
+        let message = "The body must be JSON in UTF-8 and not compressed: send `Content-Type: application/json` once";
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", message)
     }
 

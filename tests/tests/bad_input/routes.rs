@@ -1,0 +1,183 @@
+//! Every route there is, as data: who may use it, and what its body must be. A new route is one entry here.
+
+use Shape::{Array, Boolean, Line, Object, Prose};
+use std::collections::BTreeSet;
+
+/// Who may use a route; what everybody else is told stands in `credentials`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Door {
+    /// Everybody; a credential is not looked at.
+    Open,
+    /// Everybody, here; a credential must be a person's.
+    Registrant,
+    /// The service's keys, of either scope.
+    Verifier,
+    /// The service's keys of full scope.
+    FullKey,
+    /// The service's keys of full scope, its owner, administrators.
+    Manager,
+    /// The owner and administrators.
+    Owner,
+    /// Any person.
+    Person,
+}
+
+/// A route.
+#[derive(Debug)]
+pub struct Route {
+    pub method: &'static str,
+    /// As in the router; the names in braces are filled in by the stage.
+    pub path: &'static str,
+    pub door: Door,
+    /// What a good request is answered with.
+    pub good: u16,
+    /// What the body must have; nothing for a route that does not look at a body.
+    pub fields: &'static [Field],
+}
+
+/// What a field holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// Text on one line, at least a character.
+    Line,
+    /// Text, maybe none, maybe of several lines.
+    Prose,
+    Boolean,
+    Object,
+    /// An array of strings.
+    Array,
+}
+
+/// A field of a body.
+#[derive(Debug)]
+pub struct Field {
+    pub name: &'static str,
+    pub shape: Shape,
+    /// A good value in JSON, in which `<name>` is filled in by the stage.
+    pub good: &'static str,
+    pub required: bool,
+    /// What a text that means nothing is answered with.
+    pub nonsense: (u16, &'static str),
+}
+
+const fn field(name: &'static str, shape: Shape, good: &'static str) -> Field {
+    Field { name, shape, good, required: true, nonsense: (400, "VALIDATION_ERROR") }
+}
+
+impl Field {
+    const fn or_nothing(self) -> Self {
+        Self { required: false, ..self }
+    }
+
+    const fn else_says(self, status: u16, code: &'static str) -> Self {
+        Self { nonsense: (status, code), ..self }
+    }
+}
+
+const fn service_id() -> Field {
+    field("serviceId", Line, r#""<service>""#).else_says(404, "SERVICE_NOT_FOUND").or_nothing()
+}
+
+const fn route(method: &'static str, path: &'static str, door: Door, good: u16, fields: &'static [Field]) -> Route {
+    Route { method, path, door, good, fields }
+}
+
+pub const ROUTES: &[Route] = &[
+    route(
+        "POST",
+        "/auth/register",
+        Door::Registrant,
+        201,
+        &[
+            field("email", Line, r#""<number>@example.org""#),
+            field("name", Line, r#""Agent""#),
+            field("publicKey", Prose, r#""<pem>""#),
+            field("metadata", Object, r#"{"team":"blue"}"#).or_nothing(),
+        ],
+    ),
+    route(
+        "POST",
+        "/auth/challenge",
+        Door::Open,
+        200,
+        &[field("agentId", Line, r#""<agent>""#).else_says(404, "AGENT_NOT_FOUND"), service_id()],
+    ),
+    route(
+        "POST",
+        "/auth/authenticate",
+        Door::Open,
+        200,
+        &[
+            field("challengeId", Line, r#""<challenge>""#).else_says(401, "AUTHENTICATION_FAILED"),
+            field("signature", Line, r#""<signature>""#).else_says(400, "INVALID_SIGNATURE"),
+            service_id(),
+        ],
+    ),
+    route(
+        "POST",
+        "/auth/refresh",
+        Door::Open,
+        200,
+        &[field("refreshToken", Line, r#""<refresh>""#).else_says(401, "AUTHENTICATION_FAILED"), service_id()],
+    ),
+    route(
+        "POST",
+        "/services",
+        Door::Person,
+        201,
+        &[field("name", Line, r#""Service""#), field("acceptsUnboundTokens", Boolean, "true").or_nothing()],
+    ),
+    route(
+        "POST",
+        "/services/{service}/keys",
+        Door::Owner,
+        201,
+        &[field("name", Line, r#""Key""#), field("scope", Line, r#""sync""#)],
+    ),
+    route("DELETE", "/services/{service}/keys/{key}", Door::Owner, 200, &[]),
+    route("GET", "/services/{service}/verify", Door::Verifier, 200, &[]),
+    route(
+        "POST",
+        "/services/{service}/roles",
+        Door::Manager,
+        201,
+        &[
+            field("name", Line, r#""Role <number>""#),
+            field("permissions", Array, r#"["read"]"#),
+            field("description", Prose, r#""Reads""#).or_nothing(),
+        ],
+    ),
+    route("GET", "/services/{service}/roles", Door::Manager, 200, &[]),
+    route("GET", "/services/{service}/agents/{agent}", Door::FullKey, 200, &[]),
+    route(
+        "POST",
+        "/services/{service}/agents/{agent}/roles",
+        Door::Manager,
+        200,
+        &[
+            field("roleId", Line, r#""<role>""#).else_says(404, "ROLE_NOT_FOUND"),
+            field("expiresAt", Line, r#""2099-01-01T00:00:00Z""#).or_nothing(),
+        ],
+    ),
+    route("DELETE", "/services/{service}/agents/{agent}/roles/{role}", Door::Manager, 200, &[]),
+    route("PUT", "/agents/{agent}/status", Door::Owner, 200, &[field("status", Line, r#""active""#)]),
+    route("GET", "/.well-known/jwks.json", Door::Open, 200, &[]),
+    route("GET", "/health", Door::Open, 200, &[]),
+];
+
+/// The method and path of every route in the source of the router.
+pub fn in_router(source: &str) -> BTreeSet<(String, String)> {
+    let methods = ["get", "post", "put", "patch", "delete", "any"];
+    let mut found = BTreeSet::new();
+    for entry in source.split(".route(").skip(1) {
+        let path = entry.split('"').nth(1).unwrap_or_default();
+        let handlers = entry.split(".fallback(").next().unwrap_or_default();
+        let named = |method: &&&str| {
+            let call = format!("{method}(");
+            let starts = |(at, _): (usize, &str)| !handlers[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
+            handlers.match_indices(&call).any(starts)
+        };
+        found.extend(methods.iter().filter(named).map(|method| (method.to_uppercase(), path.to_owned())));
+    }
+    found
+}

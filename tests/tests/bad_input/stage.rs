@@ -1,0 +1,165 @@
+//! A control plane with one of everything, and requests made of the table of routes.
+
+use crate::routes::{Door, Field, Route};
+use countersign_client::PrivateKey;
+use countersign_tests::{Agent, Answer, ControlPlane, Database};
+use reqwest::RequestBuilder;
+use secrecy::ExposeSecret;
+use serde_json::{Map, Value, json};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+/// Every code that an error of the API may have.
+const CODES: [&str; 17] = [
+    "AUTHENTICATION_FAILED",
+    "INSUFFICIENT_PERMISSIONS",
+    "AGENT_NOT_FOUND",
+    "RATE_LIMIT_EXCEEDED",
+    "INVALID_SIGNATURE",
+    "VALIDATION_ERROR",
+    "HTTPS_REQUIRED",
+    "NOT_FOUND",
+    "SERVICE_NOT_FOUND",
+    "ROLE_NOT_FOUND",
+    "WEBHOOK_NOT_FOUND",
+    "METHOD_NOT_ALLOWED",
+    "CONFLICT",
+    "PAYLOAD_TOO_LARGE",
+    "UNSUPPORTED_MEDIA_TYPE",
+    "INTERNAL",
+    "SERVICE_UNAVAILABLE",
+];
+
+/// One of everything.
+pub struct Stage {
+    pub control: ControlPlane,
+    pub agent: Agent,
+    pub role: String,
+    /// A key of full scope that nobody needs.
+    pub spare_key: String,
+    number: AtomicU32,
+}
+
+/// A challenge and its answer.
+pub struct Challenge {
+    pub id: String,
+    pub signature: String,
+}
+
+impl Stage {
+    pub async fn set() -> Self {
+        Self::set_with(&[]).await
+    }
+
+    pub async fn set_with(settings: &[&str]) -> Self {
+        let control = ControlPlane::start_with(settings).await;
+        let agent = Agent::register(&control, "Agent").await;
+        let role = control.make_role("reader", &["read"]).await;
+        control.assign(&agent.id, &role).await;
+        let spare_key = control.make_key(control.service(), "full").await;
+        Self { control, agent, role, spare_key, number: AtomicU32::new(0) }
+    }
+
+    /// Everything in the database.
+    pub async fn rows(&self) -> BTreeSet<String> {
+        Database::of(&self.control).await.rows().await
+    }
+
+    pub async fn challenge(&self) -> Challenge {
+        let body = self.control.api.post("/auth/challenge", json!({ "agentId": self.agent.id })).await.expect(200);
+        let [id, nonce] = ["challengeId", "nonce"].map(|name| body[name].as_str().unwrap().to_owned());
+        Challenge { id, signature: self.agent.key.sign(&nonce) }
+    }
+
+    pub async fn refresh_token(&self) -> String {
+        self.agent.login().await.refresh_token.expose_secret().to_owned()
+    }
+
+    /// The path of a route, filled in.
+    pub fn path(&self, route: &Route) -> String {
+        let key_id = format!("key_{}", &self.spare_key["svc_sk_".len()..][..26]);
+        [("service", self.control.service()), ("agent", &self.agent.id), ("role", &self.role), ("key", &key_id)]
+            .iter()
+            .fold(route.path.to_owned(), |path, (name, value)| path.replace(&format!("{{{name}}}"), value))
+    }
+
+    /// A good body for a route: what is used up by success is fresh.
+    pub async fn body(&self, route: &Route) -> Map<String, Value> {
+        let template: String = route.fields.iter().map(|field| field.good).collect();
+        let mut values = vec![
+            ("agent", self.agent.id.clone()),
+            ("service", self.control.service().to_owned()),
+            ("role", self.role.clone()),
+            ("number", self.number.fetch_add(1, Ordering::Relaxed).to_string()),
+        ];
+        if template.contains("<pem>") {
+            values.push(("pem", PrivateKey::generate().public_pem().unwrap().replace('\n', "\\n")));
+        }
+        if template.contains("<challenge>") {
+            let challenge = self.challenge().await;
+            values.extend([("challenge", challenge.id), ("signature", challenge.signature)]);
+        }
+        if template.contains("<refresh>") {
+            values.push(("refresh", self.refresh_token().await));
+        }
+        let fill = |text: &str| {
+            values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("<{name}>"), value))
+        };
+        let value = |field: &Field| serde_json::from_str(&fill(field.good)).expect(field.good);
+        route.fields.iter().map(|field| (field.name.to_owned(), value(field))).collect()
+    }
+
+    /// A request for a route without credential and body.
+    pub fn request(&self, route: &Route) -> RequestBuilder {
+        self.control.api.request(route.method, &self.path(route))
+    }
+
+    /// A request for a route with a credential that may use it.
+    pub async fn admitted(&self, route: &Route) -> RequestBuilder {
+        let request = self.request(route);
+        match route.door {
+            Door::Open | Door::Registrant => request,
+            Door::Verifier => request.bearer_auth(self.control.key()).header("x-agent-token", self.agent.token().await),
+            Door::FullKey | Door::Manager => request.bearer_auth(self.control.key()),
+            Door::Owner | Door::Person => request.bearer_auth(self.control.human()),
+        }
+    }
+}
+
+/// What is wrong with the shape of a refusal, if anything is.
+pub fn misshapen(answer: &Answer) -> Option<&'static str> {
+    let error = &answer.body["error"];
+    if !(400..500).contains(&answer.status) {
+        Some("no refusal")
+    } else if !error["code"].as_str().is_some_and(|code| CODES.contains(&code)) {
+        Some("no code of the list")
+    } else if error["message"].as_str().is_none_or(str::is_empty) || error["message"].as_str().unwrap().len() > 2000 {
+        Some("no message, or a long one")
+    } else if !error["details"].is_object() {
+        Some("no details")
+    } else if answer.header("x-request-id").is_empty() {
+        Some("no request id")
+    } else {
+        None
+    }
+}
+
+/// What is wrong with an answer that should be this error, about these fields.
+pub fn fault(answer: &Answer, expected: (u16, &str), fields: Option<&[&str]>) -> Option<String> {
+    let named: Option<Vec<_>> = answer.body["error"]["details"]["fields"].as_object().map(|map| map.keys().collect());
+    let right = (answer.status, answer.text("/error/code")) == expected
+        && fields.is_none_or(|fields| named.is_some_and(|named| named == fields));
+    let shape = misshapen(answer);
+    (shape.is_some() || !right).then(|| {
+        let shape = shape.unwrap_or_default();
+        format!("expected {expected:?} about {fields:?}, came {} {} {shape}", answer.status, answer.body)
+    })
+}
+
+/// The panic that tells all faults at once.
+#[track_caller]
+pub fn assert_none(faults: &[String]) {
+    assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+}
