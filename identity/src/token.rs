@@ -4,7 +4,7 @@
 //! when it was issued; what it is worth now is decided in [`crate::standing`].
 
 use crate::{Claims, KeySet, Kid, Reason, Refusal};
-use jsonwebtoken::{Algorithm, Validation};
+use jsonwebtoken::{Algorithm, Header, Validation};
 
 /// The longest token that is looked at, in bytes. The longest that is issued has about 23 KiB: 4 KiB of
 /// permissions and 2 KiB of role names, the latter again in `until`, escaped in JSON and in base64.
@@ -25,7 +25,7 @@ pub struct SignedToken {
 }
 
 impl<'a> UnverifiedToken<'a> {
-    /// Reads the header: ES256, `typ` `at+jwt` (RFC 9068), a `kid`, nothing critical.
+    /// Reads the header: ES256, `typ` `at+jwt` (RFC 9068), a `kid`, and nothing that changes what these mean.
     pub fn parse(text: &'a str) -> Result<Self, Refusal> {
         if text.len() > MAX_TOKEN {
             return Err(Reason::TokenMalformed.into());
@@ -33,10 +33,9 @@ impl<'a> UnverifiedToken<'a> {
         let header = jsonwebtoken::decode_header(text).map_err(|_| Reason::TokenMalformed)?;
         let typ = header.typ.as_deref().unwrap_or_default();
         let access_token = typ.eq_ignore_ascii_case("at+jwt") || typ.eq_ignore_ascii_case("application/at+jwt");
-        let plain = header.crit.is_none() && header.enc.is_none() && header.zip.is_none();
-        match header.kid {
-            Some(kid) if header.alg == Algorithm::ES256 && access_token && plain => {
-                Ok(Self { text, kid: Kid::new(&kid) })
+        match &header.kid {
+            Some(kid) if header.alg == Algorithm::ES256 && access_token && is_plain(&header) => {
+                Ok(Self { text, kid: Kid::new(kid) })
             }
             _ => Err(Reason::TokenMalformed.into()),
         }
@@ -70,6 +69,33 @@ impl SignedToken {
     pub const fn kid(&self) -> &Kid {
         &self.kid
     }
+}
+
+/// True without any member by which another reader might take another key, or read the payload otherwise:
+/// we write none of these. A member that nobody knows is ignored (RFC 7515), so that one can be added.
+fn is_plain(header: &Header) -> bool {
+    let Header {
+        typ: _,
+        alg: _,
+        kid: _,
+        cty,
+        jku,
+        jwk,
+        x5u,
+        x5c,
+        x5t,
+        x5t_s256,
+        crit,
+        enc,
+        zip,
+        url: _,
+        nonce: _,
+        extras,
+    } = header;
+    let another_key =
+        jku.is_some() || jwk.is_some() || x5u.is_some() || x5c.is_some() || x5t.is_some() || x5t_s256.is_some();
+    let another_payload = cty.is_some() || enc.is_some() || zip.is_some() || extras.inner().contains_key("b64");
+    !another_key && !another_payload && crit.is_none()
 }
 
 /// The library checks the signature only: its clock is the system's, ours is an argument.

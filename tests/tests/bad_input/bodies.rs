@@ -183,7 +183,7 @@ async fn every_hostile_body_is_refused_by_name_and_changes_nothing() {
     let mut faults = Vec::new();
     for route in reading() {
         let good = stage.body(route).await;
-        let admitted = stage.admitted(route).await.header("content-type", "application/json");
+        let admitted = stage.admitted(route).header("content-type", "application/json");
         let before = stage.rows().await;
         for Case { name, body, expected, fields } in all(route, &good) {
             let answer = Answer::to(admitted.try_clone().unwrap().body(body)).await;
@@ -209,7 +209,7 @@ async fn what_may_be_left_out_may_be_null() {
         for field in route.fields.iter().filter(|field| !field.required) {
             body[field.name] = Value::Null;
         }
-        let answer = Answer::to(stage.admitted(route).await.json(&body)).await;
+        let answer = Answer::to(stage.admitted(route).json(&body)).await;
         assert_eq!(answer.status, route.good, "{}: {}", route.path, answer.body);
     }
 }
@@ -237,7 +237,7 @@ async fn a_body_that_is_not_json_by_its_own_word_is_not_read() {
     let mut faults = Vec::new();
     for route in reading() {
         let body = Value::Object(stage.body(route).await).to_string();
-        let admitted = stage.admitted(route).await.body(body);
+        let admitted = stage.admitted(route).body(body);
         let send = async |headers: Vec<(&str, &[u8])>| {
             let request = admitted.try_clone().unwrap();
             Answer::to(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
@@ -276,7 +276,7 @@ async fn a_body_above_the_limit_is_refused_everywhere_and_one_that_nobody_reads_
     let stage = Stage::set().await;
     let mut faults = Vec::new();
     for route in ROUTES {
-        let admitted = stage.admitted(route).await.header("content-type", "application/json");
+        let admitted = stage.admitted(route).header("content-type", "application/json");
         let limit = if route.path.starts_with("/auth/") { 16 * 1024 } else { 64 * 1024 };
         for size in [limit + 1, 1024 * 1024] {
             let padded = format!("{{\"a\":\"{}\"}}", "a".repeat(size - 8));

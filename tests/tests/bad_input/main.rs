@@ -6,7 +6,11 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a bad input that cannot be made ends the test")]
 
 mod bodies;
+mod claims;
+mod credentials;
+mod paths;
 mod routes;
+mod signer;
 mod stage;
 
 use countersign_tests::tools;

@@ -10,6 +10,7 @@ use std::{
     collections::BTreeSet,
     sync::atomic::{AtomicU32, Ordering},
 };
+use tokio::sync::Mutex;
 
 /// Every code that an error of the API may have.
 const CODES: [&str; 17] = [
@@ -36,10 +37,13 @@ const CODES: [&str; 17] = [
 pub struct Stage {
     pub control: ControlPlane,
     pub agent: Agent,
+    /// An access token of the agent.
+    pub token: String,
     pub role: String,
     /// A key of full scope that nobody needs.
     pub spare_key: String,
     number: AtomicU32,
+    database: Mutex<Database>,
 }
 
 /// A challenge and its answer.
@@ -54,17 +58,21 @@ impl Stage {
     }
 
     pub async fn set_with(settings: &[&str]) -> Self {
-        let control = ControlPlane::start_with(settings).await;
+        Self::on(ControlPlane::start_with(settings).await).await
+    }
+
+    pub async fn on(control: ControlPlane) -> Self {
         let agent = Agent::register(&control, "Agent").await;
         let role = control.make_role("reader", &["read"]).await;
         control.assign(&agent.id, &role).await;
         let spare_key = control.make_key(control.service(), "full").await;
-        Self { control, agent, role, spare_key, number: AtomicU32::new(0) }
+        let (token, database) = (agent.token().await, Mutex::new(Database::of(&control).await));
+        Self { control, agent, token, role, spare_key, number: AtomicU32::new(0), database }
     }
 
     /// Everything in the database.
     pub async fn rows(&self) -> BTreeSet<String> {
-        Database::of(&self.control).await.rows().await
+        self.database.lock().await.rows().await
     }
 
     pub async fn challenge(&self) -> Challenge {
@@ -117,11 +125,15 @@ impl Stage {
     }
 
     /// A request for a route with a credential that may use it.
-    pub async fn admitted(&self, route: &Route) -> RequestBuilder {
-        let request = self.request(route);
+    pub fn admitted(&self, route: &Route) -> RequestBuilder {
+        self.admit(route, self.request(route))
+    }
+
+    /// Adds a credential that may use a route.
+    pub fn admit(&self, route: &Route, request: RequestBuilder) -> RequestBuilder {
         match route.door {
             Door::Open | Door::Registrant => request,
-            Door::Verifier => request.bearer_auth(self.control.key()).header("x-agent-token", self.agent.token().await),
+            Door::Verifier => request.bearer_auth(self.control.key()).header("x-agent-token", &self.token),
             Door::FullKey | Door::Manager => request.bearer_auth(self.control.key()),
             Door::Owner | Door::Person => request.bearer_auth(self.control.human()),
         }

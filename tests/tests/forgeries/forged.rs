@@ -68,11 +68,11 @@ pub fn keys(forger: &Forger) -> Vec<Case> {
     let jwk = json!({ "kty": "EC", "crv": "P-256", "x": x, "y": y, "kid": ours, "alg": "ES256", "use": "sig" });
     let changes = [
         ("nothing but the attacker's key", json!({}), BAD_SIGNATURE),
-        ("jwk", json!({ "jwk": jwk }), BAD_SIGNATURE),
+        ("jwk", json!({ "jwk": jwk }), MALFORMED),
         ("jwk without kid", json!({ "jwk": jwk, "kid": null }), MALFORMED),
-        ("jku", json!({ "jku": "https://attacker.example/jwks.json" }), BAD_SIGNATURE),
-        ("x5u", json!({ "x5u": "https://attacker.example/cert.pem" }), BAD_SIGNATURE),
-        ("x5c", json!({ "x5c": [BASE64.encode(&public)] }), BAD_SIGNATURE),
+        ("jku", json!({ "jku": "https://attacker.example/jwks.json" }), MALFORMED),
+        ("x5u", json!({ "x5u": "https://attacker.example/cert.pem" }), MALFORMED),
+        ("x5c", json!({ "x5c": [BASE64.encode(&public)] }), MALFORMED),
         ("kid missing", json!({ "kid": null }), MALFORMED),
         ("kid empty", json!({ "kid": "" }), UNKNOWN),
         ("kid unknown", json!({ "kid": "another" }), UNKNOWN),
