@@ -58,9 +58,17 @@ impl RawRequest {
         read_answer(&mut stream).await.unwrap_or_else(|read| panic!("the answer ends early: {read}"))
     }
 
-    /// Sends it over TLS with the bytes of a body, and says that no more will come. Nothing comes back
-    /// from a server that hangs up.
+    /// Sends it over TLS with the bytes of a body; nothing comes back from a server that hangs up.
     pub async fn send_tls(&self, to: &ControlPlane, body: &[u8]) -> Option<Answer> {
+        self.exchange_tls(to, body, false).await
+    }
+
+    /// The same, and says that no more will come, which on HTTP/1.1 is leaving.
+    pub async fn send_tls_and_leave(&self, to: &ControlPlane, body: &[u8]) -> Option<Answer> {
+        self.exchange_tls(to, body, true).await
+    }
+
+    async fn exchange_tls(&self, to: &ControlPlane, body: &[u8], leave: bool) -> Option<Answer> {
         let mut roots = RootCertStore::empty();
         let authority = CertificateDer::from_pem_slice(&to.authority()).expect("a certificate");
         roots.add(authority).expect("a certificate");
@@ -72,7 +80,7 @@ impl RawRequest {
             TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("the server shakes hands");
         let sent = async {
             stream.write_all(&[&self.0, b"\r\n".as_slice(), body].concat()).await?;
-            stream.shutdown().await
+            if leave { stream.shutdown().await } else { Ok(()) }
         };
         // A server that answers before it has read everything may close meanwhile.
         let _hung_up = sent.await;

@@ -57,10 +57,14 @@ impl Sync for SyncService {
 
 /// The service API key in the call's metadata; any scope may follow.
 async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<ServiceKey, Status> {
-    let header = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+    let mut values = request.metadata().get_all("authorization").iter();
+    let header = values.next().and_then(|value| value.to_str().ok());
     let text = header
         .and_then(|header| header.strip_prefix("Bearer "))
         .ok_or_else(|| Status::unauthenticated("service_key_missing"))?;
+    if values.next().is_some() {
+        return Err(Status::unauthenticated("credentials_malformed"));
+    }
     let credential = Credential::<KeyId>::parse(text).ok_or_else(invalid_key)?;
     let found = async { services::find_presented(store.read().await?.conn(), &credential).await };
     found.await.map_err(|error: StoreError| unavailable(&error))?.ok_or_else(invalid_key)

@@ -12,6 +12,8 @@ mod paths;
 mod routes;
 mod signer;
 mod stage;
+mod streams;
+mod wire;
 
 use countersign_tests::tools;
 use std::collections::BTreeSet;
