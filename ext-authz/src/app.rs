@@ -30,6 +30,10 @@ use tonic::{
 /// How long a connection to the control plane may take to come about.
 const CONNECT: Duration = Duration::from_secs(5);
 
+/// The largest check that is read, in bytes: twice the largest request head that Envoy can be told to take. What it
+/// could not ask about for its size it would treat as the operator set it to treat errors: it may let everybody in.
+const LARGEST_CHECK: usize = 16 * 1024 * 1024;
+
 /// Why the authorizer does not run.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -129,7 +133,8 @@ async fn serve_checks(
 ) -> Result<(), Failure> {
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(health::report(reporter, readiness, shutdown.clone()));
-    let router = Server::builder().add_service(AuthorizationServer::new(authorizer)).add_service(health);
+    let authorization = AuthorizationServer::new(authorizer).max_decoding_message_size(LARGEST_CHECK);
+    let router = Server::builder().add_service(authorization).add_service(health);
     let asked = shutdown.asked_owned();
     match envoys.incoming() {
         Incoming::Tcp(incoming) => router.serve_with_incoming_shutdown(incoming, asked).await?,

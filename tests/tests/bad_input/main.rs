@@ -6,6 +6,8 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a bad input that cannot be made ends the test")]
 
 mod bodies;
+mod cancelled;
+mod checks;
 mod claims;
 mod credentials;
 mod paths;
