@@ -119,7 +119,7 @@ fn of_type(claim: &str, literal: &str) -> Verdict {
 }
 
 /// Claims of the right type with values that we would not write.
-fn values(signer: &Signer, control: &ControlPlane, other_service: &str, other: &str) -> Vec<Case> {
+fn values(signer: &Signer, control: &ControlPlane, other_service: &str, other: &Signer) -> Vec<Case> {
     let issuer = control.env["URL"].as_str();
     let own = signer.claims["aud"].as_str().unwrap();
     let changes = [
@@ -134,7 +134,9 @@ fn values(signer: &Signer, control: &ControlPlane, other_service: &str, other: &
         ("iss with a slash", json!({ "iss": format!("{issuer}/") }), CLAIMS),
         ("iss in capitals", json!({ "iss": issuer.to_uppercase() }), CLAIMS),
         ("sub a service", json!({ "sub": other_service }), CLAIMS),
-        ("sub ours and NUL", json!({ "sub": format!("{other}\0") }), CLAIMS),
+        ("sub ours and NUL", json!({ "sub": format!("{}\0", signer.claims["sub"].as_str().unwrap()) }), CLAIMS),
+        ("jti of another token", json!({ "jti": other.claims["jti"] }), Good),
+        ("sid of another login", json!({ "sid": other.claims["sid"] }), Good),
         ("sub nobody", json!({ "sub": "agent_00000000000000000000000000" }), RefusedByApi("token_claims_invalid")),
         ("exp now past", json!({ "exp": signer.claims["iat"] }), Refused("token_expired")),
         ("iat ahead", json!({ "iat": signer.claims["exp"] }), Refused("token_not_yet_valid")),
@@ -255,6 +257,7 @@ async fn what_our_key_signed_is_judged_alike_and_passes_only_if_it_is_one_of_our
     let sidecar = Sidecar::start(&control).await;
     let judges = Judges::of(&control, &sidecar);
     let (agent, other) = (Agent::register(&control, "Agent").await, Agent::register(&control, "Other").await);
+    let other = Signer::access(&control, &other.token().await).await;
     let (service, _) = control.another_service(json!({ "name": "other" })).await;
     let role = control.make_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
@@ -265,7 +268,7 @@ async fn what_our_key_signed_is_judged_alike_and_passes_only_if_it_is_one_of_our
     let signer = Signer::access(&control, &token).await;
     judges.agree("so is one signed here", &signer.with_claims(&json!({})), |opinion| *opinion == truth).await;
     let cases =
-        [types(&signer), values(&signer, &control, &service, &other.id), payloads(&signer), headers(&signer)].concat();
+        [types(&signer), values(&signer, &control, &service, &other), payloads(&signer), headers(&signer)].concat();
     assert_none(&faults(&judges, cases).await);
     judges.agree("the token is still good", &token, |opinion| *opinion == truth).await;
 }

@@ -10,6 +10,7 @@ mod cancelled;
 mod checks;
 mod claims;
 mod credentials;
+mod logs;
 mod paths;
 mod routes;
 mod signer;

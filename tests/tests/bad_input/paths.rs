@@ -62,3 +62,22 @@ async fn an_id_that_is_none_leads_nowhere() {
     }
     assert_none(&faults);
 }
+
+#[tokio::test]
+async fn a_path_answers_to_its_own_methods_only() {
+    let stage = Stage::set().await;
+    let mut faults = Vec::new();
+    for route in ROUTES {
+        for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"] {
+            if ROUTES.iter().any(|other| other.path == route.path && other.method == method) {
+                continue;
+            }
+            let answer = Answer::to(stage.admit(route, stage.control.api.request(method, &stage.path(route)))).await;
+            let fault = fault(&answer, (405, "METHOD_NOT_ALLOWED"), None);
+            faults.extend(fault.map(|fault| format!("{method} {}: {fault}", route.path)));
+            let allowed = answer.header("allow").split(',').any(|allowed| allowed == route.method);
+            faults.extend((!allowed).then(|| format!("{method} {}: allow {:?}", route.path, answer.header("allow"))));
+        }
+    }
+    assert_none(&faults);
+}

@@ -49,6 +49,7 @@ pub struct Stage {
 /// A challenge and its answer.
 pub struct Challenge {
     pub id: String,
+    pub nonce: String,
     pub signature: String,
 }
 
@@ -78,7 +79,7 @@ impl Stage {
     pub async fn challenge(&self) -> Challenge {
         let body = self.control.api.post("/auth/challenge", json!({ "agentId": self.agent.id })).await.expect(200);
         let [id, nonce] = ["challengeId", "nonce"].map(|name| body[name].as_str().unwrap().to_owned());
-        Challenge { id, signature: self.agent.key.sign(&nonce) }
+        Challenge { id, signature: self.agent.key.sign(&nonce), nonce }
     }
 
     pub async fn refresh_token(&self) -> String {

@@ -2,6 +2,7 @@
 
 use crate::stage::{Stage, assert_none, misshapen};
 use countersign_tests::{Answer, RawRequest};
+use reqwest::Version;
 use serde_json::json;
 
 /// What must come of a request.
@@ -196,5 +197,16 @@ async fn what_is_no_http_gets_no_further() {
         faults.extend((!decent).then(|| format!("{name}: the request id {id:?}")));
     }
     assert_none(&faults);
+    stage.control.api.get("/health").await.expect(200);
+}
+
+#[tokio::test]
+async fn a_long_head_is_refused_on_http_2_too() {
+    let stage = Stage::set().await;
+    for (size, fate) in [(30 * 1024, Told(401)), (60 * 1024, Told(401)), (100 * 1024, Cut), (1024 * 1024, Cut)] {
+        let request = stage.control.api.request("GET", &stage.control.path("/roles")).version(Version::HTTP_2);
+        let answer = Answer::try_to(request.bearer_auth("a".repeat(size))).await;
+        assert_eq!(fault(fate, answer.as_ref()), None, "{size} bytes");
+    }
     stage.control.api.get("/health").await.expect(200);
 }
