@@ -2,7 +2,10 @@
 //!
 //! A field that is not known is an error, since a misspelt `expiresAt` must not become a role for ever.
 
-use super::error::{ApiError, Problem};
+use super::{
+    error::{ApiError, Problem},
+    json::Object,
+};
 use crate::domain::{
     agent::parse_status,
     service::KeyScope,
@@ -17,13 +20,8 @@ use axum::{
 };
 use countersign_identity::{AgentKey, AgentStatus, Permission, RoleName, Timestamp};
 use secrecy::SecretString;
-use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
-use serde_json::Value;
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-    time::Duration,
-};
+use serde_json::{Map, Value};
+use std::time::Duration;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
 
@@ -79,7 +77,7 @@ async fn read(body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
 
 /// The fields of a body that nobody has asked for yet.
 pub struct Fields {
-    unread: BTreeMap<String, Value>,
+    unread: Map<String, Value>,
     problems: Vec<Problem>,
     ignore_unknown: bool,
 }
@@ -92,10 +90,10 @@ impl<S: Sync> FromRequest<S> for Fields {
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
         require_json(&request)?;
-        let Object { fields, repeated } = serde_json::from_slice(&whole(request).await?)
+        let Object { fields, ambiguous } = serde_json::from_slice(&whole(request).await?)
             .map_err(|error| ApiError::unreadable(shorten(format!("The body must be one JSON object: {error}"))))?;
-        let twice = |field| Problem { field: shorten(field), message: "must not stand twice".into() };
-        let problems = repeated.into_iter().map(twice).collect();
+        let problem = |(field, message): (String, &str)| Problem { field: shorten(field), message: message.into() };
+        let problems = ambiguous.into_iter().map(problem).collect();
         Ok(Self { unread: fields, problems, ignore_unknown: false })
     }
 }
@@ -107,7 +105,7 @@ impl<S: Sync> FromRequest<S> for FormOrJson {
         if !only_type(&request).is_some_and(is_form) {
             return Fields::from_request(request, state).await.map(Self);
         }
-        let mut unread = BTreeMap::new();
+        let mut unread = Map::new();
         for (name, value) in form_urlencoded::parse(&whole(request).await?) {
             // RFC 6749, 3.2: a parameter without a value was not sent, none may stand twice, unknown ones are ignored.
             let sent = (!value.is_empty()).then(|| unread.insert(name.into_owned(), Value::String(value.into_owned())));
@@ -169,8 +167,10 @@ impl Fields {
     /// Reads the body; whatever `read` did not ask for is unknown.
     pub fn parse<T>(mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Result<T, ApiError> {
         let parsed = read(&mut self);
-        let unknown =
-            self.unread.into_keys().map(|field| Problem { field: shorten(field), message: "is not known here".into() });
+        let unknown = self
+            .unread
+            .into_iter()
+            .map(|(field, _)| Problem { field: shorten(field), message: "is not known here".into() });
         if !self.ignore_unknown {
             self.problems.extend(unknown);
         }
@@ -209,38 +209,6 @@ impl Fields {
 /// What a caller sent is repeated to them at a bounded length.
 fn shorten(text: String) -> String {
     if text.chars().count() > LONGEST_ECHO { text.chars().take(LONGEST_ECHO).chain(['…']).collect() } else { text }
-}
-
-/// A JSON object, and the names that stand in it twice: two readers of such a body could disagree.
-struct Object {
-    fields: BTreeMap<String, Value>,
-    repeated: BTreeSet<String>,
-}
-
-impl<'de> Deserialize<'de> for Object {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Entries;
-
-        impl<'de> Visitor<'de> for Entries {
-            type Value = Object;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
-                let mut object = Object { fields: BTreeMap::new(), repeated: BTreeSet::new() };
-                while let Some((name, value)) = map.next_entry::<String, Value>()? {
-                    if object.fields.insert(name.clone(), value).is_some() {
-                        object.repeated.insert(name);
-                    }
-                }
-                Ok(object)
-            }
-        }
-
-        deserializer.deserialize_map(Entries)
-    }
 }
 
 /// What a field's JSON value can become.

@@ -10,6 +10,7 @@ mod caller;
 mod error;
 mod health;
 mod ids;
+mod json;
 mod keys;
 mod observe;
 mod paging;

@@ -102,9 +102,12 @@ fn wrong_field(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
         }
         cases.push(case(format!("`{name}`: {other}"), with(good, name, &other), &[name]));
     }
-    let twice = format!("{},\"{name}\":{value}}}", Value::Object(good.clone()).to_string().trim_end_matches('}'));
-    if !value.ends_with('}') {
-        cases.push(case(format!("`{name}` twice"), twice, &[name]));
+    let twice = format!("{},\"{name}\":{value}}}", Value::Object(good.clone()).to_string().strip_suffix('}').unwrap());
+    cases.push(case(format!("`{name}` twice"), twice, &[name]));
+    if field.shape == Shape::Object {
+        for inside in [r#"{"a":1,"a":1}"#, r#"{"a":[{"b":{"c":1,"d":2,"c":3}}]}"#] {
+            cases.push(case(format!("`{name}`: {inside}"), with(good, name, inside), &[name]));
+        }
     }
     let absent: Map<_, _> =
         good.iter().filter(|(other, _)| *other != name).map(|(a, b)| (a.clone(), b.clone())).collect();
