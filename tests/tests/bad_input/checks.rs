@@ -293,3 +293,25 @@ async fn no_request_is_too_large_to_be_judged() {
     assert_eq!(world.upstream.seen(), 0);
     world.call("/", &token).await.expect(200);
 }
+
+/// Envoy joins what was repeated by commas, and writes `!` for what is not UTF-8: a token is in there all the same.
+#[tokio::test]
+async fn a_good_token_among_others_does_not_pass_through_envoy() {
+    let world = World::start().await;
+    let (agent, _) = world.agent("reader", &["read"]).await;
+    let bearer = format!("Bearer {}", agent.token().await).into_bytes();
+    world.envoy.site.get_as(std::str::from_utf8(&bearer[7..]).unwrap(), "/").await.expect(200);
+    let seen = world.upstream.seen();
+    for others in [&b"Bearer nonsense"[..], b"Basic YTpi", b"\xff", b"a=b", &bearer] {
+        for name in ["authorization", "x-agent-token"] {
+            for values in [[&bearer, others], [others, &bearer]] {
+                for path in ["/", "/admin", "/open"] {
+                    let request = values.iter().fold(RawRequest::get(path), |request, value| request.with(name, value));
+                    let answer = request.judged(&world.envoy.site).await;
+                    assert_eq!(answer.status, 401, "{name}: {others:?} on {path}: {}", answer.body);
+                }
+            }
+        }
+    }
+    assert_eq!(world.upstream.seen(), seen);
+}
