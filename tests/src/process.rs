@@ -10,6 +10,9 @@ use std::{
 /// How long anything may take on a busy machine.
 const DEADLINE: Duration = Duration::from_secs(20);
 
+/// Lines of a log that a test which failed shows.
+const LAST_LINES: usize = 40;
+
 /// A running process whose output goes to a file.
 pub struct Process {
     child: Child,
@@ -78,7 +81,10 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
         if std::thread::panicking() {
-            eprintln!("---- {}\n{}", self.log.display(), self.log());
+            let log = self.log();
+            let lines: Vec<_> = log.lines().collect();
+            let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+            eprintln!("---- the end of {}\n{}", self.log.display(), last.join("\n"));
         }
     }
 }

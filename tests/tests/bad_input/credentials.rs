@@ -151,7 +151,7 @@ pub async fn knock(stage: &Stage, purse: &Purse) -> Vec<String> {
 
 fn judge(route: &Route, kind: Kind, word: Word, answer: &Answer, unchanged: bool) -> Option<String> {
     let right = match word {
-        None => answer.status == route.good,
+        None => route.admits(answer.status),
         Some((status, reason)) => {
             answer.status == status && answer.error().2 == reason && misshapen(answer).is_none() && unchanged
         }

@@ -31,6 +31,8 @@ pub struct Route {
     pub door: Door,
     /// What a good request is answered with.
     pub good: u16,
+    /// What it is answered with once more, if that is something else: what it names was used up.
+    pub again: Option<u16>,
     /// What the body must have; nothing for a route that does not look at a body.
     pub fields: &'static [Field],
 }
@@ -79,7 +81,24 @@ const fn service_id() -> Field {
 }
 
 const fn route(method: &'static str, path: &'static str, door: Door, good: u16, fields: &'static [Field]) -> Route {
-    Route { method, path, door, good, fields }
+    Route { method, path, door, good, again: None, fields }
+}
+
+impl Route {
+    const fn then(self, again: u16) -> Self {
+        Self { again: Some(again), ..self }
+    }
+
+    /// Whether the answer is a good one.
+    pub fn admits(&self, status: u16) -> bool {
+        status == self.good || Some(status) == self.again
+    }
+
+    /// The largest body, in bytes.
+    pub fn limit(&self) -> usize {
+        let kibibytes = if self.path.starts_with("/auth/") && self.path != "/auth/revoke" { 16 } else { 64 };
+        kibibytes * 1024
+    }
 }
 
 pub const ROUTES: &[Route] = &[
@@ -122,6 +141,18 @@ pub const ROUTES: &[Route] = &[
     ),
     route(
         "POST",
+        "/auth/revoke",
+        Door::Open,
+        200,
+        // What is no token of ours has nothing to be revoked (RFC 7009, 2.2). A form may say the same.
+        &[
+            field("token", Line, r#""rf_of_nobody""#).else_says(200, ""),
+            field("token_type_hint", Line, r#""refresh_token""#).or_nothing().else_says(200, ""),
+        ],
+    ),
+    route("GET", "/services", Door::Person, 200, &[]),
+    route(
+        "POST",
         "/services",
         Door::Person,
         201,
@@ -134,6 +165,7 @@ pub const ROUTES: &[Route] = &[
         201,
         &[field("name", Line, r#""Key""#), field("scope", Line, r#""sync""#)],
     ),
+    route("GET", "/services/{service}/keys", Door::Owner, 200, &[]),
     route("DELETE", "/services/{service}/keys/{key}", Door::Owner, 200, &[]),
     route("GET", "/services/{service}/verify", Door::Verifier, 200, &[]),
     route(
@@ -148,6 +180,7 @@ pub const ROUTES: &[Route] = &[
         ],
     ),
     route("GET", "/services/{service}/roles", Door::Manager, 200, &[]),
+    route("DELETE", "/services/{service}/roles/{role}", Door::Manager, 200, &[]).then(404),
     route("GET", "/services/{service}/agents/{agent}", Door::FullKey, 200, &[]),
     route(
         "POST",

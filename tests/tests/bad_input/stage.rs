@@ -40,6 +40,8 @@ pub struct Stage {
     /// An access token of the agent.
     pub token: String,
     pub role: String,
+    /// A role that whoever may can delete.
+    pub doomed: String,
     /// A key of full scope that nobody needs.
     pub spare_key: String,
     number: AtomicU32,
@@ -66,9 +68,10 @@ impl Stage {
         let agent = Agent::register(&control, "Agent").await;
         let role = control.make_role("reader", &["read"]).await;
         control.assign(&agent.id, &role).await;
+        let doomed = control.make_role("doomed", &["read"]).await;
         let spare_key = control.make_key(control.service(), "full").await;
         let (token, database) = (agent.token().await, Mutex::new(Database::of(&control).await));
-        Self { control, agent, token, role, spare_key, number: AtomicU32::new(0), database }
+        Self { control, agent, token, role, doomed, spare_key, number: AtomicU32::new(0), database }
     }
 
     /// Everything in the database.
@@ -89,9 +92,9 @@ impl Stage {
     /// The path of a route, filled in.
     pub fn path(&self, route: &Route) -> String {
         let key_id = format!("key_{}", &self.spare_key["svc_sk_".len()..][..26]);
-        [("service", self.control.service()), ("agent", &self.agent.id), ("role", &self.role), ("key", &key_id)]
-            .iter()
-            .fold(route.path.to_owned(), |path, (name, value)| path.replace(&format!("{{{name}}}"), value))
+        let role = if route.again.is_some() { &self.doomed } else { &self.role };
+        let ids = [("service", self.control.service()), ("agent", &self.agent.id), ("key", &key_id), ("role", role)];
+        ids.iter().fold(route.path.to_owned(), |path, (name, value)| path.replace(&format!("{{{name}}}"), value))
     }
 
     /// A good body for a route: what is used up by success is fresh.
