@@ -12,14 +12,15 @@ use std::{
 };
 
 /// Crates of ours that each folder may depend on.
-const CRATES: [(&str, &[&str]); 7] = [
+const CRATES: [(&str, &[&str]); 8] = [
     ("identity", &[]),
     ("proto", &[]),
     ("process", &["identity"]),
     ("control-plane", &["identity", "proto", "process"]),
     ("ext-authz", &["identity", "proto", "process"]),
     ("client", &["identity"]),
-    ("tests", &["identity", "proto", "process", "control-plane", "ext-authz", "client"]),
+    ("mangle", &[]),
+    ("tests", &["identity", "proto", "process", "control-plane", "ext-authz", "client", "mangle"]),
 ];
 
 /// Crates from elsewhere that a folder must never link.
