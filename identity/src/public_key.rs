@@ -76,9 +76,11 @@ impl AgentKey {
         matches!(point.first(), Some(2..=4)).then(|| p256::PublicKey::from_public_key_der(&der).ok())?.map(Self)
     }
 
-    /// Reads the 65 bytes of an uncompressed point.
+    /// Reads the 65 bytes of an uncompressed point, and none of the shorter forms that p256 knows.
     pub fn from_sec1(bytes: &[u8]) -> Result<Self, PublicKeyError> {
-        p256::PublicKey::from_sec1_bytes(bytes).map(Self).map_err(|_| PublicKeyError::NotP256)
+        let whole = Some(bytes).filter(|bytes| bytes.first() == Some(&4));
+        let point = whole.and_then(|bytes| p256::PublicKey::from_sec1_bytes(bytes).ok());
+        point.map(Self).ok_or(PublicKeyError::NotP256)
     }
 
     /// The uncompressed point: `04 ‖ x ‖ y`.
@@ -136,6 +138,9 @@ impl AgentSignature {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use p256::{SecretKey, ecdsa::signature::Signer, pkcs8::EncodePrivateKey};
@@ -175,6 +180,14 @@ mod tests {
         let mut off_curve = AgentKey::from_pem(&pem()).unwrap().to_sec1();
         off_curve[64] ^= 1;
         assert_eq!(AgentKey::from_sec1(&off_curve), Err(PublicKeyError::NotP256));
+    }
+
+    #[test]
+    fn a_point_that_is_compressed_or_compact_is_not_taken_for_a_whole_one() {
+        let point = AgentKey::from_pem(&pem()).unwrap().to_sec1();
+        for tag in [2 + (point[64] & 1), 5] {
+            assert_eq!(AgentKey::from_sec1(&[&[tag], &point[1..33]].concat()), Err(PublicKeyError::NotP256), "{tag}");
+        }
     }
 
     #[test]

@@ -108,3 +108,6 @@ fn signature_only() -> Validation {
     validation.leeway = 0;
     validation
 }
+
+#[cfg(test)]
+mod fuzz;
