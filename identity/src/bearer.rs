@@ -29,7 +29,9 @@ fn the_one<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     match values {
         [] => Ok(None),
         [value] => {
-            let text = std::str::from_utf8(value).ok().filter(|text| text.is_ascii());
+            // Other white space, as control characters, has no place in a header and another meaning elsewhere.
+            let visible = |byte: u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t');
+            let text = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(visible));
             text.map(|text| Some(text.trim())).ok_or(Reason::TokenMalformed)
         }
         _ => Err(Reason::TokenRepeated),
@@ -85,12 +87,16 @@ mod tests {
             ("Bearer ", TokenMalformed),
             ("Bearer a!", TokenMalformed),
             ("Bearer é", TokenMalformed),
+            ("Bearer \na", TokenMalformed),
+            ("\nBearer a", TokenMalformed),
+            ("Bearer a\u{b}", TokenMalformed),
         ] {
             assert_eq!(in_authorization(&[value.as_bytes()]), Err(expected), "{value}");
         }
         for (value, expected) in [("", TokenMalformed), ("Basic dXNlcg==", TokenMalformed), ("a,b", TokenRepeated)] {
             assert_eq!(in_token_header(&[value.as_bytes()]), Err(expected), "{value}");
         }
+        assert_eq!(in_token_header(&[b"\ra.b.c"]), Err(TokenMalformed));
         assert_eq!(in_token_header(&[b"a", b"a"]), Err(TokenRepeated));
         assert_eq!(in_authorization(&[b"Bearer a", b"Basic b"]), Err(TokenRepeated));
         assert_eq!(in_authorization(&[b"Bearer \xff"]), Err(TokenMalformed));

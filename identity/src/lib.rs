@@ -12,6 +12,8 @@
 
 pub mod bearer;
 pub mod claims;
+#[cfg(test)]
+mod fuzz;
 pub mod ids;
 pub mod key_set;
 pub mod names;
