@@ -1,5 +1,7 @@
 //! Whole questions, whole answers.
 
+mod fuzz;
+
 use super::*;
 use crate::{
     fixtures::{ISSUED, ISSUER, REV, SERVICE, Signer, claims, reader},

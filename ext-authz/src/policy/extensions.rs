@@ -49,7 +49,9 @@ impl Policy {
                 self.require_permissions = list(value).ok_or_else(|| wrong("is not a list of permissions"))?;
             }
             "min_trust_score" => {
-                self.min_trust_score = Some(points(value).ok_or_else(|| wrong("is not a number from 0 to 100"))?);
+                self.min_trust_score = Some(
+                    points(value).ok_or_else(|| wrong("is not a number from 0 to 100 with at most two decimals"))?,
+                );
             }
             "allow_unassigned" => self.allow_unassigned = boolean(value).ok_or_else(|| wrong(BOOLEAN))?,
             "allow_anonymous" => self.allow_anonymous = boolean(value).ok_or_else(|| wrong(BOOLEAN))?,
@@ -70,8 +72,10 @@ fn boolean(value: &str) -> Option<bool> {
     }
 }
 
+/// A threshold between two scores would be rounded, and half the time down.
 fn points(value: &str) -> Option<TrustScore> {
-    TrustScore::from_points(value.parse().ok()?).ok()
+    let points: f64 = value.parse().ok()?;
+    TrustScore::from_points(points).ok().filter(|score| score.points().total_cmp(&points).is_eq())
 }
 
 /// At least one item: an empty list is a requirement that somebody forgot to write.
@@ -130,12 +134,22 @@ mod tests {
             ("require_permissions", "re ad"),
             ("min_trust_score", "NaN"),
             ("min_trust_score", "101"),
+            ("min_trust_score", "50.004"),
+            ("min_trust_score", "-0"),
             ("min_trust_score", ""),
             ("allow_unassigned", "yes"),
             ("allow_anonymous", "True"),
             ("forward_token", "1"),
         ] {
             assert!(read(&[(name, value)]).is_err(), "{name}={value}");
+        }
+    }
+
+    #[test]
+    fn every_score_there_is_can_be_required() {
+        for hundredths in 0..=10_000 {
+            let score = TrustScore::from_hundredths(hundredths).unwrap();
+            assert_eq!(read(&[("min_trust_score", &score.to_string())]).unwrap().min_trust_score, Some(score));
         }
     }
 
