@@ -9,7 +9,7 @@ use countersign_identity::{
     Stamped, StatusRecord, Timestamp, TrustScore,
 };
 use countersign_proto::v1;
-use std::{str::FromStr, time::Duration};
+use std::{collections::HashSet, str::FromStr, time::Duration};
 
 /// Why a message is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -129,9 +129,15 @@ fn key_set(message: v1::Keys) -> Result<KeySet> {
     KeySet::from_points(points).map_err(|error| invalid("keys", &format!("{count} points"), &error))
 }
 
+/// A name that meant two roles would mean one of them by chance.
 fn role_table(message: v1::Roles) -> Result<RoleTable> {
     let v1::Roles { roles } = message;
-    roles.into_iter().map(role).collect()
+    let roles: Vec<RoleDefinition> = roles.into_iter().map(role).collect::<Result<_>>()?;
+    let (mut ids, mut names) = (HashSet::new(), HashSet::new());
+    match roles.iter().find(|role| !ids.insert(role.id) || !names.insert(&role.name)) {
+        Some(again) => Err(invalid("role", &again.name, "stands twice")),
+        None => Ok(roles.into_iter().collect()),
+    }
 }
 
 fn role(message: v1::Role) -> Result<RoleDefinition> {
@@ -262,7 +268,7 @@ mod tests {
     #[test]
     fn one_bad_part_refuses_the_whole_message() {
         type Spoil = fn(&mut v1::Delta);
-        let spoils: [(&str, Spoil); 13] = [
+        let spoils: [(&str, Spoil); 15] = [
             ("revision", |it| it.revision = -1),
             ("max_staleness_seconds", |it| it.info.as_mut().unwrap().max_staleness_seconds = 0),
             ("service_id", |it| it.info.as_mut().unwrap().service_id.clear()),
@@ -270,6 +276,14 @@ mod tests {
             ("keys", |it| it.keys = Some(v1::Keys { points: vec![vec![4; 65]] })),
             ("role name", |it| it.roles.as_mut().unwrap().roles[0].name.clear()),
             ("permission", |it| it.roles.as_mut().unwrap().roles[0].permissions.push("a,b".into())),
+            ("role: `reader` stands twice", |it| {
+                let roles = &mut it.roles.as_mut().unwrap().roles;
+                roles.push(v1::Role { id: RoleId::from_bits(4).to_string(), ..roles[0].clone() });
+            }),
+            ("role: `writer` stands twice", |it| {
+                let roles = &mut it.roles.as_mut().unwrap().roles;
+                roles.push(v1::Role { name: "writer".into(), ..roles[0].clone() });
+            }),
             ("agent_id", |it| it.agents[0].agent_id.push('x')),
             ("role_id", |it| it.agents[0].roles.as_mut().unwrap().grants[0].role_id.clear()),
             ("trust", |it| it.agents[0].trust.as_mut().unwrap().hundredths = 10_001),
