@@ -90,12 +90,16 @@ impl Session {
 
     fn page(&mut self, page: Page) -> Result<News, MessageError> {
         let Page { revision, floor, head, agents, revoked, last } = page;
-        let mut snapshot = match (head, self.pages.take()) {
-            (Some(head), None) => self.begin(revision, floor, head)?,
-            (None, Some(begun)) if begun.revision == revision && begun.floor == floor => begun,
-            (None, Some(_)) => return Err(MessageError::OutOfPlace("a page of another snapshot")),
-            (None, None) => return Err(MessageError::OutOfPlace("a snapshot that does not begin with its first page")),
-            (Some(_), Some(_)) => return Err(MessageError::OutOfPlace("a snapshot within a snapshot")),
+        let joins = |begun: &mut Snapshot| begun.revision == revision && begun.floor == floor;
+        let begun = if head.is_none() { self.pages.take_if(joins) } else { None };
+        let mut snapshot = match (head, begun, &self.pages) {
+            (None, Some(begun), _) => begun,
+            (Some(head), None, None) => self.begin(revision, floor, head)?,
+            (None, None, Some(_)) => return Err(MessageError::OutOfPlace("a page of another snapshot")),
+            (None, None, None) => {
+                return Err(MessageError::OutOfPlace("a snapshot that does not begin with its first page"));
+            }
+            (Some(_), ..) => return Err(MessageError::OutOfPlace("a snapshot within a snapshot")),
         };
         snapshot.agents.extend(agents);
         snapshot.revoked.extend(revoked);

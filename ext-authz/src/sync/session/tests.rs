@@ -1,5 +1,7 @@
 //! Streams, message by message.
 
+mod fuzz;
+
 use super::*;
 use crate::sync::decode::MessageError::OutOfPlace;
 
@@ -86,6 +88,19 @@ fn what_is_out_of_place_changes_nothing() {
     assert!(matches!(delta(&mut session, 9), Err(OutOfPlace(_))));
     assert_eq!(revision(&session), 5);
     assert!(delta(&mut Session::resume(None, None), 1).is_err());
+}
+
+#[test]
+fn a_page_that_is_refused_does_not_end_the_snapshot_so_that_a_pong_could_confirm_the_old_view() {
+    for stray in [agent_page(8, 1, true), first_page(9, false)] {
+        let mut session = followed(5);
+        session.ping(at(10)).unwrap();
+        snapshot(&mut session, first_page(9, false)).unwrap();
+        assert!(matches!(snapshot(&mut session, stray), Err(OutOfPlace(_))));
+        assert!(matches!(pong(&mut session, 1, 9), Ok(News::Nothing)));
+        assert_eq!(session.view().unwrap().confirmed_at(), None);
+        assert!(matches!(snapshot(&mut session, agent_page(9, 1, true)), Ok(News::View(_))));
+    }
 }
 
 #[test]
