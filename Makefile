@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build check test demo charts clean prerequisites
+.PHONY: help build check test soak demo charts clean prerequisites
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -25,6 +25,11 @@ test: prerequisites ## every test, with the real Envoy; the last line counts the
 	scripts/tools.sh tests
 	cargo build --workspace --all-targets
 	scripts/test.sh
+
+# Whatever is generated anew at each run, again and again, until SOAK_SECONDS are over or something fails.
+soak: build ## the generated tests with SOAK_CASES cases each, for SOAK_SECONDS
+	cargo test --workspace --no-run
+	end=$$((SECONDS + $${SOAK_SECONDS:-600})); while ((SECONDS < end)); do PROPTEST_CASES=$${SOAK_CASES:-4096} cargo test --workspace --lib --test fuzz fuzz; done
 
 demo: build ## the whole thing on this machine, step by step (DEMO_KEEP=1 keeps it up)
 	scripts/tools.sh envoy
