@@ -96,6 +96,9 @@ fn decode(body: &[u8; BODY_LEN]) -> Option<Challenge> {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -114,6 +114,9 @@ pub fn expose(secret: &SecretString) -> &str {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -291,3 +291,6 @@ fn parse_instant(text: &str) -> Option<Timestamp> {
     let at: jiff::Timestamp = text.parse().ok()?;
     Some(Timestamp::from_micros(at.as_microsecond()))
 }
+
+#[cfg(test)]
+mod fuzz;

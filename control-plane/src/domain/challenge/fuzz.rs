@@ -1,0 +1,56 @@
+//! No text but the id itself opens.
+
+use super::*;
+use countersign_mangle::{bytes, bytes_like, cases, text, text_like};
+use proptest::{prelude::*, sample::select};
+
+fn keys() -> ChallengeKeys {
+    ChallengeKeys::derive(&[1; 32])
+}
+
+const CHALLENGE: Challenge = Challenge {
+    agent: AgentId::from_bits(u128::MAX / 3),
+    service: Some(ServiceId::from_bits(2)),
+    expires_at: Timestamp::from_seconds(1_700_000_000),
+    unique: 4,
+};
+
+fn raw(id: &str) -> Vec<u8> {
+    URL_SAFE_NO_PAD.decode(id.strip_prefix(PREFIX).unwrap()).unwrap()
+}
+
+proptest! {
+    #![proptest_config(cases(1))]
+
+    #[test]
+    fn any_challenge_opens_as_itself(agent: u128, service in 1..u128::MAX, bound: bool, micros: i64, unique: u128) {
+        let challenge = Challenge {
+            agent: AgentId::from_bits(agent),
+            service: bound.then(|| ServiceId::from_bits(service)),
+            expires_at: Timestamp::from_micros(micros),
+            unique,
+        };
+        prop_assert_eq!(keys().open(&keys().id(&challenge)), Some(challenge));
+    }
+
+    #[test]
+    fn no_other_text_opens(
+        text in prop_oneof![text_like(&keys().id(&CHALLENGE)), text().prop_map(|text| format!("{PREFIX}{text}")), text()]
+    ) {
+        let same = text == keys().id(&CHALLENGE);
+        prop_assert_eq!(keys().open(&text), same.then_some(CHALLENGE));
+    }
+
+    #[test]
+    fn no_other_bytes_open_nor_the_same_in_other_letters(
+        bytes in prop_oneof![bytes_like(&raw(&keys().id(&CHALLENGE))), bytes()],
+        last in select(&b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_=+/"[..]),
+    ) {
+        let good = keys().id(&CHALLENGE);
+        let text = format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode(bytes));
+        prop_assert_eq!(keys().open(&text).is_some(), text == good);
+        for text in [format!("{}{}", &good[..good.len() - 1], char::from(last)), format!("{good}{}", char::from(last))] {
+            prop_assert_eq!(keys().open(&text).is_some(), text == good);
+        }
+    }
+}
