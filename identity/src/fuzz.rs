@@ -119,7 +119,7 @@ proptest! {
     }
 
     #[test]
-    fn a_trust_score_is_a_number_from_0_to_100(points: f64, near in -1.0..101.0_f64, hundredths: i64, value in json()) {
+    fn a_trust_score_is_a_number_from_0_to_100(points in prop::num::f64::ANY, near in -1.0..101.0_f64, hundredths: i64, value in json()) {
         for points in [points, near] {
             let score = TrustScore::from_points(points);
             prop_assert_eq!(score.is_ok(), (0.0..=100.0).contains(&points));

@@ -245,7 +245,13 @@ fn put(http: &mut HttpRequest, place: u8, (name, value): Sent) {
 
 fn questions() -> BoxedStrategy<CheckRequest> {
     let good = Just(("authorization".to_owned(), format!("Bearer {}", *GOOD).into_bytes()));
-    let carrier = prop_oneof![3 => vec(good, 1), 1 => Just(vec![])];
+    let own = || (select(&["x-agent-token", "X-Agent-Token"][..]).prop_map(str::to_owned), value());
+    let carrier = prop_oneof![
+        6 => vec(good.clone(), 1),
+        1 => (good.clone(), own()).prop_map(|(good, own)| vec![good, own]),
+        1 => (good, own(), own()).prop_map(|(good, one, other)| vec![good, one, other]),
+        2 => Just(vec![]),
+    ];
     let headers = (carrier, vec((name(), value()), 0..4)).prop_map(|(carrier, others)| [carrier, others].concat());
     let rules = prop_oneof![2 => Just(vec![]), 3 => vec(rule(), 1..4)];
     (headers, any::<[u8; 8]>(), rules, [text(), text()])
