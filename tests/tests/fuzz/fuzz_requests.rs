@@ -170,8 +170,10 @@ fn no_token_but_the_one_is_verified_and_no_header_is_answered_by_a_fault() {
         let answer = control.verify(&token).await;
         (token, answer.expect(200))
     });
+    let (whole, around) = (token.clone(), || select(&["", " ", "\t", "=", ".", ",", "Bearer ", "bearer\t"][..]));
     let value = prop_oneof![
         Just(format!("Bearer {token}")),
+        (around(), around()).prop_map(move |(before, after)| format!("{before}{whole}{after}")),
         text_like(&token),
         text_like(&format!("Bearer {token}")),
         text(),
