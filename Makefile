@@ -27,9 +27,12 @@ test: prerequisites ## every test, with the real Envoy; the last line counts the
 	scripts/test.sh
 
 # Whatever is generated anew at each run, again and again, until SOAK_SECONDS are over or something fails.
-soak: build ## the generated tests with SOAK_CASES cases each, for SOAK_SECONDS
+soak: build ## the generated tests and histories, many times over, for SOAK_SECONDS (600)
+	scripts/tools.sh tests
 	cargo test --workspace --no-run
-	end=$$((SECONDS + $${SOAK_SECONDS:-600})); while ((SECONDS < end)); do PROPTEST_CASES=$${SOAK_CASES:-4096} cargo test --workspace --lib --test fuzz fuzz; done
+	end=$$((SECONDS + $${SOAK_SECONDS:-600})); while ((SECONDS < end)); do \
+		PROPTEST_CASES=$${SOAK_CASES:-4096} HISTORIES=$${SOAK_HISTORIES:-600} \
+		cargo test --workspace --lib --test fuzz --test histories -- fuzz whatever_happens; done
 
 demo: build ## the whole thing on this machine, step by step (DEMO_KEEP=1 keeps it up)
 	scripts/tools.sh envoy

@@ -4,7 +4,7 @@
 //! [`play`] does one and looks at the other. A history that fails is made as short as it can be and kept in
 //! the folder `kept` beside this file, which is played before any other.
 //!
-//! `HISTORIES=n` plays that many, `make soak` plays for as long as it is told.
+//! `HISTORIES=n` plays that many on each engine; `make soak` goes on for as long as it is told.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test, whose helpers may fail too")]
 
@@ -16,7 +16,6 @@ mod step;
 mod wire;
 mod world;
 
-use countersign_process::{Clock, SystemClock};
 use countersign_tests::Postgres;
 use play::play;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
@@ -28,7 +27,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Duration,
 };
 use step::{Step, histories};
 use tokio::runtime::Builder;
@@ -99,18 +97,9 @@ fn whatever_happens_api_and_sidecar_say_what_is_true_on_postgresql() {
 }
 
 fn play_many(engine: &Engine) {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u32>().expect("a number"));
-    let ends = SystemClock.since_boot() + Duration::from_mins(number("SOAK_MINUTES").unwrap_or(0).into());
-    let each = number("HISTORIES").unwrap_or(BOUNDED).div_ceil(PLAYERS);
+    let all = std::env::var("HISTORIES").map_or(BOUNDED, |text| text.parse().expect("HISTORIES is a number"));
     let failed = AtomicBool::new(false);
-    let play_some = || {
-        while !failed.load(Ordering::SeqCst) {
-            play_until_one_fails(engine, each, &failed);
-            if SystemClock.since_boot() >= ends {
-                return;
-            }
-        }
-    };
+    let play_some = || play_until_one_fails(engine, all.div_ceil(PLAYERS), &failed);
     thread::scope(|scope| (0..PLAYERS).for_each(|_| drop(scope.spawn(play_some))));
     assert!(!failed.load(Ordering::SeqCst), "a history failed, see above");
 }
