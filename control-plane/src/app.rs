@@ -19,7 +19,7 @@ use countersign_process::{Chance, Clock, Readiness, Shutdown, SystemChance, Syst
 use secrecy::ExposeSecret;
 use servers::Servers;
 use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::Notify};
 
 /// Why the control plane does not run.
 #[derive(Debug, thiserror::Error)]
@@ -141,6 +141,7 @@ impl App {
         servers::serve_sync(&mut servers, ports.sync, &certificate, &config, &state, &shutdown)?;
         servers::serve_api(&mut servers, ports.api, &certificate, state.clone(), &shutdown)?;
         servers::keep_house(&mut servers, state.context.clone(), &shutdown);
+        servers::keep_trust_told(&mut servers, state.context.clone(), &shutdown);
         tracing::info!(url = issuer, %api, %sync, %admin, "ready");
         drop(unready);
         let ended = servers::wait(servers, &shutdown).await;
@@ -213,7 +214,9 @@ async fn open(
         public_registration: config.registration.public,
     };
     let challenge_keys = master.challenge_keys();
-    Ok((Arc::new(Context { store, keyring, challenge_keys, clock, chance, rules }), Arc::new(operator)))
+    let trust_marked = Notify::new();
+    let context = Context { store, keyring, challenge_keys, clock, chance, rules, trust_marked };
+    Ok((Arc::new(context), Arc::new(operator)))
 }
 
 async fn open_store(config: &Config, clock: Arc<dyn Clock>) -> Result<Store, AppError> {

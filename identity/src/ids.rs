@@ -113,6 +113,8 @@ identifiers! {
     SessionId = "ses_";
     /// A refresh token, without its secret.
     RefreshId = "ref_";
+    /// What a service said of an agent.
+    FeedbackId = "feedback_";
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use crate::{
     config::Config,
     http::{AppState, router, tls::TlsOnly},
     metrics::Metrics,
-    operations::{Context, housekeep},
+    operations::{Context, announce_trust, housekeep},
     sync::{Reader, SyncService, Terms},
 };
 use countersign_process::{Readiness, Shutdown, admin, shutdown::DRAIN};
@@ -20,6 +20,9 @@ use tonic::transport::{Identity, Server, ServerTlsConfig};
 
 /// How often old changes and dead logins are forgotten.
 const HOUSEKEEPING: Duration = Duration::from_mins(1);
+
+/// Between two announcements of changed trust, at the least.
+const TRUST_PAUSE: Duration = Duration::from_millis(500);
 
 /// How long a client may take to send the head of a request, or to show that it is still there.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -103,6 +106,27 @@ pub(super) fn keep_house(servers: &mut Servers, context: Arc<Context>, shutdown:
                 tracing::warn!(%error, "housekeeping failed; trying again in a minute");
             }
             tokio::time::sleep(HOUSEKEEPING).await;
+        }
+    };
+    servers.spawn(async move {
+        tokio::select! {
+            () = asked => Ok(()),
+            () = keep => Ok(()),
+        }
+    });
+}
+
+/// Sidecars hear of trust at once if it was quiet, and once a second if it is not.
+pub(super) fn keep_trust_told(servers: &mut Servers, context: Arc<Context>, shutdown: &Shutdown) {
+    let asked = shutdown.asked_owned();
+    let keep = async move {
+        loop {
+            if let Err(error) = announce_trust(&context).await {
+                tracing::warn!(%error, "changed trust could not be announced; trying again in a second");
+            }
+            tokio::time::sleep(TRUST_PAUSE).await;
+            // Rung by this process; others, and one that was killed, are heard of by looking.
+            let _looked_anyway = tokio::time::timeout(TRUST_PAUSE, context.trust_marked.notified()).await;
         }
     };
     servers.spawn(async move {

@@ -14,3 +14,4 @@ pub mod role;
 pub mod service;
 pub mod session;
 pub mod text;
+pub mod trust;

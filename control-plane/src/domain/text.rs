@@ -77,6 +77,11 @@ impl Metadata {
     pub fn as_map(&self) -> &Map<String, Value> {
         &self.0
     }
+
+    /// The object as JSON text.
+    pub fn to_json(&self) -> String {
+        Value::Object(self.0.clone()).to_string()
+    }
 }
 
 impl TryFrom<Map<String, Value>> for Metadata {

@@ -10,6 +10,7 @@ use crate::domain::{
     agent::parse_status,
     service::KeyScope,
     text::{Description, DisplayName, EmailAddress, Metadata},
+    trust::{InvalidScore, Score},
 };
 use axum::{
     body::{Body, Bytes, to_bytes},
@@ -251,6 +252,13 @@ impl FromField for Vec<Permission> {
         permissions.sort();
         permissions.dedup();
         Ok(permissions)
+    }
+}
+
+impl FromField for Score {
+    fn from_field(value: Value) -> Result<Self, String> {
+        let points = value.as_f64().ok_or(InvalidScore);
+        points.and_then(Self::from_points).map_err(|error| error.to_string())
     }
 }
 

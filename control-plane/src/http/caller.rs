@@ -56,6 +56,14 @@ impl Presented {
         Ok(caller.require_key_of(service)?.clone())
     }
 
+    /// A service's key with full scope.
+    pub async fn full_key(&self, state: &AppState) -> Result<ServiceKey, ApiError> {
+        let credential = self.0.as_ref().ok_or(Reason::ServiceKeyMissing)?;
+        let key = find_service_key(&state.context, credential.expose_secret()).await?;
+        Caller::Service(key.clone()).require_full_key_of(key.service)?;
+        Ok(key)
+    }
+
     /// A key of this very service with full scope.
     pub async fn full_key_of(&self, state: &AppState, service: ServiceId) -> Result<(), ApiError> {
         let key = self.key_of(state, service).await?;

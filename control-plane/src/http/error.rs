@@ -58,6 +58,13 @@ impl ApiError {
         error
     }
 
+    /// More about what is wrong.
+    #[must_use]
+    pub fn with_details(mut self, details: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+        self.details.extend(details.into_iter().map(|(name, value)| (name.to_owned(), value)));
+        self
+    }
+
     /// A body that is no JSON object.
     pub fn unreadable(message: impl Into<String>) -> Self {
         let mut error = Self::new(StatusCode::BAD_REQUEST, "VALIDATION_ERROR", message);

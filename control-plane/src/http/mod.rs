@@ -18,6 +18,7 @@ mod roles;
 mod router;
 mod services;
 pub mod tls;
+mod trust;
 mod verify;
 
 pub use router::{AppState, router};

@@ -1,6 +1,6 @@
 //! Every route there is.
 
-use super::{agents, auth, body, error::ApiError, health, keys, observe, roles, services, verify};
+use super::{agents, auth, body, error::ApiError, health, keys, observe, roles, services, trust, verify};
 use crate::{humans::OperatorKey, metrics::Metrics, operations::Context};
 use axum::{
     Router, middleware,
@@ -38,6 +38,8 @@ pub fn router(state: AppState) -> Router {
         .route("/services/{service}/agents/{agent}/roles", post(roles::assign))
         .route("/services/{service}/agents/{agent}/roles/{role}", delete(roles::revoke))
         .route("/agents/{agent}/status", put(agents::set_status))
+        .route("/trust/feedback", post(trust::submit))
+        .route("/trust/agents/{agent}/history", get(trust::history))
         .route("/.well-known/jwks.json", get(keys::jwks))
         .route("/health", get(health::health))
         .fallback(async || ApiError::not_found())

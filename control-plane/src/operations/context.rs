@@ -4,6 +4,7 @@ use crate::{domain::challenge::ChallengeKeys, domain::credential::SECRET_LEN, ke
 use countersign_identity::Timestamp;
 use countersign_process::{Chance, Clock};
 use std::{sync::Arc, time::Duration};
+use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
 /// What the operator decided.
@@ -35,6 +36,8 @@ pub struct Context {
     pub chance: Arc<dyn Chance>,
     /// What the operator decided.
     pub rules: Rules,
+    /// Rung when an agent's trust changed.
+    pub trust_marked: Notify,
 }
 
 impl Context {

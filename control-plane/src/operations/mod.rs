@@ -4,6 +4,7 @@
 //! `keyring` and `domain`. The rule of the room: one public function per verb, which takes a
 //! [`Context`] and typed input, decides, and returns what was done or why not ([`Denied`]).
 
+mod announce_trust;
 mod assign_role;
 mod authenticate;
 mod authorize;
@@ -22,8 +23,10 @@ mod register_agent;
 mod revoke_role;
 mod revoke_token;
 mod set_agent_status;
+mod submit_feedback;
 mod verify;
 
+pub use announce_trust::announce_trust;
 pub use assign_role::{AssignmentRequest, assign_role};
 pub use authenticate::{Login, authenticate};
 pub use authorize::{find_service_key, require_manager, require_owner};
@@ -42,4 +45,5 @@ pub use register_agent::{RegistrationRequest, register_agent};
 pub use revoke_role::revoke_role;
 pub use revoke_token::revoke_token;
 pub use set_agent_status::set_agent_status;
+pub use submit_feedback::{FeedbackRequest, submit_feedback, trust_history};
 pub use verify::verify;

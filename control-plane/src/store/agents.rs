@@ -26,7 +26,7 @@ pub async fn insert(conn: &mut AnyConnection, agent: &Agent) -> Result<(), Store
     .bind(status_text(agent.status))
     .bind(agent.cutoff.number())
     .bind(agent.trust.hundredths())
-    .bind(serde_json::to_string(metadata.as_map()).map_err(|_| StoreError::Corrupt("metadata"))?)
+    .bind(metadata.to_json())
     .bind(agent.created_at.micros())
     .bind(agent.updated_at.micros())
     .bind(agent.last_seen_at.map(Timestamp::micros))
@@ -95,6 +95,18 @@ pub async fn seen(conn: &mut AnyConnection, id: AgentId, now: Timestamp) -> Resu
     Ok(())
 }
 
+/// Sets trust.
+pub async fn set_trust(
+    conn: &mut AnyConnection,
+    id: AgentId,
+    trust: TrustScore,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    let sql = "UPDATE agents SET trust = $1, updated_at = $2 WHERE id = $3";
+    let query = sqlx::query(sql).bind(trust.hundredths()).bind(now.micros()).bind(id.to_string());
+    if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("set_trust")) }
+}
+
 /// Sets status and cut-off.
 pub async fn set_status(
     conn: &mut AnyConnection,
@@ -116,8 +128,6 @@ pub async fn set_status(
 
 fn read(found: &AnyRow) -> Result<Agent, StoreError> {
     let key = hex::decode(row::get::<String>(found, "public_key")?).map_err(|_| StoreError::Corrupt("public_key"))?;
-    let metadata: serde_json::Map<_, _> =
-        serde_json::from_str(&row::get::<String>(found, "metadata")?).map_err(|_| StoreError::Corrupt("metadata"))?;
     Ok(Agent {
         id: row::parse(found, "id")?,
         registration: Registration {
@@ -126,7 +136,7 @@ fn read(found: &AnyRow) -> Result<Agent, StoreError> {
             name: row::convert(found, "name")?,
             key: AgentKey::from_sec1(&key).map_err(|_| StoreError::Corrupt("public_key"))?,
             key_hash: row::get(found, "public_key_hash")?,
-            metadata: metadata.try_into().map_err(|_| StoreError::Corrupt("metadata"))?,
+            metadata: row::metadata(found)?,
         },
         status: read_status(found)?,
         cutoff: read_cutoff(found)?,

@@ -14,6 +14,7 @@ mod row;
 pub mod services;
 pub mod sessions;
 pub mod signing_keys;
+pub mod trust;
 
 pub use engine::{Committed, Store, StoreError, Transient, Write};
 

@@ -1,6 +1,7 @@
 //! From columns to types. What does not parse was not written by us: the row is reported, not used.
 
 use super::StoreError;
+use crate::domain::text::Metadata;
 use countersign_identity::Timestamp;
 use sqlx::{Any, Decode, Row, Type, any::AnyRow};
 use std::str::FromStr;
@@ -39,4 +40,11 @@ pub fn instant(row: &AnyRow, column: &'static str) -> Result<Timestamp, StoreErr
 /// Reads an instant that may be absent.
 pub fn optional_instant(row: &AnyRow, column: &'static str) -> Result<Option<Timestamp>, StoreError> {
     Ok(get::<Option<i64>>(row, column)?.map(Timestamp::from_micros))
+}
+
+/// Reads what somebody attached.
+pub fn metadata(row: &AnyRow) -> Result<Metadata, StoreError> {
+    let map: serde_json::Map<_, _> =
+        serde_json::from_str(&get::<String>(row, "metadata")?).map_err(|_| StoreError::Corrupt("metadata"))?;
+    Metadata::try_from(map).map_err(|_| StoreError::Corrupt("metadata"))
 }

@@ -134,6 +134,7 @@ fn nonsense(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
         Shape::Prose => odd.iter().map(|text| json!(text)).collect(),
         Shape::Array => odd.iter().chain(&odder).map(|text| json!(["fine", text])).collect(),
         Shape::Boolean => vec![],
+        Shape::Number => [-0.000_001, 100.000_001, -1.0, 1e300].iter().map(|number| json!(number)).collect(),
         Shape::Object => vec![json!({ "a": "a".repeat(9_000) })],
     };
     let items = if field.shape == Shape::Array { vec![json!([1]), json!([["read"]]), json!(["a,b"])] } else { vec![] };
@@ -150,6 +151,7 @@ fn is_of(shape: Shape, value: &Value) -> bool {
     match shape {
         Shape::Line | Shape::Prose => value.is_string(),
         Shape::Boolean => value.is_boolean(),
+        Shape::Number => value.as_f64().is_some_and(|number| (0.0..=100.0).contains(&number)),
         Shape::Object => value.is_object(),
         Shape::Array => value.as_array().is_some_and(|items| items.iter().all(Value::is_string)),
     }

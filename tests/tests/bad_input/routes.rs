@@ -1,6 +1,6 @@
 //! Every route there is, as data: who may use it, and what its body must be. A new route is one entry here.
 
-use Shape::{Array, Boolean, Line, Object, Prose};
+use Shape::{Array, Boolean, Line, Number, Object, Prose};
 use std::collections::BTreeSet;
 
 /// Who may use a route; what everybody else is told stands in `credentials`.
@@ -14,6 +14,8 @@ pub enum Door {
     Verifier,
     /// The service's keys of full scope.
     FullKey,
+    /// Any service's keys of full scope.
+    AnyFullKey,
     /// The service's keys of full scope, its owner, administrators.
     Manager,
     /// The owner and administrators.
@@ -45,6 +47,8 @@ pub enum Shape {
     /// Text, maybe none, maybe of several lines.
     Prose,
     Boolean,
+    /// A number from 0 to 100.
+    Number,
     Object,
     /// An array of strings.
     Array,
@@ -194,6 +198,19 @@ pub const ROUTES: &[Route] = &[
     ),
     route("DELETE", "/services/{service}/agents/{agent}/roles/{role}", Door::Manager, 200, &[]),
     route("PUT", "/agents/{agent}/status", Door::Owner, 200, &[field("status", Line, r#""active""#)]),
+    route(
+        "POST",
+        "/trust/feedback",
+        Door::AnyFullKey,
+        200,
+        &[
+            field("agentId", Line, r#""<agent>""#).else_says(404, "AGENT_NOT_FOUND"),
+            field("score", Number, "87.5"),
+            field("reason", Prose, r#""As agreed""#).or_nothing(),
+            field("metadata", Object, r#"{"order":7}"#).or_nothing(),
+        ],
+    ),
+    route("GET", "/trust/agents/{agent}/history", Door::AnyFullKey, 200, &[]),
     route("GET", "/.well-known/jwks.json", Door::Open, 200, &[]),
     route("GET", "/health", Door::Open, 200, &[]),
 ];

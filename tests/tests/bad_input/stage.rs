@@ -138,7 +138,7 @@ impl Stage {
         match route.door {
             Door::Open | Door::Registrant => request,
             Door::Verifier => request.bearer_auth(self.control.key()).header("x-agent-token", &self.token),
-            Door::FullKey | Door::Manager => request.bearer_auth(self.control.key()),
+            Door::FullKey | Door::AnyFullKey | Door::Manager => request.bearer_auth(self.control.key()),
             Door::Owner | Door::Person => request.bearer_auth(self.control.human()),
         }
     }

@@ -55,6 +55,7 @@ fn resolve(act: &Act, model: &Model) -> Option<Act> {
         Act::Revoke { service, agent, name } => Act::Revoke { service, agent: index(agent, agents)?, name },
         Act::SetStatus { agent, status } => Act::SetStatus { agent: index(agent, agents)?, status },
         Act::Login { agent, service } => Act::Login { agent: index(agent, agents)?, service },
+        Act::Feedback { service, agent, score } => Act::Feedback { service, agent: index(agent, agents)?, score },
         Act::Refresh { login, first } => Act::Refresh { login: index(login, model.logins.len())?, first },
         Act::Replay { login } => Act::Replay { login: index(login, model.logins.len())? },
         Act::RevokeToken { token } => Act::RevokeToken { token: index(token, model.tokens.len())? },
@@ -79,6 +80,7 @@ impl Ready {
             | Act::DeleteRole { .. }
             | Act::Assign { .. }
             | Act::Revoke { .. }
+            | Act::Feedback { .. }
             | Act::SetStatus { .. } => by_manager(&act, world, model),
         };
         Some(Self { act, note, kind })
@@ -180,6 +182,11 @@ fn by_manager(act: &Act, world: &World, model: &Model) -> (Option<Note>, Kind) {
             let kind = send("PUT", format!("/agents/{agent}/status"), &world.human, Some(body));
             (Some(("status", agent.clone(), None)), kind)
         }
+        Act::Feedback { service: number, agent, score } => {
+            let (key, agent) = (&service(number).key, &model.agents[*agent].0);
+            let body = json!({ "agentId": agent, "score": score });
+            (Some(("trust", agent.clone(), None)), send("POST", "/trust/feedback".to_owned(), key, Some(body)))
+        }
         other => unreachable!("{other:?} is no manager's"),
     }
 }
@@ -234,6 +241,13 @@ impl Done {
                 let cutoff = if status == Status::Active { state.condition(who).cutoff } else { revision };
                 state.agents.insert(who, Condition { status, since: revision, cutoff });
             }),
+            Act::Feedback { agent: who, .. } => {
+                let Outcome::Answer(answer) = outcome else { unreachable!("feedback is one request") };
+                let trust = answer.body["newTrustScore"].to_string();
+                Box::new(move |state| {
+                    state.trust.insert(who, trust);
+                })
+            }
             Act::RevokeToken { token } => Box::new(move |state| {
                 state.dead_tokens.insert(token);
             }),

@@ -124,6 +124,7 @@ impl Play {
         let before = self.model.now().revision;
         let (world, model, keys) = (&self.world, &self.model, &self.keys);
         let mut done = join_all(ready.into_iter().map(|ready| ready.send(world, model, keys))).await;
+        self.world.await_trust_told().await;
         let noted = self.world.noted_since(before).await;
         if let [(done, outcome)] = done.as_slice()
             && alone
@@ -185,7 +186,7 @@ impl Play {
             {
                 (404, false)
             }
-            Act::DeleteRole { .. } | Act::Assign { .. } => (200, true),
+            Act::DeleteRole { .. } | Act::Assign { .. } | Act::Feedback { .. } => (200, true),
             Act::Revoke { service, agent: who, name } => {
                 (200, named(service, name).is_some_and(|role| state.grants.contains_key(&(service, who, *role))))
             }

@@ -79,6 +79,11 @@ pub enum Act {
     Replay {
         login: usize,
     },
+    Feedback {
+        service: usize,
+        agent: usize,
+        score: u8,
+    },
     RevokeToken {
         token: usize,
     },
@@ -163,6 +168,8 @@ fn racing() -> impl Strategy<Value = Act> {
         5 => (some(), status()).prop_map(|(agent, status)| Act::SetStatus { agent, status }),
         8 => (some(), option::of(service())).prop_map(|(agent, service)| Act::Login { agent, service }),
         3 => (some(), prop::bool::weighted(0.2)).prop_map(|(login, first)| Act::Refresh { login, first }),
+        2 => (service(), some(), select(vec![0_u8, 50, 100]))
+            .prop_map(|(service, agent, score)| Act::Feedback { service, agent, score }),
         2 => some().prop_map(|token| Act::RevokeToken { token }),
         1 => some().prop_map(|login| Act::RevokeLogin { login }),
     ]

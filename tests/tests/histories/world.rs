@@ -10,7 +10,7 @@ use countersign_control_plane as plane;
 use countersign_ext_authz as authz;
 use countersign_process::{Shutdown, SystemChance};
 use countersign_tests::{
-    Answer, Opinion,
+    Answer, Opinion, eventually,
     sidecar::{Verdict, request},
     web::Site,
 };
@@ -248,6 +248,16 @@ impl World {
             service: row.get("service_id"),
         });
         noted.collect()
+    }
+
+    /// Waits until sidecars are told of all feedback: this is done in a transaction of its own.
+    pub async fn await_trust_told(&self) {
+        let told = async || {
+            let marked =
+                sqlx::query("SELECT 1 AS marked FROM trust_marks").fetch_optional(&self.database).await.unwrap();
+            marked.is_none().then_some(())
+        };
+        eventually("changed trust is told", told, String::new).await;
     }
 
     /// The newest change that concerns a service.

@@ -1,0 +1,65 @@
+//! Say how an agent behaved, and read what was said.
+
+use super::{Context, Denied, Missing};
+use crate::{
+    domain::{
+        page::{Listed, Page},
+        text::{Description, Metadata},
+        trust::{Feedback, Opinion, Score, trust},
+    },
+    store::{self, Write, agents, services},
+};
+use countersign_identity::{AgentId, FeedbackId, ServiceId, TrustScore};
+
+/// What a service says.
+#[derive(Debug)]
+pub struct FeedbackRequest {
+    /// Who speaks.
+    pub service: ServiceId,
+    /// Of whom.
+    pub agent: AgentId,
+    /// How good it was.
+    pub score: Score,
+    /// Why.
+    pub reason: Description,
+    /// What the service attaches.
+    pub metadata: Metadata,
+}
+
+/// Records a feedback; gives the agent's trust after it. The agent's row is locked first, so feedbacks about one
+/// agent come one after the other.
+pub async fn submit_feedback(context: &Context, request: &FeedbackRequest) -> Result<TrustScore, Denied> {
+    let id = context.fresh(FeedbackId::from_bits);
+    let FeedbackRequest { service, agent, score, reason, metadata } = request;
+    let work = async |mut tx: Write| {
+        let now = tx.now();
+        if !agents::lock(tx.conn(), *agent).await? {
+            return Err(Denied::Missing(Missing::Agent));
+        }
+        let speaker = services::find(tx.conn(), *service).await?.ok_or(Denied::Missing(Missing::Service))?;
+        let mut opinions = store::trust::opinions(tx.conn(), *agent).await?;
+        let before = opinions.iter().position(|opinion| opinion.service == *service);
+        let before = before.map(|position| opinions.swap_remove(position));
+        let opinion = before.unwrap_or_else(|| Opinion::first(*service, speaker.owner, now)).heard(*score, now);
+        store::trust::put_opinion(tx.conn(), *agent, &opinion).await?;
+        opinions.push(opinion);
+        let trust = trust(&opinions);
+        let (reason, metadata) = (reason.clone(), metadata.clone());
+        let feedback =
+            Feedback { id, agent: *agent, service: *service, score: *score, reason, metadata, created_at: now };
+        store::trust::insert_feedback(tx.conn(), &feedback).await?;
+        agents::set_trust(tx.conn(), *agent, trust, now).await?;
+        store::trust::mark(tx.conn(), *agent).await?;
+        Ok(tx.commit(trust).await?)
+    };
+    let trust = context.store.write("submit_feedback", work).await?;
+    context.trust_marked.notify_one();
+    Ok(trust)
+}
+
+/// What was said of an agent, newest first.
+pub async fn trust_history(context: &Context, agent: AgentId, page: Page) -> Result<Listed<Feedback>, Denied> {
+    let mut read = context.store.read().await?;
+    agents::find(read.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
+    Ok(store::trust::history(read.conn(), agent, page).await?)
+}
