@@ -112,7 +112,8 @@ impl App {
             let file = development::settle(&context, &operator, &config.data_dir, &places).await?;
             tracing::info!("development: `set -a; . {}` gives clients everything they need", file.display());
         }
-        let state = AppState { context, operator, metrics: Metrics::new()? };
+        let began = context.clock.since_boot();
+        let state = AppState { context, operator, metrics: Metrics::new()?, began };
         Ok(Self { config, state, certificate, ports, readiness, unready })
     }
 

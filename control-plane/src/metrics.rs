@@ -4,7 +4,7 @@
 
 use countersign_identity::Reason;
 use countersign_process::telemetry::{register, registry};
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Registry, opts};
+use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Registry, core::Collector, opts};
 
 /// All metrics, and the registry that the admin port shows.
 #[derive(Clone)]
@@ -45,5 +45,13 @@ impl Metrics {
             metrics.refusals.with_label_values(&[reason.as_str()]);
         }
         Ok(metrics)
+    }
+
+    /// HTTP requests that were answered, all together.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a counter is a whole number")]
+    pub fn requests_answered(&self) -> u64 {
+        let counted = self.http_requests.collect();
+        let each = counted.iter().flat_map(prometheus::proto::MetricFamily::get_metric);
+        each.map(|metric| metric.get_counter().get_value() as u64).sum()
     }
 }

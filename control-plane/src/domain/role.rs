@@ -66,13 +66,13 @@ pub enum TooMuch {
     Held,
 }
 
-/// Whether one more role fits beside those that a service has.
-pub fn fits_service(existing: &[Role], new: &RoleRequest) -> Result<(), TooMuch> {
+/// Whether one more role with these permissions fits beside those that a service has.
+pub fn fits_service(existing: &[Role], permissions: &[Permission]) -> Result<(), TooMuch> {
     if existing.len() >= MAX_ROLES {
         return Err(TooMuch::Roles);
     }
     let old = existing.iter().flat_map(|role| &role.definition.permissions);
-    let all: BTreeSet<_> = old.chain(&new.permissions).map(Permission::as_str).collect();
+    let all: BTreeSet<_> = old.chain(permissions).map(Permission::as_str).collect();
     if joined_len(all.into_iter()) > MAX_PERMISSION_BYTES { Err(TooMuch::Permissions) } else { Ok(()) }
 }
 

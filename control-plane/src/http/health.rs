@@ -22,7 +22,7 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Value>) 
         "timestamp": timestamp(state.context.now()),
         // Without Redis its part is played by this process; events are queued in the database.
         "checks": { "database": check, "redis": "up", "webhook_queue": check },
-        "backends": { "database": "sqlite", "redis": "memory" },
+        "backends": { "database": state.context.store.engine_name(), "redis": "memory" },
     });
     (code, Json(body))
 }

@@ -17,6 +17,7 @@ mod paging;
 mod roles;
 mod router;
 mod services;
+mod status;
 pub mod tls;
 mod trust;
 mod verify;

@@ -4,6 +4,7 @@ use super::error::{ApiError, Problem};
 use crate::domain::page::{Listed, Page};
 use axum::{extract::FromRequestParts, http::request::Parts};
 use serde_json::{Value, json};
+use std::borrow::Cow;
 
 impl<S: Sync> FromRequestParts<S> for Page {
     type Rejection = ApiError;
@@ -23,15 +24,19 @@ impl<S: Sync> FromRequestParts<S> for Page {
     }
 }
 
-/// A parameter of the query. One that is larger than any number of ours is the largest.
-fn number(query: &str, name: &str, least: i64) -> Result<Option<i64>, Problem> {
-    let problem = |message: String| Problem { field: name.to_owned(), message };
+/// A parameter of the query, which must not stand twice.
+pub fn parameter<'a>(query: &'a str, name: &str) -> Result<Option<Cow<'a, str>>, Problem> {
     let mut values =
         form_urlencoded::parse(query.as_bytes()).filter(|(given, _)| given == name).map(|(_, value)| value);
-    let Some(value) = values.next() else { return Ok(None) };
-    if values.next().is_some() {
-        return Err(problem("stands twice".into()));
-    }
+    let value = values.next();
+    let twice = || Problem { field: name.to_owned(), message: "stands twice".into() };
+    if values.next().is_some() { Err(twice()) } else { Ok(value) }
+}
+
+/// A number among the parameters of the query. One that is larger than any number of ours is the largest.
+fn number(query: &str, name: &str, least: i64) -> Result<Option<i64>, Problem> {
+    let problem = |message: String| Problem { field: name.to_owned(), message };
+    let Some(value) = parameter(query, name)? else { return Ok(None) };
     let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
     let number = digits.then(|| value.parse().unwrap_or(i64::MAX)).filter(|number| *number >= least);
     number.map(Some).ok_or_else(|| problem(format!("must be a whole number, {least} or more")))

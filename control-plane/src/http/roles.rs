@@ -8,8 +8,11 @@ use super::{
     router::AppState,
 };
 use crate::{
-    domain::{role::RoleRequest, text::Description},
-    operations::{self, AssignmentRequest},
+    domain::{
+        role::{Role, RoleRequest},
+        text::Description,
+    },
+    operations::{self, AssignmentRequest, RoleChange},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use serde_json::{Value, json};
@@ -46,18 +49,7 @@ pub async fn list(
     let service = id(&service)?;
     presented.manager_of(&state, service).await?;
     let roles = operations::list_roles(&state.context, service).await?;
-    let data: Vec<_> = roles
-        .iter()
-        .map(|role| {
-            json!({
-                "id": role.definition.id,
-                "name": role.definition.name,
-                "description": role.description.as_str(),
-                "permissions": role.definition.permissions,
-                "createdAt": timestamp(role.created_at),
-            })
-        })
-        .collect();
+    let data: Vec<_> = roles.iter().map(present).collect();
     Ok(Json(json!({ "data": data })))
 }
 
@@ -71,6 +63,23 @@ pub async fn remove(
     presented.manager_of(&state, service).await?;
     operations::delete_role(&state.context, service, id(&role)?).await?;
     Ok(Json(json!({ "deleted": true })))
+}
+
+/// `PATCH /services/:serviceId/roles/:roleId`
+pub async fn change(
+    State(state): State<AppState>,
+    presented: Presented,
+    Path((service, role)): Path<(String, String)>,
+    body: Fields,
+) -> Result<Json<Value>, ApiError> {
+    let service = id(&service)?;
+    presented.manager_of(&state, service).await?;
+    let change = body.parse(|fields| {
+        let (permissions, description) = (fields.optional("permissions"), fields.optional("description"));
+        Some(RoleChange { permissions: permissions?, description: description? })
+    })?;
+    let role = operations::change_role(&state.context, service, id(&role)?, &change).await?;
+    Ok(Json(present(&role)))
 }
 
 /// `POST /services/:serviceId/agents/:agentId/roles`
@@ -102,4 +111,14 @@ pub async fn revoke(
     presented.manager_of(&state, service).await?;
     let revoked = operations::revoke_role(&state.context, service, id(&agent)?, id(&role)?).await?;
     Ok(Json(json!({ "revoked": revoked })))
+}
+
+fn present(role: &Role) -> Value {
+    json!({
+        "id": role.definition.id,
+        "name": role.definition.name,
+        "description": role.description.as_str(),
+        "permissions": role.definition.permissions,
+        "createdAt": timestamp(role.created_at),
+    })
 }

@@ -1,12 +1,12 @@
 //! Every route there is.
 
-use super::{agents, auth, body, error::ApiError, health, keys, observe, roles, services, trust, verify};
+use super::{agents, auth, body, error::ApiError, health, keys, observe, roles, services, status, trust, verify};
 use crate::{humans::OperatorKey, metrics::Metrics, operations::Context};
 use axum::{
     Router, middleware,
-    routing::{delete, get, post, put},
+    routing::{delete, get, patch, post, put},
 };
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 use tower_http::catch_panic::CatchPanicLayer;
 
 /// What every handler works with.
@@ -18,6 +18,8 @@ pub struct AppState {
     pub operator: Arc<OperatorKey>,
     /// What is counted.
     pub metrics: Metrics,
+    /// When this process began, on the boot-time clock.
+    pub began: Duration,
 }
 
 /// The API.
@@ -33,7 +35,8 @@ pub fn router(state: AppState) -> Router {
         .route("/services/{service}/keys/{key}", delete(services::revoke_key))
         .route("/services/{service}/verify", get(verify::verify))
         .route("/services/{service}/roles", post(roles::create).get(roles::list))
-        .route("/services/{service}/roles/{role}", delete(roles::remove))
+        .route("/services/{service}/roles/{role}", patch(roles::change).delete(roles::remove))
+        .route("/services/{service}/agents", get(agents::list))
         .route("/services/{service}/agents/{agent}", get(agents::read))
         .route("/services/{service}/agents/{agent}/roles", post(roles::assign))
         .route("/services/{service}/agents/{agent}/roles/{role}", delete(roles::revoke))
@@ -42,6 +45,7 @@ pub fn router(state: AppState) -> Router {
         .route("/trust/agents/{agent}/history", get(trust::history))
         .route("/.well-known/jwks.json", get(keys::jwks))
         .route("/health", get(health::health))
+        .route("/status", get(status::status))
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(middleware::from_fn(body::take_in))

@@ -18,7 +18,7 @@ pub async fn create_role(context: &Context, service: ServiceId, request: &RoleRe
             return Err(Denied::Missing(Missing::Service));
         }
         let existing = roles::of_service(tx.conn(), service).await?;
-        fits_service(&existing, request).map_err(|error| Denied::Conflict(error.to_string()))?;
+        fits_service(&existing, &request.permissions).map_err(|error| Denied::Conflict(error.to_string()))?;
         let definition = RoleDefinition {
             id,
             name: request.name.clone(),

@@ -4,8 +4,11 @@ use super::{StoreError, row};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
     change::Span,
+    page::{Listed, Page},
 };
-use countersign_identity::{AgentId, AgentKey, AgentStatus, Revision, StatusRecord, Timestamp, TrustScore};
+use countersign_identity::{
+    AgentId, AgentKey, AgentStatus, Revision, RoleId, ServiceId, StatusRecord, Timestamp, TrustScore,
+};
 use sqlx::{AnyConnection, any::AnyRow};
 
 const COLUMNS: &str = "id, owner_issuer, owner_subject, email, name, public_key, public_key_hash, status, cutoff, trust, metadata, created_at, updated_at, last_seen_at";
@@ -59,6 +62,35 @@ pub async fn find_again(conn: &mut AnyConnection, wanted: &Registration) -> Resu
     query.fetch_optional(conn).await?.as_ref().map(read).transpose()
 }
 
+/// Whose agents, and which of them.
+#[derive(Debug, Clone, Copy)]
+pub struct Holding {
+    /// The service at which they hold a role.
+    pub service: ServiceId,
+    /// The role that they hold, if only that counts.
+    pub role: Option<RoleId>,
+    /// Their status, if only that counts.
+    pub status: Option<AgentStatus>,
+    /// The instant at which they hold it.
+    pub now: Timestamp,
+}
+
+/// Agents that hold a role at a service; newest first, since ids sort by their making.
+pub async fn list(conn: &mut AnyConnection, holding: &Holding, page: Page) -> Result<Listed<Agent>, StoreError> {
+    let which = "($4 = '' OR status = $4) AND id IN (SELECT agent_id FROM assignments WHERE service_id = $1 \
+                 AND (expires_at IS NULL OR expires_at > $2) AND ($3 = '' OR role_id = $3))";
+    let Holding { service, role, status, now } = holding;
+    let role = role.map_or(String::new(), |role| role.to_string());
+    let (service, now, status) = (service.to_string(), now.micros(), status.map_or("", status_text));
+    let count = sqlx::AssertSqlSafe(format!("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE {which}"));
+    let count = sqlx::query(count).bind(&service).bind(now).bind(&role).bind(status);
+    let total = row::total(&count.fetch_one(&mut *conn).await?)?;
+    let sql = format!("SELECT {COLUMNS} FROM agents WHERE {which} ORDER BY id DESC LIMIT $5 OFFSET $6");
+    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(&service).bind(now).bind(&role).bind(status);
+    let rows = query.bind(page.limit).bind(page.offset).fetch_all(conn).await?;
+    Ok(Listed { items: rows.iter().map(read).collect::<Result<_, _>>()?, total })
+}
+
 /// What of an agent concerns every sidecar.
 pub struct Condition {
     /// The agent.
@@ -80,6 +112,12 @@ pub async fn changed(conn: &mut AnyConnection, span: Span) -> Result<Vec<Conditi
         Ok(Condition { agent: row::parse(found, "id")?, trust: read_trust(found)?, status })
     };
     rows.iter().map(read).collect()
+}
+
+/// How many agents are active.
+pub async fn count_active(conn: &mut AnyConnection) -> Result<i64, StoreError> {
+    let sql = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE status = $1";
+    row::total(&sqlx::query(sql).bind(status_text(AgentStatus::Active)).fetch_one(conn).await?)
 }
 
 /// Locks an agent's row until the transaction ends; false if there is no such agent.

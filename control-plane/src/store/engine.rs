@@ -200,6 +200,14 @@ impl Store {
         self.writable.load(Ordering::Relaxed)
     }
 
+    /// What the database is called.
+    pub const fn engine_name(&self) -> &'static str {
+        match self.engine {
+            Engine::Sqlite => "sqlite",
+            Engine::Postgres => "postgresql",
+        }
+    }
+
     /// Waits for what is under way and closes all connections.
     pub async fn close(&self) {
         self.reader.close().await;

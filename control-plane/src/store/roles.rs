@@ -9,8 +9,6 @@ const COLUMNS: &str = "id, service_id, name, description, permissions, made_at_r
 
 /// Inserts a new role; false if the service has one of that name.
 pub async fn insert(conn: &mut AnyConnection, role: &Role) -> Result<bool, StoreError> {
-    let permissions =
-        serde_json::to_string(&role.definition.permissions).map_err(|_| StoreError::Corrupt("permissions"))?;
     let done = sqlx::query(sqlx::AssertSqlSafe(format!(
         "INSERT INTO roles ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (service_id, name) DO NOTHING"
     )))
@@ -18,7 +16,7 @@ pub async fn insert(conn: &mut AnyConnection, role: &Role) -> Result<bool, Store
     .bind(role.service.to_string())
     .bind(role.definition.name.as_str())
     .bind(role.description.as_str())
-    .bind(permissions)
+    .bind(permissions_text(role)?)
     .bind(role.definition.made_at.number())
     .bind(role.created_at.micros())
     .execute(conn)
@@ -39,11 +37,24 @@ pub async fn find(conn: &mut AnyConnection, service: ServiceId, id: RoleId) -> R
     found.as_ref().map(read).transpose()
 }
 
+/// Keeps what a role permits and what is said of it.
+pub async fn update(conn: &mut AnyConnection, role: &Role) -> Result<(), StoreError> {
+    let query = sqlx::query("UPDATE roles SET permissions = $1, description = $2 WHERE id = $3")
+        .bind(permissions_text(role)?)
+        .bind(role.description.as_str())
+        .bind(role.definition.id.to_string());
+    if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("update_role")) }
+}
+
 /// Deletes a role that nobody holds any more; false if it is none of this service.
 pub async fn delete(conn: &mut AnyConnection, service: ServiceId, id: RoleId) -> Result<bool, StoreError> {
     let sql = "DELETE FROM roles WHERE id = $1 AND service_id = $2";
     let query = sqlx::query(sql).bind(id.to_string()).bind(service.to_string());
     Ok(query.execute(conn).await?.rows_affected() == 1)
+}
+
+fn permissions_text(role: &Role) -> Result<String, StoreError> {
+    serde_json::to_string(&role.definition.permissions).map_err(|_| StoreError::Corrupt("permissions"))
 }
 
 fn read(found: &AnyRow) -> Result<Role, StoreError> {

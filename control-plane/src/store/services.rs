@@ -46,6 +46,11 @@ pub async fn list(conn: &mut AnyConnection, owner: Option<&Owner>, page: Page) -
     Ok(Listed { items, total })
 }
 
+/// How many services there are.
+pub async fn count(conn: &mut AnyConnection) -> Result<i64, StoreError> {
+    row::total(&sqlx::query("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services").fetch_one(conn).await?)
+}
+
 /// Locks a service's row until the transaction ends; false if there is no such service.
 pub async fn lock(conn: &mut AnyConnection, id: ServiceId) -> Result<bool, StoreError> {
     let sql = "UPDATE services SET name = name WHERE id = $1";

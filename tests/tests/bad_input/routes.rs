@@ -184,6 +184,17 @@ pub const ROUTES: &[Route] = &[
         ],
     ),
     route("GET", "/services/{service}/roles", Door::Manager, 200, &[]),
+    route(
+        "PATCH",
+        "/services/{service}/roles/{role}",
+        Door::Manager,
+        200,
+        &[
+            field("permissions", Array, r#"["read"]"#).or_nothing(),
+            field("description", Prose, r#""Reads""#).or_nothing(),
+        ],
+    ),
+    route("GET", "/services/{service}/agents", Door::Manager, 200, &[]),
     route("DELETE", "/services/{service}/roles/{role}", Door::Manager, 200, &[]).then(404),
     route("GET", "/services/{service}/agents/{agent}", Door::FullKey, 200, &[]),
     route(
@@ -213,6 +224,7 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/trust/agents/{agent}/history", Door::AnyFullKey, 200, &[]),
     route("GET", "/.well-known/jwks.json", Door::Open, 200, &[]),
     route("GET", "/health", Door::Open, 200, &[]),
+    route("GET", "/status", Door::AnyFullKey, 200, &[]),
 ];
 
 /// The method and path of every route in the source of the router.

@@ -60,7 +60,7 @@ fn resolve(act: &Act, model: &Model) -> Option<Act> {
         Act::Replay { login } => Act::Replay { login: index(login, model.logins.len())? },
         Act::RevokeToken { token } => Act::RevokeToken { token: index(token, model.tokens.len())? },
         Act::RevokeLogin { login } => Act::RevokeLogin { login: index(login, model.logins.len())? },
-        act @ (Act::Register | Act::CreateRole { .. } | Act::DeleteRole { .. }) => act,
+        act @ (Act::Register | Act::CreateRole { .. } | Act::ChangeRole { .. } | Act::DeleteRole { .. }) => act,
     })
 }
 
@@ -77,6 +77,7 @@ impl Ready {
                 with_credential(&act, world, model)
             }
             Act::CreateRole { .. }
+            | Act::ChangeRole { .. }
             | Act::DeleteRole { .. }
             | Act::Assign { .. }
             | Act::Revoke { .. }
@@ -161,6 +162,11 @@ fn by_manager(act: &Act, world: &World, model: &Model) -> (Option<Note>, Kind) {
                 (service(number), json!({ "name": ROLE_NAMES[*name], "permissions": PERMISSIONS[*permissions] }));
             (definitions(number), send("POST", format!("/services/{}/roles", at.id), &at.key, Some(body)))
         }
+        Act::ChangeRole { service: number, name, permissions } => {
+            let (at, role) = (service(number), role(*number, *name));
+            let body = json!({ "permissions": PERMISSIONS[*permissions] });
+            (definitions(number), send("PATCH", format!("/services/{}/roles/{role}", at.id), &at.key, Some(body)))
+        }
         Act::DeleteRole { service: number, name } => {
             let (at, role) = (service(number), role(*number, *name));
             (definitions(number), send("DELETE", format!("/services/{}/roles/{role}", at.id), &at.key, None))
@@ -212,9 +218,16 @@ impl Done {
                 let Outcome::Answer(answer) = outcome else { unreachable!("a role is made by one request") };
                 let id = answer.text("/roleId").to_owned();
                 let number = model.roles.len();
-                model.roles.push(Role { id, name, permissions, made_at: revision });
+                model.roles.push(Role { id, name, made_at: revision });
                 Box::new(move |state| {
                     state.roles.insert((service, name), number);
+                    state.permissions.insert(number, permissions);
+                })
+            }
+            Act::ChangeRole { service, name, permissions } => {
+                let number = named(service, name).unwrap();
+                Box::new(move |state| {
+                    state.permissions.insert(number, permissions);
                 })
             }
             Act::DeleteRole { service, name } => {

@@ -18,6 +18,8 @@ pub struct State {
     pub agents: BTreeMap<usize, Condition>,
     /// By service and name, which of all roles ever made it is.
     pub roles: BTreeMap<(usize, usize), usize>,
+    /// By role, also of those that are gone.
+    pub permissions: BTreeMap<usize, usize>,
     /// By service, agent and role: until when, in microseconds.
     pub grants: BTreeMap<(usize, usize, usize), Option<i64>>,
     /// Of agents of whom something was said, as written in JSON.
@@ -39,7 +41,6 @@ pub struct Condition {
 pub struct Role {
     pub id: String,
     pub name: usize,
-    pub permissions: usize,
     pub made_at: i64,
 }
 
@@ -183,7 +184,7 @@ impl Model {
             // A clock that is behind may see a role as live that had ended when the token was issued: the
             // claims do not name it, a record may.
             for instant in BTreeSet::from([now, now.max(issued_at)]) {
-                verdicts.push(self.known(token, told, &self.states[told].held(service, token.agent, instant)));
+                verdicts.push(self.known(token, (told, told), &self.states[told].held(service, token.agent, instant)));
             }
         }
         if told < token.handed_out {
@@ -199,7 +200,7 @@ impl Model {
     /// roles has ended, by the definitions that the judge was told.
     fn claimed(&self, token: &Token, service: usize, (state, told): (usize, usize), now: i64) -> Opinion {
         if token.service != Some(service) {
-            return self.known(token, state, &BTreeSet::new());
+            return self.known(token, (state, told), &BTreeSet::new());
         }
         let claimed = self.states[state].held(service, token.agent, token.issued_at * 1_000_000);
         let at_now = self.states[state].held(service, token.agent, now);
@@ -207,14 +208,21 @@ impl Model {
         let defined = live.iter().filter_map(|role| self.states[told].roles.get(&(service, self.roles[*role].name)));
         let defined = defined.filter(|role| self.roles[**role].made_at <= token.rev).copied().collect();
         let newer = token.rev > self.states[told].revision;
-        self.known(token, state, if newer && live == claimed { &live } else { &defined })
+        if newer && live == claimed {
+            self.known(token, (state, state), &live)
+        } else {
+            self.known(token, (state, told), &defined)
+        }
     }
 
-    /// Somebody known, with these roles and the trust of a state.
-    fn known(&self, token: &Token, state: usize, roles: &BTreeSet<usize>) -> Opinion {
+    /// Somebody known, with these roles, the trust of one state and the definitions of another.
+    fn known(&self, token: &Token, (state, defined): (usize, usize), roles: &BTreeSet<usize>) -> Opinion {
         let names: BTreeSet<_> = roles.iter().map(|role| ROLE_NAMES[self.roles[*role].name].to_owned()).collect();
-        let permissions: BTreeSet<_> =
-            roles.iter().flat_map(|role| PERMISSIONS[self.roles[*role].permissions]).map(ToString::to_string).collect();
+        let permissions: BTreeSet<_> = roles
+            .iter()
+            .flat_map(|role| PERMISSIONS[self.states[defined].permissions[role]])
+            .map(ToString::to_string)
+            .collect();
         let (id, name) = self.agents[token.agent].clone();
         let (roles, permissions) = (names.into_iter().collect(), permissions.into_iter().collect());
         let trust = self.states[state].trust.get(&token.agent).map_or("50", String::as_str).to_owned();

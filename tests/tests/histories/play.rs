@@ -179,6 +179,7 @@ impl Play {
         let (status, change) = match done.act {
             Act::CreateRole { service, name, .. } if named(service, name).is_some() => (409, false),
             Act::CreateRole { .. } => (201, true),
+            Act::ChangeRole { service, name, .. } if named(service, name).is_none() => (404, false),
             Act::DeleteRole { service, name }
             | Act::Assign { service, name, .. }
             | Act::Revoke { service, name, .. }
@@ -186,7 +187,7 @@ impl Play {
             {
                 (404, false)
             }
-            Act::DeleteRole { .. } | Act::Assign { .. } | Act::Feedback { .. } => (200, true),
+            Act::ChangeRole { .. } | Act::DeleteRole { .. } | Act::Assign { .. } | Act::Feedback { .. } => (200, true),
             Act::Revoke { service, agent: who, name } => {
                 (200, named(service, name).is_some_and(|role| state.grants.contains_key(&(service, who, *role))))
             }

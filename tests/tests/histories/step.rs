@@ -47,6 +47,11 @@ pub enum Act {
         name: usize,
         permissions: usize,
     },
+    ChangeRole {
+        service: usize,
+        name: usize,
+        permissions: usize,
+    },
     DeleteRole {
         service: usize,
         name: usize,
@@ -161,6 +166,8 @@ fn racing() -> impl Strategy<Value = Act> {
     prop_oneof![
         3 => (service(), name(), 0..PERMISSIONS.len())
             .prop_map(|(service, name, permissions)| Act::CreateRole { service, name, permissions }),
+        2 => (service(), name(), 0..PERMISSIONS.len())
+            .prop_map(|(service, name, permissions)| Act::ChangeRole { service, name, permissions }),
         2 => (service(), name()).prop_map(|(service, name)| Act::DeleteRole { service, name }),
         6 => (service(), some(), name(), option::weighted(0.4, select(vec![2_u32, 10, 60, 700, 4000])))
             .prop_map(|(service, agent, name, seconds)| Act::Assign { service, agent, name, seconds }),

@@ -1,0 +1,52 @@
+//! The agents of a service: whoever holds a role there now.
+
+use super::{Context, Denied, Missing};
+use crate::{
+    domain::{
+        agent::Agent,
+        page::{Listed, Page},
+    },
+    store::{agents, assignments, roles},
+};
+use countersign_identity::{AgentStatus, Grant, RoleId, RoleTable, ServiceId};
+
+/// Which of them.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AgentFilter {
+    /// Who holds this role.
+    pub role: Option<RoleId>,
+    /// Who has this status.
+    pub status: Option<AgentStatus>,
+}
+
+/// An agent and what it holds.
+#[derive(Debug)]
+pub struct Holder {
+    /// The agent.
+    pub agent: Agent,
+    /// Its live roles at the service.
+    pub held: Vec<Grant>,
+}
+
+/// The agents that hold a role, newest first, and what the roles are.
+pub async fn list_agents(
+    context: &Context,
+    service: ServiceId,
+    filter: AgentFilter,
+    page: Page,
+) -> Result<(Listed<Holder>, RoleTable), Denied> {
+    let now = context.now();
+    let mut read = context.store.read().await?;
+    if let Some(role) = filter.role {
+        roles::find(read.conn(), service, role).await?.ok_or(Denied::Missing(Missing::Role))?;
+    }
+    let wanted = agents::Holding { service, role: filter.role, status: filter.status, now };
+    let Listed { items, total } = agents::list(read.conn(), &wanted, page).await?;
+    let mut holders = Vec::with_capacity(items.len());
+    for agent in items {
+        let held = assignments::held(read.conn(), service, agent.id, now).await?;
+        holders.push(Holder { agent, held });
+    }
+    let table = roles::of_service(read.conn(), service).await?.into_iter().map(|role| role.definition).collect();
+    Ok((Listed { items: holders, total }, table))
+}

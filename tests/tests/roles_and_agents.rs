@@ -1,0 +1,127 @@
+//! What a service does with its roles besides giving them, and what it can look up.
+
+use countersign_tests::{Agent, Answer, ControlPlane, Judges, Opinion, Sidecar};
+use serde_json::{Value, json};
+
+fn permits<'a>(expected: &'a [&'a str]) -> impl Fn(&Opinion) -> bool {
+    move |opinion| matches!(opinion, Opinion::Known { permissions, .. } if permissions == expected)
+}
+
+#[tokio::test]
+async fn a_role_that_is_changed_permits_something_else_at_once_to_whoever_holds_it() {
+    let control = ControlPlane::start().await;
+    let sidecar = Sidecar::start(&control).await;
+    let judges = Judges::of(&control, &sidecar);
+    let agent = Agent::register(&control, "Agent").await;
+    let role = control.make_role("reader", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    let token = agent.token().await;
+    judges.agree("as made", &token, permits(&["read"])).await;
+
+    let path = control.path(&format!("/roles/{role}"));
+    let change = async |body: Value| control.api.send_as(control.key(), "PATCH", &path, body).await;
+    let changed = change(json!({ "permissions": ["list", "write"] })).await.expect(200);
+    assert_eq!(
+        (&changed["id"], &changed["name"], &changed["description"]),
+        (&json!(role), &json!("reader"), &json!(""))
+    );
+    judges.agree("as changed", &token, permits(&["list", "write"])).await;
+
+    let changed = change(json!({ "description": "reads" })).await.expect(200);
+    assert_eq!((&changed["description"], &changed["permissions"]), (&json!("reads"), &json!(["list", "write"])));
+    let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
+    assert_eq!(listed["data"], json!([changed]));
+    assert_eq!(change(json!({ "name": "writer" })).await.error().1, "VALIDATION_ERROR", "a name never changes");
+}
+
+#[tokio::test]
+async fn a_change_that_makes_an_identity_too_large_is_refused_and_the_old_one_does_not_count() {
+    let control = ControlPlane::start().await;
+    let role = control.make_role("reader", &["read"]).await;
+    let path = control.path(&format!("/roles/{role}"));
+    let permissions = |length: usize| -> Vec<String> {
+        (0..32).map(|number| format!("{number:02}{}", "x".repeat(length - 2))).collect()
+    };
+    // 32 names of 127 characters and the commas between them are 4095 bytes.
+    let change = async |length: usize| {
+        let body = json!({ "permissions": permissions(length) });
+        control.api.send_as(control.key(), "PATCH", &path, body).await.status
+    };
+    assert_eq!((change(127).await, change(128).await, change(127).await), (200, 409, 200));
+}
+
+#[tokio::test]
+async fn a_service_lists_the_agents_that_hold_its_roles() {
+    let control = ControlPlane::start().await;
+    let (reader, writer) = (control.make_role("reader", &[]).await, control.make_role("writer", &[]).await);
+    let mut agents = Vec::new();
+    for number in 0..4 {
+        agents.push(Agent::register(&control, &format!("Agent {number}")).await);
+    }
+    for agent in &agents[..3] {
+        control.assign(&agent.id, &reader).await;
+    }
+    control.assign_until(&agents[1].id, &writer, Some("2099-01-01T00:00:00Z".into())).await;
+    control.set_status(&agents[2].id, "suspended").await.expect(200);
+
+    let list = async |query: &str| {
+        let path = control.path(&format!("/agents{query}"));
+        control.api.get_as(control.key(), &path).await
+    };
+    let ids = |body: &Value| -> Vec<String> {
+        body["data"].as_array().unwrap().iter().map(|agent| agent["id"].as_str().unwrap().to_owned()).collect()
+    };
+    let expected =
+        |numbers: &[usize]| -> Vec<String> { numbers.iter().map(|number| agents[*number].id.clone()).collect() };
+    let all = list("").await.expect(200);
+    assert_eq!(ids(&all), expected(&[2, 1, 0]), "newest first");
+    assert_eq!(all["pagination"], json!({ "limit": 50, "offset": 0, "total": 3, "hasMore": false }));
+    let mut held = all["data"][1]["roles"].as_array().unwrap().clone();
+    held.sort_by_key(|role| role["name"].to_string());
+    let until = json!("2099-01-01T00:00:00Z");
+    assert_eq!(held[0], json!({ "id": reader, "name": "reader", "expiresAt": null }));
+    assert_eq!((&held[1]["name"], &held[1]["expiresAt"]), (&json!("writer"), &until));
+
+    assert_eq!(ids(&list(&format!("?role={writer}")).await.expect(200)), expected(&[1]));
+    assert_eq!(ids(&list("?status=suspended").await.expect(200)), expected(&[2]));
+    assert_eq!(ids(&list(&format!("?status=active&role={reader}&limit=1&offset=1")).await.expect(200)), expected(&[0]));
+    assert_eq!(list("?status=asleep").await.error().1, "VALIDATION_ERROR");
+    assert_eq!(list("?role=role_00000000000000000000000000").await.error().1, "ROLE_NOT_FOUND");
+    assert_eq!(list("?role=a&role=b").await.error().1, "VALIDATION_ERROR");
+
+    control.revoke(&agents[0].id, &reader).await;
+    assert_eq!(ids(&list("").await.expect(200)), expected(&[2, 1]));
+}
+
+#[tokio::test]
+async fn status_counts_what_there_is() {
+    let control = ControlPlane::start().await;
+    let read = async || control.api.get_as(control.key(), "/status").await.expect(200);
+    let before = read().await;
+    let agent = Agent::register(&control, "Agent").await;
+    Agent::register(&control, "Another").await;
+    control.another_service(json!({ "name": "other" })).await;
+    control.set_status(&agent.id, "suspended").await.expect(200);
+    let after = read().await;
+    let grown = |name: &str| after[name].as_i64().unwrap() - before[name].as_i64().unwrap();
+    assert_eq!((grown("activeServices"), grown("activeAgents")), (1, 1));
+    // Two registrations, a service, its key, a status, and the first question itself.
+    assert_eq!(grown("requestCount"), 6);
+    assert!(after["uptime"].as_u64().unwrap() < 60 && after["version"].is_string(), "{after}");
+}
+
+#[tokio::test]
+async fn published_keys_are_told_once_to_whoever_remembers_them() {
+    let control = ControlPlane::start().await;
+    let keys = control.api.get("/.well-known/jwks.json").await;
+    let tag = keys.header("etag").to_owned();
+    assert!(tag.len() > 10 && keys.header("cache-control").contains("max-age"), "{keys:?}");
+    for (known, status) in
+        [(tag.clone(), 304), (format!("\"a\", W/{tag}"), 304), ("*".into(), 304), ("\"a\"".into(), 200)]
+    {
+        let request = control.api.request("GET", "/.well-known/jwks.json").header("if-none-match", &known);
+        let answer = Answer::to(request).await;
+        assert_eq!((answer.status, answer.header("etag")), (status, tag.as_str()), "{known}");
+        assert_eq!(answer.body == json!(""), status == 304);
+    }
+}
