@@ -28,7 +28,7 @@ fn what_cannot_be_meant_is_refused_with_the_choices() {
         (&["--dev", "--set", "tokens.acess_seconds=5"], &[], "did you mean `tokens.access_seconds`?"),
         (&["--dev"], &[("COUNTERSIGN_TOKEN__ACCESS_SECONDS", "5")], "did you mean `tokens.access_seconds`?"),
         (&["--dev", "--set", "tokens.access_seconds=soon"], &[], "tokens.access_seconds"),
-        (&["--dev", "--set", "database.url=postgres://localhost/x"], &[], "SQLite only"),
+        (&["--dev", "--set", "database.url=mysql://localhost/x"], &[], "set sqlite://<path> or postgres://"),
         (&["--dev", "--config", "/nowhere.toml"], &[], "/nowhere.toml"),
     ];
     for (arguments, environment, expected) in cases {
@@ -37,6 +37,23 @@ fn what_cannot_be_meant_is_refused_with_the_choices() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {error}");
         assert!(error.contains(expected), "{arguments:?}: {error}");
     }
+}
+
+#[test]
+fn a_database_that_does_not_answer_is_named_with_what_went_wrong_and_without_its_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = format!("data_dir={}", folder.path().display());
+    let url = "database.url=postgres://somebody:hunter2@127.0.0.1:1/x";
+    let listen = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:0"));
+    let [api, sync, admin] = listen.each_ref().map(String::as_str);
+    let output = control_plane(
+        &["--dev", "--set", &data, "--set", url, "--set", api, "--set", sync, "--set", admin],
+        &[("COUNTERSIGN_LOG__LEVEL", "trace")],
+    );
+    let said = format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("database.url") && said.contains("refused"), "{said}");
+    assert!(!said.contains("hunter2"), "{said}");
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use crate::domain::change::Change;
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Clock;
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::{Any, AnyConnection, AnyPool, Executor, Transaction, any::AnyPoolOptions};
+use sqlx::{Any, AnyConnection, AnyPool, Connection, Executor, Transaction, any::AnyPoolOptions};
 use std::{
     path::Path,
     sync::{
@@ -63,6 +63,9 @@ pub enum StoreError {
     /// The driver or the engine says no.
     #[error("database: {0}")]
     Engine(#[from] sqlx::Error),
+    /// The database that the settings name cannot be opened.
+    #[error("cannot open the database (database.url): {0}")]
+    Unreachable(sqlx::Error),
     /// A schema that cannot be brought up to date.
     #[error("migration: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
@@ -141,6 +144,8 @@ impl Store {
         clock: Arc<dyn Clock>,
     ) -> Result<Self, StoreError> {
         sqlx::any::install_default_drivers();
+        // A pool would try again until its time is over, and not say what was wrong.
+        AnyConnection::connect(url).await.map_err(StoreError::Unreachable)?.close().await?;
         let writer = writer.connect(url).await?;
         sqlx::migrate!("./migrations").run(&writer).await?;
         let reader = reader.connect(url).await?;
