@@ -13,7 +13,7 @@ use countersign_process::{Readiness, Shutdown, admin, shutdown::DRAIN};
 use countersign_proto::v1::sync_server::SyncServer;
 use hyper_util::rt::TokioTimer;
 use secrecy::ExposeSecret;
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
@@ -99,27 +99,19 @@ pub(super) fn serve_api(
 }
 
 pub(super) fn keep_house(servers: &mut Servers, context: Arc<Context>, shutdown: &Shutdown) {
-    let asked = shutdown.asked_owned();
-    let keep = async move {
+    until_stopped(servers, shutdown, async move {
         loop {
             if let Err(error) = housekeep(&context).await {
                 tracing::warn!(%error, "housekeeping failed; trying again in a minute");
             }
             tokio::time::sleep(HOUSEKEEPING).await;
         }
-    };
-    servers.spawn(async move {
-        tokio::select! {
-            () = asked => Ok(()),
-            () = keep => Ok(()),
-        }
     });
 }
 
-/// Sidecars hear of trust at once if it was quiet, and once a second if it is not.
+/// Sidecars hear of trust at once if it was quiet, and after a pause if it is not.
 pub(super) fn keep_trust_told(servers: &mut Servers, context: Arc<Context>, shutdown: &Shutdown) {
-    let asked = shutdown.asked_owned();
-    let keep = async move {
+    until_stopped(servers, shutdown, async move {
         loop {
             if let Err(error) = announce_trust(&context).await {
                 tracing::warn!(%error, "changed trust could not be announced; trying again in a second");
@@ -128,11 +120,15 @@ pub(super) fn keep_trust_told(servers: &mut Servers, context: Arc<Context>, shut
             // Rung by this process; others, and one that was killed, are heard of by looking.
             let _looked_anyway = tokio::time::timeout(TRUST_PAUSE, context.trust_marked.notified()).await;
         }
-    };
+    });
+}
+
+fn until_stopped(servers: &mut Servers, shutdown: &Shutdown, work: impl Future<Output = Infallible> + Send + 'static) {
+    let asked = shutdown.asked_owned();
     servers.spawn(async move {
         tokio::select! {
             () = asked => Ok(()),
-            () = keep => Ok(()),
+            never = work => match never {},
         }
     });
 }
