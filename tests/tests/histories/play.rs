@@ -10,8 +10,8 @@ use countersign_process::Clock;
 use countersign_tests::Opinion;
 use std::time::Duration;
 
-/// Tokens that are looked at after each step, the newest and some of the others in turn.
-const LOOKED_AT: usize = 5;
+/// Tokens that are looked at after each step besides those that are new: some of the others in turn.
+const OTHERS: usize = 3;
 
 /// A history that is being played.
 struct Play {
@@ -49,6 +49,7 @@ pub async fn play(steps: &[Step], postgres: Option<String>) -> Result<(), String
 
 impl Play {
     async fn step(&mut self, step: &Step) -> Result<(), String> {
+        let before = self.model.tokens.len();
         self.world.hand.advance(Duration::from_millis(1));
         match step {
             Step::Act(acts) => self.act(acts).await?,
@@ -78,7 +79,7 @@ impl Play {
         }
         self.settle().await?;
         self.turn += 1;
-        self.look(self.turn, LOOKED_AT).await
+        self.look(self.turn, self.model.tokens.len() - before, OTHERS).await
     }
 
     /// Two agents and all roles, so that something can happen from the first step.
@@ -98,7 +99,7 @@ impl Play {
             self.world.resume();
         }
         self.settle().await?;
-        self.look(0, usize::MAX).await
+        self.look(0, self.model.tokens.len(), 0).await
     }
 
     /// Waits until the sidecar was told everything, if it can be.
@@ -223,14 +224,12 @@ impl Play {
         if self.model.now().condition(agent).status == Status::Active { otherwise } else { 403 }
     }
 
-    /// Asks both about some tokens at every service.
-    async fn look(&self, turn: usize, most: usize) -> Result<(), String> {
-        let tokens = &self.model.tokens;
-        let count = tokens.len().min(most);
+    /// Asks both at every service about the tokens that are new, and about some of the others.
+    async fn look(&self, turn: usize, new: usize, others: usize) -> Result<(), String> {
         let now = self.world.hand.now().micros();
-        for look in 0..count {
-            // The two newest, and others in turn.
-            let number = if look < 2 { tokens.len() - 1 - look } else { (turn * (count - 2) + look) % tokens.len() };
+        let old = self.model.tokens.len() - new;
+        let in_turn = (0..others.min(old)).map(|other| (turn * others + other) % old);
+        for number in in_turn.chain(old..old + new) {
             for at in 0..SERVICES {
                 self.ask_both(number, at, now).await?;
             }

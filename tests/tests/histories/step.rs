@@ -123,15 +123,13 @@ fn passage() -> impl Strategy<Value = Vec<Step>> {
             alone(Act::DeleteRole { service, name }),
             alone(Act::CreateRole { service, name, permissions }),
         ]),
-        5 => (service(), some(), name(), any::<bool>()).prop_map(move |(service, agent, name, give)| {
-            let change = if give {
-                Act::Assign { service, agent, name, seconds: None }
-            } else {
-                Act::Revoke { service, agent, name }
-            };
+        12 => (service(), some(), name(), any::<bool>()).prop_map(move |(service, agent, name, give)| {
+            let assign = Act::Assign { service, agent, name, seconds: None };
+            let revoke = Act::Revoke { service, agent, name };
+            let (before, beside) = if give { (revoke, assign) } else { (assign, revoke) };
             // More than one login, for what is looked for takes place between two of its statements.
-            let logins = (0..4).map(|_| Act::Login { agent, service: Some(service) });
-            vec![Step::Act(logins.chain([change]).collect())]
+            let login = || Act::Login { agent, service: Some(service) };
+            vec![alone(before), Step::Act(vec![login(), login(), login(), beside, login(), login()])]
         }),
     ]
 }
