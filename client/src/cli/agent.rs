@@ -1,16 +1,18 @@
 //! `countersign agent`: a key, a registration, tokens, and what is done with them.
 
+mod register;
+
 use super::{
     Failure, Said,
     call::{self, Call},
-    context::{Context, Human, Server, absolute, missing, person, read},
-    login::{KeyHolder, Want, Who, tokens},
+    context::{Context, Human, missing, person},
+    login::{Want, Who, tokens},
     said::{shown, table},
 };
 use clap::{Args, Subcommand};
 use countersign_client::{Held, PrivateKey, SignerCommand, clock, profile::Holder};
 use countersign_identity::{AgentKey, Timestamp};
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use std::{os::unix::process::CommandExt, path::PathBuf};
 
@@ -32,7 +34,7 @@ pub enum Agent {
         nonce on standard input and prints the signature, as `openssl dgst -sha256 -sign KEY` does.\n\n\
         Next: the service gives the agent a role (countersign role create --help), then\n\
         countersign agent call URL")]
-    Register(Register),
+    Register(register::Register),
     /// Answer a challenge and print an access token
     #[command(
         after_help = "Next: countersign agent call URL, which needs no login before it, or countersign token inspect"
@@ -72,26 +74,6 @@ pub enum Agent {
 }
 
 #[derive(Args)]
-pub struct Register {
-    #[command(flatten)]
-    server: Server,
-    #[command(flatten)]
-    holder: KeyHolder,
-    /// The public half, if a command signs
-    #[arg(long, value_name = "FILE", requires = "signer")]
-    public_key: Option<PathBuf>,
-    /// Where the registrant can be written to
-    #[arg(long)]
-    email: String,
-    /// What people call the agent
-    #[arg(long)]
-    name: String,
-    /// A person's token, where registration is not public; better in the environment
-    #[arg(long, env = "COUNTERSIGN_HUMAN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
-    human_token: Option<SecretString>,
-}
-
-#[derive(Args)]
 pub struct Show {
     #[command(flatten)]
     manager: super::context::Manager,
@@ -119,8 +101,8 @@ pub struct Status {
 /// Does what was asked.
 pub async fn run(context: &Context, command: Agent) -> Result<Said, Failure> {
     match command {
-        Agent::Keygen { key } => keygen(context, key),
-        Agent::Register(register) => self::register(context, register).await,
+        Agent::Keygen { key } => register::keygen(context, key),
+        Agent::Register(asked) => register::register(context, asked).await,
         Agent::Login(who) => printed(context, &who, Want::Login).await,
         Agent::Refresh(who) => printed(context, &who, Want::Fresh).await,
         Agent::Show(show) => self::show(context, show).await,
@@ -130,60 +112,6 @@ pub async fn run(context: &Context, command: Agent) -> Result<Said, Failure> {
         Agent::Reactivate(status) => set_status(context, status, "active").await,
         Agent::Revoke(status) => set_status(context, status, "revoked").await,
     }
-}
-
-fn keygen(context: &Context, given: Option<PathBuf>) -> Result<Said, Failure> {
-    let path = if let Some(path) = given {
-        absolute(path)
-    } else {
-        context.profiles.make_folder()?;
-        context.profiles.path(&context.name, "key")?
-    };
-    let made = PrivateKey::generate();
-    made.write(&path)?;
-    let public = made.public_pem()?;
-    let value = json!({ "key": path, "publicKey": public });
-    let note = if let Some(agent) = &context.profile.agent {
-        format!(
-            "Profile {} stays with {agent}.\nNext: countersign agent register --key {}",
-            context.name,
-            path.display()
-        )
-    } else {
-        let (key, signer) = (Some(path.clone()), None);
-        context.remember(|profile| (profile.key, profile.signer) = (key, signer))?;
-        format!("The key is in {}.\nNext: countersign agent register --help", path.display())
-    };
-    Ok(Said::new(public, value).noting(note))
-}
-
-async fn register(context: &Context, asked: Register) -> Result<Said, Failure> {
-    let Register { server, holder, public_key, email, name, human_token } = asked;
-    let (public, key, signer) = match (&holder.signer, public_key) {
-        (Some(command), Some(file)) => {
-            (String::from_utf8_lossy(&read(&file)?).into_owned(), None, Some(command.clone()))
-        }
-        (Some(_), None) => return Err(missing("which key the signer holds", "--public-key FILE, in PEM")),
-        (None, _) => {
-            let path = holder.path(context)?;
-            (PrivateKey::read(&path)?.public_pem()?, Some(absolute(path)), None)
-        }
-    };
-    let api = context.api(&server)?;
-    let made = api.register_pem(&public, &email, &name, human_token.as_ref()).await?;
-    let (url, ca) = (context.url(&server)?, context.authority(&server).map(absolute));
-    let before = context.profile.agent.clone().filter(|before| *before != made.agent_id);
-    context.remember(|profile| {
-        let service = profile.service.take();
-        let (agent, url) = (Some(made.agent_id.clone()), Some(url));
-        *profile = countersign_client::Profile { url, ca, agent, key, signer, audience: None, service };
-    })?;
-    let replaced = before.map(|before| format!(" in place of {before}; --profile keeps several")).unwrap_or_default();
-    let note = format!(
-        "Profile {} holds this agent{replaced}.\nNext: a role of the service (countersign role create --help), then countersign agent call URL",
-        context.name
-    );
-    Ok(Said::new(made.agent_id.clone(), json!(made)).noting(note))
 }
 
 async fn printed(context: &Context, who: &Who, want: Want) -> Result<Said, Failure> {

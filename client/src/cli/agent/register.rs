@@ -1,0 +1,88 @@
+//! How an agent begins: a key is made, its public half registered.
+
+use super::super::{
+    Failure, Said,
+    context::{Context, Server, absolute, missing, read},
+    login::KeyHolder,
+};
+use clap::Args;
+use countersign_client::PrivateKey;
+use secrecy::SecretString;
+use serde_json::json;
+use std::path::PathBuf;
+
+#[derive(Args)]
+pub struct Register {
+    #[command(flatten)]
+    server: Server,
+    #[command(flatten)]
+    holder: KeyHolder,
+    /// The public half, if a command signs
+    #[arg(long, value_name = "FILE", requires = "signer")]
+    public_key: Option<PathBuf>,
+    /// Where the registrant can be written to
+    #[arg(long)]
+    email: String,
+    /// What people call the agent
+    #[arg(long)]
+    name: String,
+    /// A person's token, where registration is not public; better in the environment
+    #[arg(long, env = "COUNTERSIGN_HUMAN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
+    human_token: Option<SecretString>,
+}
+
+/// Makes a key.
+pub fn keygen(context: &Context, given: Option<PathBuf>) -> Result<Said, Failure> {
+    let path = if let Some(path) = given {
+        absolute(path)
+    } else {
+        context.profiles.make_folder()?;
+        context.profiles.path(&context.name, "key")?
+    };
+    let made = PrivateKey::generate();
+    made.write(&path)?;
+    let public = made.public_pem()?;
+    let value = json!({ "key": path, "publicKey": public });
+    let note = if let Some(agent) = &context.profile.agent {
+        format!(
+            "Profile {} stays with {agent}.\nNext: countersign agent register --key {}",
+            context.name,
+            path.display()
+        )
+    } else {
+        let (key, signer) = (Some(path.clone()), None);
+        context.remember(|profile| (profile.key, profile.signer) = (key, signer))?;
+        format!("The key is in {}.\nNext: countersign agent register --help", path.display())
+    };
+    Ok(Said::new(public, value).noting(note))
+}
+
+/// Registers the public half of a key.
+pub async fn register(context: &Context, asked: Register) -> Result<Said, Failure> {
+    let Register { server, holder, public_key, email, name, human_token } = asked;
+    let (public, key, signer) = match (&holder.signer, public_key) {
+        (Some(command), Some(file)) => {
+            (String::from_utf8_lossy(&read(&file)?).into_owned(), None, Some(command.clone()))
+        }
+        (Some(_), None) => return Err(missing("which key the signer holds", "--public-key FILE, in PEM")),
+        (None, _) => {
+            let path = holder.path(context)?;
+            (PrivateKey::read(&path)?.public_pem()?, Some(absolute(path)), None)
+        }
+    };
+    let api = context.api(&server)?;
+    let made = api.register_pem(&public, &email, &name, human_token.as_ref()).await?;
+    let (url, ca) = (context.url(&server)?, context.authority(&server).map(absolute));
+    let before = context.profile.agent.clone().filter(|before| *before != made.agent_id);
+    context.remember(|profile| {
+        let service = profile.service.take();
+        let (agent, url) = (Some(made.agent_id.clone()), Some(url));
+        *profile = countersign_client::Profile { url, ca, agent, key, signer, audience: None, service };
+    })?;
+    let replaced = before.map(|before| format!(" in place of {before}; --profile keeps several")).unwrap_or_default();
+    let note = format!(
+        "Profile {} holds this agent{replaced}.\nNext: a role of the service (countersign role create --help), then countersign agent call URL",
+        context.name
+    );
+    Ok(Said::new(made.agent_id.clone(), json!(made)).noting(note))
+}
