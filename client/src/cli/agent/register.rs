@@ -1,15 +1,16 @@
 //! How an agent begins: a key is made, its public half registered.
 
-use super::super::{
+use crate::cli::{
     Failure, Said,
     context::{Context, Server, absolute, missing, read},
     login::KeyHolder,
 };
 use clap::Args;
 use countersign_client::PrivateKey;
+use countersign_identity::{AgentKey, PublicKeyError};
 use secrecy::SecretString;
 use serde_json::json;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 #[derive(Args)]
 pub struct Register {
@@ -62,7 +63,7 @@ pub async fn register(context: &Context, asked: Register) -> Result<Said, Failur
     let Register { server, holder, public_key, email, name, human_token } = asked;
     let (public, key, signer) = match (&holder.signer, public_key) {
         (Some(command), Some(file)) => {
-            (String::from_utf8_lossy(&read(&file)?).into_owned(), None, Some(command.clone()))
+            (public_half(&file)?.to_pem().map_err(|error| no_public_half(&file, error))?, None, Some(command.clone()))
         }
         (Some(_), None) => return Err(missing("which key the signer holds", "--public-key FILE, in PEM")),
         (None, _) => {
@@ -85,4 +86,23 @@ pub async fn register(context: &Context, asked: Register) -> Result<Said, Failur
         context.name
     );
     Ok(Said::new(made.agent_id.clone(), json!(made)).noting(note))
+}
+
+/// Reads the public half of a key that something else holds, here: the private half must not even be sent.
+fn public_half(file: &Path) -> Result<AgentKey, Failure> {
+    let text = read(file)?;
+    AgentKey::from_pem(&String::from_utf8_lossy(&text)).map_err(|error| no_public_half(file, error))
+}
+
+fn no_public_half(file: &Path, error: PublicKeyError) -> Failure {
+    let file = file.display();
+    Failure::Usage(match error {
+        PublicKeyError::Private => format!(
+            "--public-key {file}: this is a private key; it was not sent\n\
+             Next: `openssl pkey -in {file} -pubout` prints its public half"
+        ),
+        PublicKeyError::TooLong | PublicKeyError::NotOnePublicKey | PublicKeyError::NotP256 => {
+            format!("--public-key {file}: {error}")
+        }
+    })
 }
