@@ -3,6 +3,7 @@
 mod cli;
 
 use clap::Parser;
+use cli::Failure;
 use std::{io::Write, process::ExitCode};
 
 #[tokio::main(flavor = "current_thread")]
@@ -11,18 +12,19 @@ async fn main() -> ExitCode {
     let output = arguments.output();
     match cli::run(arguments).await {
         Ok(said) => {
-            let code = said.code;
             // A reader that has gone away is no fault of the command's.
             let _closed = std::io::stdout().write_all(&said.printed(output));
             complain(&said.note);
-            code.into()
+            said.failure.map_or(ExitCode::SUCCESS, |failure| failed(&failure))
         }
-        Err(failure) => {
-            complain(&format!("countersign: {failure}"));
-            complain(&failure.next().map(|next| format!("Next: {next}")).unwrap_or_default());
-            failure.code().into()
-        }
+        Err(failure) => failed(&failure),
     }
+}
+
+fn failed(failure: &Failure) -> ExitCode {
+    complain(&format!("countersign: {failure}"));
+    complain(&failure.next().map(|next| format!("Next: {next}")).unwrap_or_default());
+    failure.code().into()
 }
 
 fn complain(text: &str) {

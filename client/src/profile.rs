@@ -161,7 +161,7 @@ impl Profiles {
     }
 
     /// Makes sure of the folder, for its owner only.
-    pub fn make_folder(&self) -> Result<(), ProfileError> {
+    fn make_folder(&self) -> Result<(), ProfileError> {
         let Some(parent) = self.folder.parent() else { return Ok(()) };
         fs::create_dir_all(parent).map_err(failed(parent))?;
         match DirBuilder::new().mode(0o700).create(&self.folder) {
@@ -170,16 +170,32 @@ impl Profiles {
         }
     }
 
+    /// Finds out whether a profile can be saved, before something is done that would have to be remembered.
+    pub fn check_writable(&self, name: &str) -> Result<(), ProfileError> {
+        let path = self.path(name, "toml")?;
+        let beside = self.write_beside(&path, "whether there is room\n")?;
+        fs::remove_file(&beside).map_err(failed(&beside))
+    }
+
     /// Whole or not at all, and never readable by others, not even for a moment.
     fn write(&self, path: &Path, text: &str) -> Result<(), ProfileError> {
+        let beside = self.write_beside(path, text)?;
+        fs::rename(&beside, path).map_err(failed(path))
+    }
+
+    /// Writes to a file of this process, to be moved to where it belongs.
+    fn write_beside(&self, path: &Path, text: &str) -> Result<PathBuf, ProfileError> {
         self.make_folder()?;
         let mut beside = path.as_os_str().to_owned();
         beside.push(format!(".{}", std::process::id()));
         let beside = PathBuf::from(beside);
         let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside);
-        file.and_then(|mut file| file.write_all(text.as_bytes()))
-            .and_then(|()| fs::rename(&beside, path))
-            .map_err(failed(path))
+        file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
+            // Half a file is of no use to anybody.
+            let _left = fs::remove_file(&beside);
+            failed(path)(error)
+        })?;
+        Ok(beside)
     }
 }
 

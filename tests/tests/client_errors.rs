@@ -1,12 +1,42 @@
 //! What `countersign` says when something is wrong: nothing is lost, no secret is told, and a next step is.
 
-use countersign_tests::Shell;
-use std::fs;
+#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+
+use countersign_tests::{ControlPlane, Shell};
+use std::{fs, process::Output};
 
 const REGISTER: [&str; 6] = ["agent", "register", "--email", "a@example.org", "--name", "Typed"];
 
 /// Nobody listens there: who tries to reach it ends with exit code 4.
 const NOWHERE: &str = "https://localhost:1";
+
+fn registered(shell: &Shell) -> String {
+    shell.said(&["agent", "keygen"]);
+    shell.said(&REGISTER)
+}
+
+/// Runs it where no file can be written any more, as on a disk that is full.
+fn without_room(shell: &Shell, arguments: &[&str]) -> (i32, String, String) {
+    let typed = shell.command(arguments);
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' XFSZ; ulimit -f 0; exec \"$0\" \"$@\""]).arg(typed.get_program());
+    command.args(typed.get_args()).current_dir(typed.get_current_dir().unwrap()).env_clear();
+    command.envs(typed.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    told(&command.output().unwrap())
+}
+
+/// The exit code, and what went to standard output and to standard error.
+fn told(output: &Output) -> (i32, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap().trim().to_owned();
+    (output.status.code().unwrap(), text(&output.stdout), text(&output.stderr))
+}
+
+/// A program for `--signer`.
+fn script(shell: &Shell, name: &str, text: &str) -> String {
+    let path = shell.path(name).display().to_string();
+    fs::write(&path, format!("set -e\n{text}\n")).unwrap();
+    format!("sh {path}")
+}
 
 #[test]
 fn a_private_key_that_is_given_for_the_public_half_is_not_sent() {
@@ -20,4 +50,57 @@ fn a_private_key_that_is_given_for_the_public_half_is_not_sent() {
     let half = shell.path("agent.pub").display().to_string();
     fs::write(&half, public.repeat(2)).unwrap();
     assert_eq!(register(&half).0, 2, "two keys are none");
+}
+
+#[tokio::test]
+async fn nothing_is_begun_that_could_not_be_remembered() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::knowing(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let full = |arguments: &[&str]| without_room(&shell, arguments);
+    registered(&shell);
+    let first = shell.said(&["agent", "login"]);
+    let kept = fs::read(shell.kept("default.tokens.json")).unwrap();
+    let key = shell.path("other.key").display().to_string();
+    let register = ["agent", "register", "--email", "b@example.org", "--name", "Other"];
+    for asked in [
+        &["agent", "refresh"][..],
+        &["service", "create", "Shop"],
+        &["agent", "keygen", "--profile", "other", "--key", &key],
+        &register,
+    ] {
+        let (code, printed, error) = full(asked);
+        assert!(code == 1 && printed.is_empty() && error.contains("\nNext: set XDG_CONFIG_HOME"), "{asked:?}: {error}");
+    }
+    assert!(!fs::exists(&key).unwrap() && !shell.said(&["service", "list"]).contains("Shop"));
+    assert_eq!(fs::read(shell.kept("default.tokens.json")).unwrap(), kept);
+    let files = fs::read_dir(shell.kept("")).unwrap().count();
+
+    let exec = ["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"];
+    assert_eq!(full(&exec), (0, first.clone(), String::new()), "what is kept is good, and nothing new is to be kept");
+    let (code, token, error) = full(&["agent", "login"]);
+    assert!(code == 1 && error.contains("done, but not remembered: "), "{error}");
+    control.verify(&token).await.expect(200);
+    let (code, printed, error) = full(&["token", "revoke", &first]);
+    assert!(code == 1 && printed.contains("revoked") && error.contains("not remembered"), "{printed} {error}");
+    assert_eq!(control.verify(&first).await.error().2, "token_revoked");
+    let (code, token, error) = full(&["agent", "exec", "--service", control.service(), "--", "sh", "-c", "exit 7"]);
+    assert!(code == 7 && token.is_empty() && error.contains("is not remembered"), "{error}");
+    assert_eq!(fs::read_dir(shell.kept("")).unwrap().count(), files, "no halves of files are left");
+}
+
+#[tokio::test]
+async fn what_is_done_is_printed_though_the_profile_is_lost_meanwhile() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::knowing(&control, &["URL", "CA"]);
+    registered(&shell);
+    let folder = shell.kept("").display().to_string();
+    let folder = folder.trim_end_matches('/');
+    fs::copy(shell.kept("default.key"), shell.path("copy.key")).unwrap();
+    let signs = "openssl dgst -sha256 -sign copy.key";
+    let spoils = script(&shell, "spoils", &format!("{signs}; rm -r {folder}; touch {folder}"));
+    let (code, token, error) = told(&shell.run(&["agent", "login", "--signer", &spoils]));
+    assert!(code == 1 && error.contains("done, but not remembered: "), "{error}");
+    control.verify(&token).await.expect(200);
+    let (code, error) = shell.failed(&["agent", "login"]);
+    assert!(code == 1 && error.contains("\nNext: set XDG_CONFIG_HOME"), "{error}");
 }

@@ -6,7 +6,7 @@ use super::{
     Failure, Said,
     call::{self, Call},
     context::{Context, Human, missing, person},
-    login::{Want, Who, tokens},
+    login::{Got, Want, Who, tokens},
     said::{shown, table},
 };
 use clap::{Args, Subcommand};
@@ -14,7 +14,7 @@ use countersign_client::{Held, PrivateKey, SignerCommand, clock, profile::Holder
 use countersign_identity::{AgentKey, Timestamp};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
-use std::{os::unix::process::CommandExt, path::PathBuf};
+use std::{io::Write, os::unix::process::CommandExt, path::PathBuf};
 
 #[derive(Subcommand)]
 pub enum Agent {
@@ -115,14 +115,14 @@ pub async fn run(context: &Context, command: Agent) -> Result<Said, Failure> {
 }
 
 async fn printed(context: &Context, who: &Who, want: Want) -> Result<Said, Failure> {
-    let held = tokens(context, who, want).await?;
+    let Got { held, saved } = tokens(context, who, want).await?;
     let token = held.access_token.expose_secret();
     let value = json!({
         "agentId": context.agent(who.agent.clone())?,
         "accessToken": token,
         "expiresAt": instant(held.expires_at),
     });
-    Ok(Said::new(token, value))
+    Ok(Said::new(token, value).remembered(saved))
 }
 
 async fn show(context: &Context, show: Show) -> Result<Said, Failure> {
@@ -179,14 +179,18 @@ fn fingerprint(path: &std::path::Path) -> Option<String> {
 }
 
 async fn exec(context: &Context, exec: Exec) -> Result<Said, Failure> {
-    let held = tokens(context, &exec.who, Want::Good).await?;
     let Some((program, arguments)) = exec.command.split_first() else {
         return Err(missing("which command", "countersign agent exec -- CMD"));
     };
+    let got = tokens(context, &exec.who, Want::Good).await?;
+    let note = got.unremembered();
+    if !note.is_empty() {
+        let _closed = writeln!(std::io::stderr(), "{note}");
+    }
     // Takes this process's place: signals and the exit code need nobody in between.
     let error = std::process::Command::new(program)
         .args(arguments)
-        .env("COUNTERSIGN_TOKEN", held.access_token.expose_secret())
+        .env("COUNTERSIGN_TOKEN", got.held.access_token.expose_secret())
         .exec();
     Err(Failure::Failed(format!("{}: {error}", program.to_string_lossy())))
 }

@@ -59,13 +59,13 @@ struct Request {
 /// Calls; once more after a new login, if the token was refused though it seemed good.
 pub async fn run(context: &Context, call: &Call) -> Result<Said, Failure> {
     let request = Request::of(call)?;
-    let held = tokens(context, &call.who, Want::Good).await?;
-    let mut answer = request.send(&held.access_token).await?;
+    let mut got = tokens(context, &call.who, Want::Good).await?;
+    let mut answer = request.send(&got.held.access_token).await?;
     if answer.status == 401 && MENDED.contains(&answer.reason().as_str()) {
-        let held = tokens(context, &call.who, Want::Login).await?;
-        answer = request.send(&held.access_token).await?;
+        got = tokens(context, &call.who, Want::Login).await?;
+        answer = request.send(&got.held.access_token).await?;
     }
-    Ok(said(answer))
+    Ok(said(answer).noting(got.unremembered()))
 }
 
 fn said(answer: Answer) -> Said {
@@ -82,13 +82,7 @@ fn said(answer: Answer) -> Said {
         .collect();
     let body = serde_json::from_slice(&answer.body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&answer.body)));
     let value = json!({ "status": answer.status, "headers": headers, "body": body });
-    let mut said = Said::raw(answer.body).with_value(value);
-    if let Some(failure) = failure {
-        said.code = failure.code();
-        let next = failure.next().map(|next| format!("\nNext: {next}")).unwrap_or_default();
-        said.note = format!("countersign: {failure}{next}");
-    }
-    said
+    Said::raw(answer.body).with_value(value).failing(failure)
 }
 
 impl Answer {

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use clap::Args;
-use countersign_client::{Api, KeyError, Profile, Profiles};
+use countersign_client::{Api, KeyError, Profile, ProfileError, Profiles};
 use secrecy::SecretString;
 use std::path::{Path, PathBuf};
 
@@ -95,8 +95,13 @@ impl Context {
         })
     }
 
+    /// Makes sure, before anything is done, that the profile can be changed afterwards.
+    pub fn check_writable(&self) -> Result<(), ProfileError> {
+        self.profiles.check_writable(&self.name)
+    }
+
     /// Changes the profile.
-    pub fn remember(&self, change: impl FnOnce(&mut Profile)) -> Result<(), Failure> {
+    pub fn remember(&self, change: impl FnOnce(&mut Profile)) -> Result<(), ProfileError> {
         let mut profile = self.profile.clone();
         change(&mut profile);
         if profile != self.profile {

@@ -36,6 +36,9 @@ pub enum Failure {
     /// There is no profile.
     #[error(transparent)]
     Profile(#[from] ProfileError),
+    /// It is done, but the profile does not know.
+    #[error("done, but not remembered: {0}")]
+    Unremembered(ProfileError),
 }
 
 impl Failure {
@@ -51,7 +54,7 @@ impl Failure {
             Self::Denied { .. } => DENIED,
             Self::Unreachable(_) | Self::Api(ApiError::Unreachable { .. }) => UNREACHABLE,
             Self::Api(ApiError::Refused { status, code, .. }) => code_of(*status, code),
-            Self::Failed(_) | Self::Api(_) | Self::Key(_) | Self::Profile(_) => FAILED,
+            Self::Failed(_) | Self::Api(_) | Self::Key(_) | Self::Profile(_) | Self::Unremembered(_) => FAILED,
         }
     }
 
@@ -70,6 +73,9 @@ impl Failure {
             Self::Api(ApiError::Unreadable(_)) => Some("is --url (COUNTERSIGN_URL) that of a control plane?"),
             Self::Api(ApiError::Key(error)) | Self::Key(error) => after_key(error),
             Self::Profile(ProfileError::Malformed { .. }) => Some("mend the file or delete it"),
+            Self::Profile(ProfileError::File { .. }) | Self::Unremembered(_) => {
+                Some("set XDG_CONFIG_HOME to a folder that can be written")
+            }
             Self::Api(ApiError::Authority(_))
             | Self::Profile(_)
             | Self::Usage(_)

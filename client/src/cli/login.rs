@@ -5,7 +5,9 @@ use super::{
     context::{Context, Server, missing},
 };
 use clap::Args;
-use countersign_client::{Held, PrivateKey, Session, Signer, SignerCommand, profile::Holder};
+use countersign_client::{
+    ApiError, Held, PrivateKey, ProfileError, Session, Signer, SignerCommand, clock, profile::Holder,
+};
 use std::path::PathBuf;
 
 /// An agent that logs in; all of it is remembered since its registration.
@@ -35,7 +37,7 @@ pub struct KeyHolder {
 }
 
 /// How much is wanted of a login.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
     /// Tokens that are good now.
     Good,
@@ -65,25 +67,59 @@ impl KeyHolder {
     }
 }
 
+/// Tokens, and whether a later process will find them.
+pub struct Got {
+    /// The tokens.
+    pub held: Held,
+    /// What kept them from being kept.
+    pub saved: Result<(), ProfileError>,
+}
+
+impl Got {
+    /// What is said of tokens that could not be kept; nothing otherwise.
+    pub fn unremembered(&self) -> String {
+        let told = |error| format!("The login is not remembered, so that the next command logs in anew: {error}");
+        self.saved.as_ref().err().map(told).unwrap_or_default()
+    }
+}
+
 /// Gives tokens, and keeps them if the profile is this agent's.
-pub async fn tokens(context: &Context, who: &Who, want: Want) -> Result<Held, Failure> {
+pub async fn tokens(context: &Context, who: &Who, want: Want) -> Result<Got, Failure> {
     let agent = context.agent(who.agent.clone())?;
     let ours = context.profile.agent.as_ref() == Some(&agent);
     let audience = who.service.clone().or_else(|| context.profile.audience.clone().filter(|_| ours));
     let holder = Holder { url: context.url(&who.server)?, agent: agent.clone(), audience: audience.clone() };
-    let session = Session::new(context.api(&who.server)?, who.holder.open(context)?, agent, audience.clone());
-
-    let _lock = ours.then(|| context.profiles.lock(&context.name)).transpose()?;
-    let kept = if ours { context.profiles.tokens(&context.name, &holder)? } else { None };
-    let session = session.resume(kept);
-    let held = match want {
-        Want::Good => session.tokens().await?,
-        Want::Fresh => session.refresh().await?,
-        Want::Login => session.login().await?,
+    let session = || -> Result<_, Failure> {
+        Ok(Session::new(context.api(&who.server)?, who.holder.open(context)?, agent, audience.clone()))
     };
-    if ours {
-        context.profiles.keep_tokens(&context.name, &holder, &held)?;
-        context.remember(|profile| profile.audience = audience)?;
+    if !ours {
+        return Ok(Got { held: wanted(&session()?, want).await?, saved: Ok(()) });
     }
-    Ok(held)
+
+    let lock = context.profiles.lock(&context.name);
+    let kept = context.profiles.tokens(&context.name, &holder)?;
+    if let Some(held) = kept.as_ref().filter(|held| want == Want::Good && clock::now() < held.refresh_at) {
+        let saved = context.remember(|profile| profile.audience = audience);
+        return Ok(Got { held: held.clone(), saved });
+    }
+    let session = session()?;
+    // A refresh token is good once: it is not spent where the next one cannot be kept.
+    let (held, saved) = match lock.and_then(|lock| context.check_writable().map(|()| lock)) {
+        Err(error) if want == Want::Fresh => return Err(error.into()),
+        Err(error) => (session.login().await?, Err(error)),
+        Ok(_lock) => {
+            let held = wanted(&session.resume(kept), want).await?;
+            let saved = context.profiles.keep_tokens(&context.name, &holder, &held);
+            (held, saved.and_then(|()| context.remember(|profile| profile.audience = audience)))
+        }
+    };
+    Ok(Got { held, saved })
+}
+
+async fn wanted(session: &Session<Signer>, want: Want) -> Result<Held, ApiError> {
+    match want {
+        Want::Good => session.tokens().await,
+        Want::Fresh => session.refresh().await,
+        Want::Login => session.login().await,
+    }
 }

@@ -1,17 +1,18 @@
 //! What a command has to say: for people, for programs, and beside it.
 
-use super::Output;
+use super::{Failure, Output};
+use countersign_client::ProfileError;
 use serde_json::Value;
 
-/// Data for standard output, a note for standard error, and the exit code.
+/// Data for standard output, and for standard error a note and what went wrong nevertheless.
 #[derive(Debug, Default)]
 pub struct Said {
     text: Vec<u8>,
     value: Option<Value>,
     /// For standard error.
     pub note: String,
-    /// The exit code.
-    pub code: u8,
+    /// What went wrong though there is data.
+    pub failure: Option<Failure>,
 }
 
 impl Said {
@@ -34,6 +35,16 @@ impl Said {
     /// Advice for standard error.
     pub fn noting(self, note: impl Into<String>) -> Self {
         Self { note: note.into(), ..self }
+    }
+
+    /// Something that went wrong nevertheless.
+    pub fn failing(self, failure: Option<Failure>) -> Self {
+        Self { failure, ..self }
+    }
+
+    /// Tells what could not be remembered of what was done.
+    pub fn remembered(self, saved: Result<(), ProfileError>) -> Self {
+        self.failing(saved.err().map(Failure::Unremembered))
     }
 
     /// What goes to standard output.

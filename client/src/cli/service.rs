@@ -109,14 +109,18 @@ pub async fn run(context: &Context, command: Service) -> Result<Said, Failure> {
 async fn create_service(context: &Context, asked: CreateService) -> Result<Said, Failure> {
     let CreateService { human, name, refuse_unbound } = asked;
     let api = context.api(&human.server)?;
-    let made = api.create_service(person(human.human_token.as_ref())?, &name, !refuse_unbound).await?;
-    context.remember(|profile| profile.service = Some(made.service_id.clone()))?;
-    let note = if std::env::var_os("COUNTERSIGN_SERVICE_ID").is_some() {
+    let person = person(human.human_token.as_ref())?;
+    context.check_writable()?;
+    let made = api.create_service(person, &name, !refuse_unbound).await?;
+    let saved = context.remember(|profile| profile.service = Some(made.service_id.clone()));
+    let note = if saved.is_err() {
+        "The profile does not know it: name it with --service or COUNTERSIGN_SERVICE_ID."
+    } else if std::env::var_os("COUNTERSIGN_SERVICE_ID").is_some() {
         "COUNTERSIGN_SERVICE_ID is set, so other commands are still about that one: unset it, or give --service."
     } else {
         "The profile remembers it.\nNext: countersign key create --scope full"
     };
-    Ok(Said::new(made.service_id.clone(), json!(made)).noting(note))
+    Ok(Said::new(made.service_id.clone(), json!(made)).noting(note).remembered(saved))
 }
 
 async fn list(context: &Context, human: Human) -> Result<Said, Failure> {

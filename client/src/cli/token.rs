@@ -80,8 +80,9 @@ pub async fn run(context: &Context, command: Token) -> Result<Said, Failure> {
 
 async fn revoke(context: &Context, server: &Server, token: Option<SecretString>) -> Result<Said, Failure> {
     let api = context.api(server)?;
-    // Nobody else of this profile may take up what is about to die.
-    let _lock = context.profile.agent.is_some().then(|| context.profiles.lock(&context.name)).transpose()?;
+    // Nobody else of this profile should take up what is about to die; but a token must end even where nothing can
+    // be written.
+    let _lock = context.profile.agent.is_some().then(|| context.profiles.lock(&context.name).ok());
     // Of this control plane only: what came from another is not shown to it.
     let kept = kept(context, Some(context.url(server)?))?;
     let token = match given(token)? {
@@ -90,17 +91,18 @@ async fn revoke(context: &Context, server: &Server, token: Option<SecretString>)
     };
     api.revoke_token(&token).await?;
     let is = |kept: &SecretString| kept.expose_secret() == token.expose_secret();
-    match kept {
-        Some((_, held)) if is(&held.refresh_token) => context.profiles.forget_tokens(&context.name)?,
+    let saved = match kept {
+        Some((_, held)) if is(&held.refresh_token) => context.profiles.forget_tokens(&context.name),
         Some((holder, held)) if is(&held.access_token) => {
             let now = clock::now();
             let held = Held { refresh_at: now, expires_at: now, ..held };
-            context.profiles.keep_tokens(&context.name, &holder, &held)?;
+            context.profiles.keep_tokens(&context.name, &holder, &held)
         }
-        Some(_) | None => {}
-    }
+        Some(_) | None => Ok(()),
+    };
     let what = if token.expose_secret().starts_with(REFRESH_TOKEN) { "login" } else { "token" };
-    Ok(Said::new(table(&[["revoked".into(), what.into()]]), json!({ "revoked": true, "kind": what })))
+    let said = Said::new(table(&[["revoked".into(), what.into()]]), json!({ "revoked": true, "kind": what }));
+    Ok(said.remembered(saved))
 }
 
 fn inspect(token: &SecretString) -> Result<Said, Failure> {

@@ -34,28 +34,25 @@ pub struct Register {
 
 /// Makes a key.
 pub fn keygen(context: &Context, given: Option<PathBuf>) -> Result<Said, Failure> {
-    let path = if let Some(path) = given {
-        absolute(path)
-    } else {
-        context.profiles.make_folder()?;
-        context.profiles.path(&context.name, "key")?
-    };
+    let remembers = context.profile.agent.is_none();
+    if remembers || given.is_none() {
+        context.check_writable()?;
+    }
+    let path = given.map_or_else(|| context.profiles.path(&context.name, "key"), |path| Ok(absolute(path)))?;
     let made = PrivateKey::generate();
     made.write(&path)?;
     let public = made.public_pem()?;
     let value = json!({ "key": path, "publicKey": public });
-    let note = if let Some(agent) = &context.profile.agent {
-        format!(
-            "Profile {} stays with {agent}.\nNext: countersign agent register --key {}",
-            context.name,
-            path.display()
-        )
+    let shown = path.display();
+    let (mut saved, mut note) = (Ok(()), format!("The key is in {shown}.\nNext: countersign agent register --help"));
+    if let Some(agent) = &context.profile.agent {
+        let name = &context.name;
+        note = format!("Profile {name} stays with {agent}.\nNext: countersign agent register --key {shown}");
     } else {
         let (key, signer) = (Some(path.clone()), None);
-        context.remember(|profile| (profile.key, profile.signer) = (key, signer))?;
-        format!("The key is in {}.\nNext: countersign agent register --help", path.display())
-    };
-    Ok(Said::new(public, value).noting(note))
+        saved = context.remember(|profile| (profile.key, profile.signer) = (key, signer));
+    }
+    Ok(Said::new(public, value).noting(note).remembered(saved))
 }
 
 /// Registers the public half of a key.
@@ -72,20 +69,22 @@ pub async fn register(context: &Context, asked: Register) -> Result<Said, Failur
         }
     };
     let api = context.api(&server)?;
+    context.check_writable()?;
     let made = api.register_pem(&public, &email, &name, human_token.as_ref()).await?;
     let (url, ca) = (context.url(&server)?, context.authority(&server).map(absolute));
     let before = context.profile.agent.clone().filter(|before| *before != made.agent_id);
-    context.remember(|profile| {
+    let saved = context.remember(|profile| {
         let service = profile.service.take();
         let (agent, url) = (Some(made.agent_id.clone()), Some(url));
         *profile = countersign_client::Profile { url, ca, agent, key, signer, audience: None, service };
-    })?;
+    });
     let replaced = before.map(|before| format!(" in place of {before}; --profile keeps several")).unwrap_or_default();
     let note = format!(
         "Profile {} holds this agent{replaced}.\nNext: a role of the service (countersign role create --help), then countersign agent call URL",
         context.name
     );
-    Ok(Said::new(made.agent_id.clone(), json!(made)).noting(note))
+    let note = if saved.is_ok() { note } else { "Name it with --agent, --url, and --key or --signer.".into() };
+    Ok(Said::new(made.agent_id.clone(), json!(made)).noting(note).remembered(saved))
 }
 
 /// Reads the public half of a key that something else holds, here: the private half must not even be sent.
