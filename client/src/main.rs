@@ -4,7 +4,10 @@ mod cli;
 
 use clap::Parser;
 use cli::Failure;
-use std::{io::Write, process::ExitCode};
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -12,12 +15,21 @@ async fn main() -> ExitCode {
     let output = arguments.output();
     match cli::run(arguments).await {
         Ok(said) => {
-            // A reader that has gone away is no fault of the command's.
-            let _closed = std::io::stdout().write_all(&said.printed(output));
+            let printed = print(&said.printed(output)).map_err(|error| said.unprinted(&error));
             complain(&said.note);
-            said.failure.map_or(ExitCode::SUCCESS, |failure| failed(&failure))
+            let printed = printed.map_or_else(|failure| failed(&failure), |()| ExitCode::SUCCESS);
+            said.failure.map_or(printed, |failure| failed(&failure))
         }
         Err(failure) => failed(&failure),
+    }
+}
+
+fn print(data: &[u8]) -> io::Result<()> {
+    let mut out = io::stdout();
+    match out.write_all(data).and_then(|()| out.flush()) {
+        // A reader that has gone away is no fault of the command's.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -29,6 +41,6 @@ fn failed(failure: &Failure) -> ExitCode {
 
 fn complain(text: &str) {
     if !text.is_empty() {
-        let _closed = writeln!(std::io::stderr(), "{text}");
+        let _closed = writeln!(io::stderr(), "{text}");
     }
 }

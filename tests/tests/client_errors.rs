@@ -3,7 +3,10 @@
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
 use countersign_tests::{ControlPlane, Shell};
-use std::{fs, process::Output};
+use std::{
+    fs,
+    process::{Output, Stdio},
+};
 
 const REGISTER: [&str; 6] = ["agent", "register", "--email", "a@example.org", "--name", "Typed"];
 
@@ -103,4 +106,20 @@ async fn what_is_done_is_printed_though_the_profile_is_lost_meanwhile() {
     control.verify(&token).await.expect(200);
     let (code, error) = shell.failed(&["agent", "login"]);
     assert!(code == 1 && error.contains("\nNext: set XDG_CONFIG_HOME"), "{error}");
+}
+
+#[tokio::test]
+async fn what_cannot_be_printed_is_no_success() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "HUMAN_TOKEN"]);
+    let into = |arguments: &[&str], out: Stdio| told(&shell.command(arguments).stdout(out).output().unwrap());
+    let full = || fs::OpenOptions::new().write(true).open("/dev/full").unwrap().into();
+    let (code, _, error) = into(&["key", "create", "--scope", "full"], full());
+    let key = shell.json(&["key", "list"])[0]["keyId"].as_str().unwrap().to_owned();
+    assert!(code == 1 && error.contains("standard output: "), "{error}");
+    assert!(error.contains(&format!("\nNext: nobody has seen this key, so end it: countersign key revoke {key}")));
+    assert_eq!(into(&["key", "list"], full()).0, 1);
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(into(&["key", "list"], writer.into()).0, 0, "nobody reads on, which is no fault");
 }

@@ -3,6 +3,7 @@
 use super::{Failure, Output};
 use countersign_client::ProfileError;
 use serde_json::Value;
+use std::io;
 
 /// Data for standard output, and for standard error a note and what went wrong nevertheless.
 #[derive(Debug, Default)]
@@ -11,6 +12,7 @@ pub struct Said {
     value: Option<Value>,
     /// For standard error.
     pub note: String,
+    if_lost: String,
     /// What went wrong though there is data.
     pub failure: Option<Failure>,
 }
@@ -37,6 +39,11 @@ impl Said {
         Self { note: note.into(), ..self }
     }
 
+    /// Advice for who could not be told the data, which is not to be had again.
+    pub fn if_lost(self, if_lost: String) -> Self {
+        Self { if_lost, ..self }
+    }
+
     /// Something that went wrong nevertheless.
     pub fn failing(self, failure: Option<Failure>) -> Self {
         Self { failure, ..self }
@@ -45,6 +52,12 @@ impl Said {
     /// Tells what could not be remembered of what was done.
     pub fn remembered(self, saved: Result<(), ProfileError>) -> Self {
         self.failing(saved.err().map(Failure::Unremembered))
+    }
+
+    /// What it means that standard output took nothing.
+    pub fn unprinted(&self, error: &io::Error) -> Failure {
+        let next = if self.if_lost.is_empty() { String::new() } else { format!("\nNext: {}", self.if_lost) };
+        Failure::Failed(format!("standard output: {error}{next}"))
     }
 
     /// What goes to standard output.

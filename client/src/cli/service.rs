@@ -170,7 +170,8 @@ async fn create(context: &Context, asked: CreateKey) -> Result<Said, Failure> {
         "keyId": made.key_id, "apiKey": secret, "name": made.name, "scope": made.scope, "createdAt": made.created_at,
     });
     let note = format!("It is shown this once. `countersign key revoke {}` ends it.", made.key_id);
-    Ok(Said::new(secret, value).noting(note))
+    let if_lost = format!("nobody has seen this key, so end it: countersign key revoke {}", made.key_id);
+    Ok(Said::new(secret, value).noting(note).if_lost(if_lost))
 }
 
 async fn list_keys(context: &Context, asked: ListKeys) -> Result<Said, Failure> {
