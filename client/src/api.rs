@@ -2,9 +2,11 @@
 
 mod agent;
 mod management;
+mod place;
 
 pub use agent::{Registered, Tokens};
 pub use management::{ApiKey, ListedKey, Page, Role, Service};
+pub use place::place;
 
 use crate::KeyError;
 use reqwest::{Method, Url};
@@ -43,7 +45,7 @@ pub enum ApiError {
     #[error("the answer of {0} cannot be read: it is none of Countersign's")]
     Unreadable(String),
     /// The URL of the control plane.
-    #[error("`{0}` is no https URL")]
+    #[error("`{}` is no https URL", place(.0))]
     Url(String),
     /// The trusted authority's file.
     #[error("the certificate authority cannot be used: {0}")]
@@ -75,7 +77,9 @@ pub fn innermost(error: &reqwest::Error) -> String {
     while let Some(deeper) = cause.source() {
         cause = deeper;
     }
-    cause.to_string()
+    // What reqwest says itself ends with the whole URL, and that may hold a secret.
+    let text = cause.to_string();
+    text.split(" for url (").next().unwrap_or_default().to_owned()
 }
 
 /// A control plane.
@@ -111,7 +115,7 @@ impl Api {
     }
 
     async fn answer<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T, ApiError> {
-        let url = self.url.to_string();
+        let url = place(self.url.as_str());
         let unreachable = |error| ApiError::Unreachable { url: url.clone(), error };
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();

@@ -2,7 +2,6 @@
 
 mod cli;
 
-use clap::Parser;
 use cli::Failure;
 use std::{
     io::{self, Write},
@@ -11,7 +10,7 @@ use std::{
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let arguments = cli::Arguments::parse();
+    let arguments = cli::parse();
     let output = arguments.output();
     match cli::run(arguments).await {
         Ok(said) => {

@@ -123,3 +123,29 @@ async fn what_cannot_be_printed_is_no_success() {
     drop(reader);
     assert_eq!(into(&["key", "list"], writer.into()).0, 0, "nobody reads on, which is no fault");
 }
+
+#[tokio::test]
+async fn no_error_repeats_what_may_be_a_secret() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::knowing(&control, &["URL", "CA"]);
+    registered(&shell);
+    let call = |more: &[&'static str]| [&["agent", "call"][..], more].concat();
+    for (code, asked) in [
+        (2, call(&["http://127.0.0.1:1/", "-H", "Authorization Bearer s3cr3t"])),
+        (2, call(&["http://127.0.0.1:1/", "-H", "s3cr3t"])),
+        (2, call(&["http://127.0.0.1:1/", "-H", "a s3cr3t: x"])),
+        (4, call(&["http://user:s3cr3t@127.0.0.1:1/x?token=s3cr3t"])),
+        (2, call(&["user:s3cr3t@127.0.0.1:1/x?token=s3cr3t"])),
+        (4, vec!["agent", "login", "--url", "https://user:s3cr3t@127.0.0.1:1/?s3cr3t"]),
+        (2, vec!["agent", "login", "--url", "http://user:s3cr3t@127.0.0.1:1/?s3cr3t"]),
+        (2, vec!["token", "verify", "a.b.c", "s3cr3t"]),
+        (2, vec!["key", "revoke", "key_1", "s3cr3t"]),
+        (2, vec!["token", "rf_0000000000000000000000000s3cr3t"]),
+    ] {
+        let (ended, printed, error) = told(&shell.run(&asked));
+        assert!(ended == code && printed.is_empty() && !error.contains("s3cr3t"), "{asked:?}: {ended} {error}");
+    }
+    let (_, error) = shell.failed(&["agent", "call", "http://user:pw@127.0.0.1:1/x?token=s"]);
+    assert!(error.contains("cannot reach http://127.0.0.1:1/x: "), "what is no secret is told: {error}");
+    assert!(shell.failed(&["token", "verfy"]).1.contains("'verify'"), "a slip of the fingers is helped");
+}

@@ -6,7 +6,7 @@ use super::{
     login::{Want, Who, tokens},
 };
 use clap::Args;
-use countersign_client::api::{http_client, innermost};
+use countersign_client::api::{http_client, innermost, place};
 use reqwest::{
     Method, Url,
     header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
@@ -99,7 +99,7 @@ impl Answer {
 impl Request {
     fn of(call: &Call) -> Result<Self, Failure> {
         let url = Url::parse(&call.target).ok().filter(Url::has_host);
-        let url = url.ok_or_else(|| Failure::Usage(format!("`{}` is no URL", call.target)))?;
+        let url = url.ok_or_else(|| Failure::Usage(format!("`{}` is no URL", place(&call.target))))?;
         if url.scheme() != "https" && !call.plain_http && !is_loopback(&url) {
             let text = "a token over plain HTTP is anybody's\nNext: https://, or --plain-http if the way is safe";
             return Err(Failure::Usage(text.into()));
@@ -133,7 +133,7 @@ impl Request {
             } else {
                 "does the service run, and is the URL right?"
             };
-            Failure::Unreachable(format!("cannot reach {}: {cause}\nNext: {next}", self.url))
+            Failure::Unreachable(format!("cannot reach {}: {cause}\nNext: {next}", place(self.url.as_str())))
         };
         let response = request.send().await.map_err(failed)?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
@@ -160,13 +160,15 @@ fn data(given: &str) -> Result<Vec<u8>, Failure> {
 
 fn headers(given: &[String]) -> Result<HeaderMap, Failure> {
     let mut headers = HeaderMap::new();
-    for line in given {
-        let (name, value) = line.split_once(':').unwrap_or((line, ""));
-        let parsed = (HeaderName::from_bytes(name.trim().as_bytes()), HeaderValue::from_str(value.trim()));
-        // The value may be a secret, so only the name is repeated.
-        let (Ok(name), Ok(value)) = parsed else {
-            return Err(Failure::Usage(format!("`{}` is no header: write `Name: value`", name.trim())));
-        };
+    for (line, position) in given.iter().zip(1..) {
+        let parsed = line.split_once(':').and_then(|(name, value)| {
+            let name = HeaderName::from_bytes(name.trim().as_bytes()).ok()?;
+            Some((name, HeaderValue::from_str(value.trim()).ok()?))
+        });
+        // Any part of it may be a secret, so none is repeated.
+        let (name, value) = parsed.ok_or_else(|| {
+            Failure::Usage(format!("the {position}. header is none\nNext: write -H 'Name: value', with a colon"))
+        })?;
         headers.append(name, value);
     }
     Ok(headers)

@@ -8,6 +8,7 @@ mod call;
 mod context;
 mod failure;
 mod login;
+mod parse;
 mod role;
 mod said;
 mod service;
@@ -15,6 +16,7 @@ mod token;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 pub use failure::Failure;
+pub use parse::parse;
 pub use said::Said;
 
 const WAY: &str = "\

@@ -48,14 +48,16 @@ pub enum Token {
     Revoke {
         #[command(flatten)]
         server: Server,
-        /// The token, or - for standard input; left out: `COUNTERSIGN_TOKEN`, else the login kept by the profile
+        /// The token, or better - for standard input, since command lines are seen by all; left out:
+        /// `COUNTERSIGN_TOKEN`, else the login kept by the profile
         token: Option<SecretString>,
     },
 }
 
 #[derive(Args)]
 pub struct Given {
-    /// The token, or - for standard input; left out: `COUNTERSIGN_TOKEN`, else the one kept by the profile
+    /// The token, or better - for standard input, since command lines are seen by all; left out:
+    /// `COUNTERSIGN_TOKEN`, else the one kept by the profile
     token: Option<SecretString>,
 }
 
