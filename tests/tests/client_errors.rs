@@ -149,3 +149,19 @@ async fn no_error_repeats_what_may_be_a_secret() {
     assert!(error.contains("cannot reach http://127.0.0.1:1/x: "), "what is no secret is told: {error}");
     assert!(shell.failed(&["token", "verfy"]).1.contains("'verify'"), "a slip of the fingers is helped");
 }
+
+#[tokio::test]
+async fn an_agent_that_was_ended_does_not_look_freshly_registered() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::knowing(&control, &["URL", "CA"]);
+    let agent = registered(&shell);
+    assert_eq!(shell.said(&REGISTER), agent, "the same again is the same agent");
+    let profile = fs::read(shell.kept("default.toml")).unwrap();
+    for (status, next) in [("suspended", "reactivate"), ("revoked", "keygen")] {
+        control.set_status(&agent, status).await.expect(200);
+        let (code, printed, error) = told(&shell.run(&REGISTER));
+        assert!(code == 3 && printed.is_empty() && error.contains(&agent) && error.contains(status), "{error}");
+        assert!(error.lines().last().unwrap().contains(next), "{error}");
+    }
+    assert_eq!(fs::read(shell.kept("default.toml")).unwrap(), profile);
+}

@@ -6,7 +6,7 @@ use crate::cli::{
     login::KeyHolder,
 };
 use clap::Args;
-use countersign_client::PrivateKey;
+use countersign_client::{PrivateKey, api::Registered};
 use countersign_identity::{AgentKey, PublicKeyError};
 use secrecy::SecretString;
 use serde_json::json;
@@ -71,6 +71,7 @@ pub async fn register(context: &Context, asked: Register) -> Result<Said, Failur
     let api = context.api(&server)?;
     context.check_writable()?;
     let made = api.register_pem(&public, &email, &name, human_token.as_ref()).await?;
+    refuse_unless_active(&made)?;
     let (url, ca) = (context.url(&server)?, context.authority(&server).map(absolute));
     let before = context.profile.agent.clone().filter(|before| *before != made.agent_id);
     let saved = context.remember(|profile| {
@@ -85,6 +86,17 @@ pub async fn register(context: &Context, asked: Register) -> Result<Said, Failur
     );
     let note = if saved.is_ok() { note } else { "Name it with --agent, --url, and --key or --signer.".into() };
     Ok(Said::new(made.agent_id.clone(), json!(made)).noting(note).remembered(saved))
+}
+
+/// The same key, e-mail and name lead to the same agent, whatever became of it.
+fn refuse_unless_active(made: &Registered) -> Result<(), Failure> {
+    let (agent, status) = (&made.agent_id, made.status.as_str());
+    let known = format!("{agent} has this key, this e-mail or owner, and this name already");
+    match status {
+        "suspended" => Err(Failure::denied(format!("{known}, and it is suspended"), "agent_suspended")),
+        "revoked" => Err(Failure::denied(format!("{known}, and it is revoked, which is for good"), "agent_revoked")),
+        _ => Ok(()),
+    }
 }
 
 /// Reads the public half of a key that something else holds, here: the private half must not even be sent.
