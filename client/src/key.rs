@@ -44,6 +44,12 @@ impl PrivateKey {
         Self(SecretKey::generate())
     }
 
+    /// Something that nobody has signed before, in the form of a nonce.
+    pub fn fresh_nonce() -> String {
+        // A private key is as good as random, and this one belongs to nobody.
+        hex::encode(SecretKey::generate().to_bytes())
+    }
+
     /// Reads a key that OpenSSL or [`Self::write`] wrote.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         let pem = std::fs::read_to_string(path).map_err(failed(path))?;

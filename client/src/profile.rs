@@ -57,6 +57,8 @@ pub struct Profile {
     pub key: Option<PathBuf>,
     /// Or a command that signs.
     pub signer: Option<String>,
+    /// The hash of its public half.
+    pub public_key_hash: Option<String>,
     /// The service that the agent's tokens are for.
     pub audience: Option<String>,
     /// The service that is managed.

@@ -5,7 +5,7 @@
 //! r‖s or DER. Standard error is left to it, for a prompt.
 
 use crate::{KeyError, PrivateKey};
-use countersign_identity::public_key::AgentSignature;
+use countersign_identity::{AgentKey, public_key::AgentSignature};
 use std::{fmt, process::Stdio, time::Duration};
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
@@ -57,6 +57,12 @@ impl SignerCommand {
         self.0.split_whitespace().next().unwrap_or_default()
     }
 
+    /// Whether it holds the private half of this key, which it shows by signing a nonce.
+    pub async fn holds(&self, public: AgentKey) -> Result<bool, KeyError> {
+        let nonce = PrivateKey::fresh_nonce();
+        Ok(fits(public, &nonce, &self.sign_nonce(&nonce).await?))
+    }
+
     fn failed(&self, problem: impl Into<String>) -> KeyError {
         KeyError::Signer { program: self.program().to_owned(), problem: problem.into() }
     }
@@ -82,6 +88,12 @@ impl Sign for SignerCommand {
         }
         signature(&output.stdout).ok_or_else(|| self.failed("printed no P-256 signature (hex or bytes, r‖s or DER)"))
     }
+}
+
+/// As the control plane has it: over the text of the nonce, or over the bytes that the text stands for.
+fn fits(public: AgentKey, nonce: &str, signature: &str) -> bool {
+    let bytes = hex::decode(nonce).unwrap_or_default();
+    AgentSignature::from_hex(signature).is_ok_and(|read| public.verifies(&[nonce.as_bytes(), &bytes], &read))
 }
 
 /// Hex as it is, bytes as hex; nothing that is no signature.
@@ -110,6 +122,23 @@ mod tests {
         for wrong in [&b""[..], b"hello", &[0; 64], b"00"] {
             assert_eq!(signature(wrong), None);
         }
+    }
+
+    #[test]
+    fn a_signature_fits_over_the_nonces_text_and_over_its_bytes() {
+        let (key, other) = (PrivateKey::generate(), PrivateKey::generate());
+        let public = AgentKey::from_pem(&key.public_pem().unwrap()).unwrap();
+        // The bytes of a text, so that a key that signs texts signs these.
+        let nonce = hex::encode("sixteen letters.");
+        for (signature, good) in [
+            (key.sign(&nonce), true),
+            (key.sign("sixteen letters."), true),
+            (key.sign("another"), false),
+            (other.sign(&nonce), false),
+        ] {
+            assert_eq!(fits(public, &nonce, &signature), good);
+        }
+        assert_ne!(PrivateKey::fresh_nonce(), PrivateKey::fresh_nonce());
     }
 
     #[test]

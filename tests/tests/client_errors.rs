@@ -165,3 +165,40 @@ async fn an_agent_that_was_ended_does_not_look_freshly_registered() {
     }
     assert_eq!(fs::read(shell.kept("default.toml")).unwrap(), profile);
 }
+
+#[tokio::test]
+async fn a_signer_shows_that_it_holds_the_key_before_it_is_registered() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::knowing(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    for name in ["one", "other"] {
+        let key = shell.path(&format!("{name}.key")).display().to_string();
+        let public = shell.said(&["agent", "keygen", "--key", &key, "--profile", name]);
+        fs::write(shell.path(&format!("{name}.pub")), public).unwrap();
+    }
+    let half = shell.path("one.pub").display().to_string();
+    let register =
+        |signer: &str| told(&shell.run(&[&REGISTER[..], &["--signer", signer, "--public-key", &half]].concat()));
+    for (signer, code, text) in [
+        ("", 2, "a command is needed"),
+        (" ", 2, "a command is needed"),
+        ("nosuch", 1, "exit status: 127"),
+        ("true", 1, "no P-256 signature"),
+        ("openssl dgst -sha256 -sign other.key", 1, "signs with another key"),
+    ] {
+        let (ended, printed, error) = register(signer);
+        assert!(ended == code && printed.is_empty() && error.contains(text), "{signer}: {ended} {error}");
+    }
+    assert!(!shell.kept("default.toml").exists(), "nothing was registered");
+
+    let (code, agent, error) = register("openssl dgst -sha256 -sign one.key");
+    assert_eq!(code, 0, "{error}");
+    let shown = shell.json(&["agent", "show"]);
+    assert_eq!(shown["agent"], agent);
+    assert!(shown["publicKeyHash"].as_str().unwrap().starts_with("sha256:"), "{shown}");
+
+    let folder = shell.kept("").display().to_string();
+    let folder = folder.trim_end_matches('/');
+    let spoils = format!("openssl dgst -sha256 -sign one.key; rm -r {folder}; touch {folder}");
+    let (code, printed, error) = register(&spoils);
+    assert!(code == 1 && printed.starts_with("agent_"), "the id is told though the profile is gone: {error}");
+}

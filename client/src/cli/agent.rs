@@ -33,7 +33,8 @@ pub enum Agent {
         A control plane started with --dev writes what --url and --ca want to know into a file: \
         `set -a; . countersign-dev/dev.env; set +a`.\n\nThe profile then remembers the control plane, the agent and its key, so that later \
         commands need no flags.\n\nA key in a TPM or HSM: --signer 'COMMAND' --public-key FILE. The command gets the \
-        nonce on standard input and prints the signature, as `openssl dgst -sha256 -sign KEY` does.\n\n\
+        nonce on standard input and prints the signature, as `openssl dgst -sha256 -sign KEY` does; it is tried once \
+        before anything is registered.\n\n\
         Next: the service gives the agent a role (countersign role create --help), then\n\
         countersign agent call URL")]
     Register(register::Register),
@@ -154,8 +155,9 @@ fn remembered(context: &Context, agent: &str) -> Result<Vec<(&'static str, Value
         facts.push(("signer", json!(format!("{} …", SignerCommand::new(command).program()))));
     } else if let Some(path) = &profile.key {
         facts.push(("key", json!(path)));
-        facts.push(("publicKeyHash", json!(fingerprint(path))));
     }
+    let hash = profile.public_key_hash.clone().or_else(|| profile.key.as_deref().and_then(fingerprint));
+    facts.push(("publicKeyHash", json!(hash)));
     let holder = Holder {
         url: profile.url.clone().unwrap_or_default(),
         agent: agent.to_owned(),

@@ -32,8 +32,12 @@ pub struct KeyHolder {
     #[arg(long, value_name = "FILE")]
     pub key: Option<PathBuf>,
     /// Or a command that signs: gets the nonce on standard input, prints the signature
-    #[arg(long, value_name = "COMMAND", conflicts_with = "key")]
+    #[arg(long, value_name = "COMMAND", conflicts_with = "key", value_parser = command)]
     pub signer: Option<String>,
+}
+
+fn command(text: &str) -> Result<String, &'static str> {
+    if text.trim().is_empty() { Err("a command is needed") } else { Ok(text.to_owned()) }
 }
 
 /// How much is wanted of a login.

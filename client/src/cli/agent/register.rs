@@ -6,7 +6,7 @@ use crate::cli::{
     login::KeyHolder,
 };
 use clap::Args;
-use countersign_client::{PrivateKey, api::Registered};
+use countersign_client::{KeyError, PrivateKey, Profile, SignerCommand, api::Registered};
 use countersign_identity::{AgentKey, PublicKeyError};
 use secrecy::SecretString;
 use serde_json::json;
@@ -55,29 +55,58 @@ pub fn keygen(context: &Context, given: Option<PathBuf>) -> Result<Said, Failure
     Ok(Said::new(public, value).noting(note).remembered(saved))
 }
 
+/// The key of an agent to be: its public half, and who holds the other.
+struct Key {
+    public: AgentKey,
+    file: Option<PathBuf>,
+    signer: Option<String>,
+}
+
+impl Key {
+    /// As the command line and the profile say. A signer has shown that it holds the private half.
+    async fn find(context: &Context, holder: &KeyHolder, public_key: Option<&Path>) -> Result<Self, Failure> {
+        let Some(command) = &holder.signer else {
+            let file = holder.path(context)?;
+            let pem = PrivateKey::read(&file)?.public_pem()?;
+            let public = AgentKey::from_pem(&pem).map_err(|_| KeyError::Encoding)?;
+            return Ok(Self { public, file: Some(absolute(file)), signer: None });
+        };
+        let half = public_key.ok_or_else(|| missing("which key the signer holds", "--public-key FILE, in PEM"))?;
+        let public = public_half(half)?;
+        let signer = SignerCommand::new(command);
+        if !signer.holds(public).await? {
+            let (program, half) = (signer.program(), half.display());
+            return Err(Failure::Failed(format!(
+                "the signer `{program}` signs with another key than that of --public-key {half}\n\
+                 Next: give the public half of the key that it signs with; nothing was registered"
+            )));
+        }
+        Ok(Self { public, file: None, signer: Some(command.clone()) })
+    }
+}
+
 /// Registers the public half of a key.
 pub async fn register(context: &Context, asked: Register) -> Result<Said, Failure> {
     let Register { server, holder, public_key, email, name, human_token } = asked;
-    let (public, key, signer) = match (&holder.signer, public_key) {
-        (Some(command), Some(file)) => {
-            (public_half(&file)?.to_pem().map_err(|error| no_public_half(&file, error))?, None, Some(command.clone()))
-        }
-        (Some(_), None) => return Err(missing("which key the signer holds", "--public-key FILE, in PEM")),
-        (None, _) => {
-            let path = holder.path(context)?;
-            (PrivateKey::read(&path)?.public_pem()?, Some(absolute(path)), None)
-        }
-    };
     let api = context.api(&server)?;
     context.check_writable()?;
-    let made = api.register_pem(&public, &email, &name, human_token.as_ref()).await?;
+    let key = Key::find(context, &holder, public_key.as_deref()).await?;
+    let pem = key.public.to_pem().map_err(|_| KeyError::Encoding)?;
+    let made = api.register_pem(&pem, &email, &name, human_token.as_ref()).await?;
     refuse_unless_active(&made)?;
     let (url, ca) = (context.url(&server)?, context.authority(&server).map(absolute));
     let before = context.profile.agent.clone().filter(|before| *before != made.agent_id);
     let saved = context.remember(|profile| {
-        let service = profile.service.take();
-        let (agent, url) = (Some(made.agent_id.clone()), Some(url));
-        *profile = countersign_client::Profile { url, ca, agent, key, signer, audience: None, service };
+        *profile = Profile {
+            url: Some(url),
+            ca,
+            agent: Some(made.agent_id.clone()),
+            key: key.file,
+            signer: key.signer,
+            public_key_hash: Some(made.public_key_hash.clone()),
+            audience: None,
+            service: profile.service.take(),
+        };
     });
     let replaced = before.map(|before| format!(" in place of {before}; --profile keeps several")).unwrap_or_default();
     let note = format!(
