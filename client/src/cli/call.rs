@@ -108,7 +108,7 @@ impl Request {
         let method = call.method.as_deref().unwrap_or(default);
         let method =
             Method::from_bytes(method.as_bytes()).map_err(|_| Failure::Usage(format!("`{method}` is no method")))?;
-        let authority = call.service_ca.as_deref().map(read).transpose()?;
+        let authority = call.service_ca.as_deref().map(|path| read("--service-ca", path)).transpose()?;
         let http = http_client(authority.as_deref())?.build();
         let http = http.map_err(|error| Failure::Failed(innermost(&error)))?;
         let body = call.data.as_deref().map(data).transpose()?;
@@ -154,7 +154,7 @@ fn data(given: &str) -> Result<Vec<u8>, Failure> {
             let read = std::io::stdin().read_to_end(&mut bytes);
             read.map(|_| bytes).map_err(|error| Failure::Failed(format!("standard input: {error}")))
         }
-        Some(path) => read(path.as_ref()),
+        Some(path) => read("--data", path.as_ref()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use clap::Args;
-use countersign_client::{Api, KeyError, Profile, ProfileError, Profiles};
+use countersign_client::{Api, Profile, ProfileError, Profiles};
 use secrecy::SecretString;
 use std::path::{Path, PathBuf};
 
@@ -72,9 +72,14 @@ impl Context {
         server.ca.clone().or_else(|| self.profile.ca.clone())
     }
 
+    /// What names it.
+    fn names_authority(&self, server: &Server) -> String {
+        if server.ca.is_some() { "--ca (COUNTERSIGN_CA)".into() } else { format!("profile {}: ca", self.name) }
+    }
+
     /// The control plane.
     pub fn api(&self, server: &Server) -> Result<Api, Failure> {
-        let authority = self.authority(server).map(|path| read(&path)).transpose()?;
+        let authority = self.authority(server).map(|path| read(self.names_authority(server), &path)).transpose()?;
         Ok(Api::new(&self.url(server)?, authority.as_deref())?)
     }
 
@@ -133,9 +138,9 @@ pub fn person(token: Option<&SecretString>) -> Result<&SecretString, Failure> {
     })
 }
 
-/// Reads a file.
-pub fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    Ok(std::fs::read(path).map_err(|error| KeyError::File { path: path.display().to_string(), error })?)
+/// Reads a file; should that fail, it is said what names it.
+pub fn read(named: impl Into<String>, path: &Path) -> Result<Vec<u8>, Failure> {
+    std::fs::read(path).map_err(|error| Failure::file(named, path, error.to_string()))
 }
 
 /// A usage error that says what is missing, and the next step.

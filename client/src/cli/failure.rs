@@ -1,6 +1,7 @@
 //! Every way for a command to end badly: its text, its exit code, and what to do next.
 
 use countersign_client::{ApiError, KeyError, ProfileError};
+use std::path::{Path, PathBuf};
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -30,6 +31,16 @@ pub enum Failure {
     /// A call to the control plane did not succeed.
     #[error(transparent)]
     Api(#[from] ApiError),
+    /// A file that is named cannot be used.
+    #[error("{named} {}: {problem}", path.display())]
+    File {
+        /// What names it: an option, or the profile.
+        named: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// There is no key.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -47,6 +58,11 @@ impl Failure {
         Self::Denied { message: message.into(), reason: reason.into() }
     }
 
+    /// A file that cannot be used, and what names it.
+    pub fn file(named: impl Into<String>, path: &Path, problem: impl Into<String>) -> Self {
+        Self::File { named: named.into(), path: path.to_owned(), problem: problem.into() }
+    }
+
     /// The exit code.
     pub fn code(&self) -> u8 {
         match self {
@@ -54,7 +70,12 @@ impl Failure {
             Self::Denied { .. } => DENIED,
             Self::Unreachable(_) | Self::Api(ApiError::Unreachable { .. }) => UNREACHABLE,
             Self::Api(ApiError::Refused { status, code, .. }) => code_of(*status, code),
-            Self::Failed(_) | Self::Api(_) | Self::Key(_) | Self::Profile(_) | Self::Unremembered(_) => FAILED,
+            Self::Failed(_)
+            | Self::File { .. }
+            | Self::Api(_)
+            | Self::Key(_)
+            | Self::Profile(_)
+            | Self::Unremembered(_) => FAILED,
         }
     }
 
@@ -72,6 +93,7 @@ impl Failure {
             Self::Api(ApiError::Url(_)) => Some("--url https://HOST:PORT, or COUNTERSIGN_URL"),
             Self::Api(ApiError::Unreadable(_)) => Some("is --url (COUNTERSIGN_URL) that of a control plane?"),
             Self::Api(ApiError::Key(error)) | Self::Key(error) => after_key(error),
+            Self::File { .. } => Some("is that the file that is meant?"),
             Self::Profile(ProfileError::Malformed { .. }) => Some("mend the file or delete it"),
             Self::Profile(ProfileError::File { .. }) | Self::Unremembered(_) => {
                 Some("set XDG_CONFIG_HOME to a folder that can be written")

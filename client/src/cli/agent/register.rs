@@ -10,7 +10,10 @@ use countersign_client::{KeyError, PrivateKey, Profile, SignerCommand, api::Regi
 use countersign_identity::{AgentKey, PublicKeyError};
 use secrecy::SecretString;
 use serde_json::json;
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 #[derive(Args)]
 pub struct Register {
@@ -40,7 +43,12 @@ pub fn keygen(context: &Context, given: Option<PathBuf>) -> Result<Said, Failure
     }
     let path = given.map_or_else(|| context.profiles.path(&context.name, "key"), |path| Ok(absolute(path)))?;
     let made = PrivateKey::generate();
-    made.write(&path)?;
+    made.write(&path).map_err(|error| match error {
+        KeyError::File { error, .. } if error.kind() == io::ErrorKind::NotFound => {
+            Failure::file("--key", &path, "the folder for it does not exist")
+        }
+        error => error.into(),
+    })?;
     let public = made.public_pem()?;
     let value = json!({ "key": path, "publicKey": public });
     let shown = path.display();
@@ -130,7 +138,7 @@ fn refuse_unless_active(made: &Registered) -> Result<(), Failure> {
 
 /// Reads the public half of a key that something else holds, here: the private half must not even be sent.
 fn public_half(file: &Path) -> Result<AgentKey, Failure> {
-    let text = read(file)?;
+    let text = read("--public-key", file)?;
     AgentKey::from_pem(&String::from_utf8_lossy(&text)).map_err(|error| no_public_half(file, error))
 }
 

@@ -1,0 +1,37 @@
+//! What `countersign` advises when something is wrong: it blames what is to blame, and its next step can be typed.
+
+use countersign_tests::{ControlPlane, Shell};
+use std::fs;
+
+const REGISTER: [&str; 6] = ["agent", "register", "--email", "a@example.org", "--name", "Typed"];
+
+fn registered(shell: &Shell) -> String {
+    shell.said(&["agent", "keygen"]);
+    shell.said(&REGISTER)
+}
+
+#[tokio::test]
+async fn a_file_that_is_not_there_is_named_with_what_named_it() {
+    let control = ControlPlane::start().await;
+    let mut shell = Shell::knowing(&control, &["URL", "CA"]);
+    registered(&shell);
+    let call = ["agent", "call", "http://127.0.0.1:1/"];
+    for (more, told) in [
+        (&["--service-ca", "/nowhere"][..], "--service-ca /nowhere: "),
+        (&["-d", "@/nowhere"], "--data /nowhere: "),
+        (&["--ca", "/nowhere"], "--ca (COUNTERSIGN_CA) /nowhere: "),
+    ] {
+        let (code, error) = shell.failed(&[&call[..], more].concat());
+        assert!(code == 1 && error.contains(told) && !error.contains("keygen"), "{error}");
+    }
+    let (code, error) = shell.failed(&["agent", "keygen", "--key", "/nowhere/key"]);
+    assert!(code == 1 && error.contains("--key /nowhere/key: the folder for it does not exist"), "{error}");
+    let (code, error) = shell.failed(&["agent", "login", "--key", "/nowhere"]);
+    assert!(code == 1 && error.contains("`countersign agent keygen` makes a key"), "{error}");
+
+    shell.unset("COUNTERSIGN_CA");
+    let profile = fs::read_to_string(shell.kept("default.toml")).unwrap();
+    fs::write(shell.kept("default.toml"), profile.replace(&control.env["CA"], "/nowhere")).unwrap();
+    let (code, error) = shell.failed(&["agent", "login"]);
+    assert!(code == 1 && error.contains("profile default: ca /nowhere: "), "{error}");
+}
