@@ -47,9 +47,9 @@ pub enum ApiError {
     /// The URL of the control plane.
     #[error("`{}` is no https URL", place(.0))]
     Url(String),
-    /// The trusted authority's file.
-    #[error("the certificate authority cannot be used: {0}")]
-    Authority(reqwest::Error),
+    /// What should hold the trusted authorities, or the system's.
+    #[error("the certificate authorities cannot be used: {0}")]
+    Authority(String),
     /// The agent's key.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -94,7 +94,8 @@ impl Api {
     pub fn new(url: &str, authority: Option<&[u8]>) -> Result<Self, ApiError> {
         let parsed = Url::parse(url).ok().filter(|parsed| parsed.scheme() == "https" && parsed.has_host());
         let parsed = parsed.ok_or_else(|| ApiError::Url(url.to_owned()))?;
-        Ok(Self { url: parsed, http: http_client(authority)?.https_only(true).build().map_err(ApiError::Authority)? })
+        let http = http_client(authority, |http| http.https_only(true))?;
+        Ok(Self { url: parsed, http })
     }
 
     async fn call<T: DeserializeOwned>(
@@ -141,14 +142,29 @@ impl Api {
 }
 
 /// How every client of ours is made; `authority` is a PEM to trust instead of the system's.
-pub fn http_client(authority: Option<&[u8]>) -> Result<reqwest::ClientBuilder, ApiError> {
+pub fn http_client(
+    authority: Option<&[u8]>,
+    more: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
+) -> Result<reqwest::Client, ApiError> {
     // Installed already if something else in the process uses TLS.
     let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let http = reqwest::Client::builder()
+    let mut http = reqwest::Client::builder()
         // A redirect would take signatures and tokens to whoever it names.
         .redirect(reqwest::redirect::Policy::none())
         .timeout(PATIENCE);
-    let Some(pem) = authority else { return Ok(http) };
-    let certificates = reqwest::Certificate::from_pem_bundle(pem).map_err(ApiError::Authority)?;
-    Ok(http.tls_certs_only(certificates))
+    if let Some(pem) = authority {
+        let none = || ApiError::Authority("it holds no certificate in PEM (`-----BEGIN CERTIFICATE-----`)".into());
+        let certificates = reqwest::Certificate::from_pem_bundle(pem).map_err(|_| none())?;
+        // Nobody would be trusted, and it would look as if the server were to blame.
+        if certificates.is_empty() {
+            return Err(none());
+        }
+        http = http.tls_certs_only(certificates);
+    }
+    more(http).build().map_err(|error| {
+        ApiError::Authority(match authority {
+            Some(_) => "a certificate in it cannot be read".into(),
+            None => innermost(&error),
+        })
+    })
 }

@@ -35,3 +35,24 @@ async fn a_file_that_is_not_there_is_named_with_what_named_it() {
     let (code, error) = shell.failed(&["agent", "login"]);
     assert!(code == 1 && error.contains("profile default: ca /nowhere: "), "{error}");
 }
+
+#[tokio::test]
+async fn a_file_without_authorities_is_refused_by_name() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::knowing(&control, &["URL", "CA"]);
+    registered(&shell);
+    let key = fs::read_to_string(shell.kept("default.key")).unwrap();
+    let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    for text in ["", "nonsense", &key, "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n", broken] {
+        let file = shell.path("authorities.pem").display().to_string();
+        fs::write(&file, text).unwrap();
+        for (option, asked) in [
+            ("--ca (COUNTERSIGN_CA)", ["agent", "login", "--ca", &file].to_vec()),
+            ("--service-ca", ["agent", "call", "https://127.0.0.1:1/", "--service-ca", &file].to_vec()),
+        ] {
+            let (code, error) = shell.failed(&asked);
+            assert!(code == 1 && error.contains(&format!("{option} {file}: ")), "{text:?}: {error}");
+            assert!(error.contains("certificate") && !error.contains("builder"), "{text:?}: {error}");
+        }
+    }
+}

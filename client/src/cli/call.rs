@@ -2,7 +2,8 @@
 
 use super::{
     Failure, Said,
-    context::{Context, read},
+    context::{Context, read, unusable},
+    failure::about_certificate,
     login::{Want, Who, tokens},
 };
 use clap::Args;
@@ -108,9 +109,11 @@ impl Request {
         let method = call.method.as_deref().unwrap_or(default);
         let method =
             Method::from_bytes(method.as_bytes()).map_err(|_| Failure::Usage(format!("`{method}` is no method")))?;
-        let authority = call.service_ca.as_deref().map(|path| read("--service-ca", path)).transpose()?;
-        let http = http_client(authority.as_deref())?.build();
-        let http = http.map_err(|error| Failure::Failed(innermost(&error)))?;
+        let http = match call.service_ca.as_deref() {
+            Some(path) => http_client(Some(&read("--service-ca", path)?), |http| http)
+                .map_err(|error| unusable(error, "--service-ca", path))?,
+            None => http_client(None, |http| http)?,
+        };
         let body = call.data.as_deref().map(data).transpose()?;
         Ok(Self { url, method, headers: headers(&call.headers)?, body, http })
     }
@@ -128,11 +131,8 @@ impl Request {
         }
         let failed = |error| {
             let cause = innermost(&error);
-            let next = if cause.contains("certificate") {
-                "give the authority that signed the service's certificate, with --service-ca FILE"
-            } else {
-                "does the service run, and is the URL right?"
-            };
+            let trust = "give the authority that signed the service's certificate, with --service-ca FILE";
+            let next = about_certificate(&cause, trust).unwrap_or("does the service run, and is the URL right?");
             Failure::Unreachable(format!("cannot reach {}: {cause}\nNext: {next}", place(self.url.as_str())))
         };
         let response = request.send().await.map_err(failed)?;

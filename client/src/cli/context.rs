@@ -2,7 +2,7 @@
 
 use super::Failure;
 use clap::Args;
-use countersign_client::{Api, Profile, ProfileError, Profiles};
+use countersign_client::{Api, ApiError, Profile, ProfileError, Profiles};
 use secrecy::SecretString;
 use std::path::{Path, PathBuf};
 
@@ -79,8 +79,9 @@ impl Context {
 
     /// The control plane.
     pub fn api(&self, server: &Server) -> Result<Api, Failure> {
-        let authority = self.authority(server).map(|path| read(self.names_authority(server), &path)).transpose()?;
-        Ok(Api::new(&self.url(server)?, authority.as_deref())?)
+        let (url, names) = (self.url(server)?, || self.names_authority(server));
+        let Some(path) = self.authority(server) else { return Ok(Api::new(&url, None)?) };
+        Api::new(&url, Some(&read(names(), &path)?)).map_err(|error| unusable(error, names(), &path))
     }
 
     /// The agent that is meant.
@@ -141,6 +142,14 @@ pub fn person(token: Option<&SecretString>) -> Result<&SecretString, Failure> {
 /// Reads a file; should that fail, it is said what names it.
 pub fn read(named: impl Into<String>, path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| Failure::file(named, path, error.to_string()))
+}
+
+/// The authorities in this file cannot be used, if it is that.
+pub fn unusable(error: ApiError, named: impl Into<String>, path: &Path) -> Failure {
+    match error {
+        ApiError::Authority(problem) => Failure::file(named, path, problem),
+        error => error.into(),
+    }
 }
 
 /// A usage error that says what is missing, and the next step.

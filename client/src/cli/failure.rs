@@ -1,6 +1,6 @@
 //! Every way for a command to end badly: its text, its exit code, and what to do next.
 
-use countersign_client::{ApiError, KeyError, ProfileError};
+use countersign_client::{ApiError, KeyError, ProfileError, api::innermost};
 use std::path::{Path, PathBuf};
 
 const FAILED: u8 = 1;
@@ -86,10 +86,11 @@ impl Failure {
             Self::Api(ApiError::Refused { status, code, reason, .. }) => {
                 reason.as_deref().and_then(after).or_else(|| after_code(code)).or_else(|| after_status(*status))
             }
-            Self::Api(ApiError::Unreachable { error, .. }) if concerns_trust(error) => {
-                Some("give the authority that signed its certificate, with --ca FILE or COUNTERSIGN_CA")
+            Self::Api(ApiError::Unreachable { error, .. }) => {
+                let trust = "give the authority that signed its certificate, with --ca FILE or COUNTERSIGN_CA";
+                about_certificate(&innermost(error), trust)
+                    .or(Some("is it running, and is --url (COUNTERSIGN_URL) right?"))
             }
-            Self::Api(ApiError::Unreachable { .. }) => Some("is it running, and is --url (COUNTERSIGN_URL) right?"),
             Self::Api(ApiError::Url(_)) => Some("--url https://HOST:PORT, or COUNTERSIGN_URL"),
             Self::Api(ApiError::Unreadable(_)) => Some("is --url (COUNTERSIGN_URL) that of a control plane?"),
             Self::Api(ApiError::Key(error)) | Self::Key(error) => after_key(error),
@@ -116,8 +117,19 @@ fn code_of(status: u16, code: &str) -> u8 {
     }
 }
 
-fn concerns_trust(error: &reqwest::Error) -> bool {
-    countersign_client::api::innermost(error).contains("certificate")
+/// What to do about a server's certificate, if that is what TLS says; `trust` is for an authority nobody named.
+pub fn about_certificate(cause: &str, trust: &'static str) -> Option<&'static str> {
+    let problem = cause.strip_prefix("invalid peer certificate: ")?;
+    let about = |words: &[&str]| words.iter().any(|word| problem.contains(word));
+    Some(if about(&["UnknownIssuer", "BadSignature"]) {
+        trust
+    } else if about(&["not valid for name", "NotValidForName"]) {
+        "write the URL with a name that the certificate is made for"
+    } else if about(&["expired", "Expired", "not valid yet", "NotValidYet"]) {
+        "its operator renews it; or is the clock of this machine wrong?"
+    } else {
+        "is that the server that is meant? Its certificate is no good"
+    })
 }
 
 fn after_key(error: &KeyError) -> Option<&'static str> {
@@ -170,4 +182,30 @@ fn after_code(code: &str) -> Option<&'static str> {
 
 const fn after_status(status: u16) -> Option<&'static str> {
     if status >= 500 { Some("try again") } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::{CertificateError, Error, pki_types::ServerName};
+
+    #[test]
+    fn what_is_wrong_with_a_certificate_leads_to_what_mends_it() {
+        let expected = ServerName::try_from("host.example").unwrap();
+        let name = CertificateError::NotValidForNameContext { expected, presented: vec!["other".into()] };
+        for (error, next) in [
+            (CertificateError::UnknownIssuer, "--ca"),
+            (CertificateError::BadSignature, "--ca"),
+            (name, "a name"),
+            (CertificateError::NotValidForName, "a name"),
+            (CertificateError::Expired, "renews"),
+            (CertificateError::NotValidYet, "clock"),
+            (CertificateError::Revoked, "is meant"),
+        ] {
+            let cause = Error::InvalidCertificate(error).to_string();
+            let said = about_certificate(&cause, "--ca").unwrap();
+            assert!(said.contains(next), "{cause}: {said}");
+        }
+        assert_eq!(about_certificate("Connection refused (os error 111)", "--ca"), None);
+    }
 }
