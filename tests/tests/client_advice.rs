@@ -56,3 +56,41 @@ async fn a_file_without_authorities_is_refused_by_name() {
         }
     }
 }
+
+#[tokio::test]
+async fn what_is_wrong_is_blamed_and_nothing_else() {
+    let control = ControlPlane::start().await;
+    let mut shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"]);
+    let agent = registered(&shell);
+    let says = |shell: &Shell, code: i32, arguments: &[&str], text: &str| {
+        let (ended, error) = shell.failed(arguments);
+        assert!(ended == code && error.contains(text) && error.contains("\nNext: "), "{arguments:?}: {ended} {error}");
+        error
+    };
+    shell.export("COUNTERSIGN_SERVICE_KEY", "wrong");
+    says(&shell, 2, &["role", "list"], "COUNTERSIGN_SERVICE_KEY (--service-key) holds no API key");
+    says(&shell, 2, &["agent", "show"], "COUNTERSIGN_SERVICE_KEY (--service-key) holds no API key");
+    shell.unset("COUNTERSIGN_SERVICE_KEY");
+    shell.export("COUNTERSIGN_HUMAN_TOKEN", control.key());
+    for asked in [&REGISTER[..], &["role", "list"], &["service", "list"], &["agent", "suspend", &agent]] {
+        let error = says(&shell, 2, asked, "COUNTERSIGN_HUMAN_TOKEN (--human-token) holds the API key of a service");
+        assert!(!error.contains(control.key()), "{error}");
+    }
+    shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("stranger"));
+    let error = says(&shell, 3, &["agent", "suspend", &agent], "person's token");
+    assert!(!error.contains("COUNTERSIGN_SERVICE_KEY"), "{error}");
+    shell.export("COUNTERSIGN_HUMAN_TOKEN", control.human());
+    control.set_status(&agent, "revoked").await.expect(200);
+    let error = says(&shell, 1, &["agent", "reactivate", &agent], "a new agent begins with");
+    assert!(!error.contains("role list"), "{error}");
+    for asked in [
+        &["agent", "call", "http://127.0.0.1:1/", "--service", "development"][..],
+        &["role", "list", "--service", "development"],
+        &["token", "verify", "a.b.c", "--service", "development"],
+    ] {
+        says(&shell, 2, asked, "`development` is no id of a service: svc_");
+    }
+    for verb in ["show", "suspend", "revoke"] {
+        says(&shell, 2, &["agent", verb, "nope"], "`nope` is no id of an agent: agent_");
+    }
+}

@@ -5,12 +5,12 @@ mod register;
 use super::{
     Failure, Said,
     call::{self, Call},
-    context::{Context, Human, missing, person},
+    context::{Context, Human, agent_id, missing, person, service_key},
     login::{Got, Want, Who, tokens},
     said::{shown, table},
 };
 use clap::{Args, Subcommand};
-use countersign_client::{Held, PrivateKey, SignerCommand, clock, profile::Holder};
+use countersign_client::{ApiError, Held, PrivateKey, SignerCommand, clock, profile::Holder};
 use countersign_identity::{AgentKey, Timestamp};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
@@ -137,7 +137,7 @@ async fn show(context: &Context, show: Show) -> Result<Said, Failure> {
     }
     let service = manager.service.clone().or_else(|| context.profile.service.clone());
     if let (Some(key), Some(service)) = (&manager.service_key, service) {
-        let seen = context.api(&manager.server)?.read_agent(key, &service, &agent).await?;
+        let seen = context.api(&manager.server)?.read_agent(service_key(key)?, &service, &agent).await?;
         let names = ["name", "status", "trustScore", "createdAt", "lastSeenAt", "publicKeyHash"];
         facts.retain(|(name, _)| *name != "publicKeyHash");
         facts.extend(names.map(|name| (name, seen[name].clone())));
@@ -202,7 +202,15 @@ async fn exec(context: &Context, exec: Exec) -> Result<Said, Failure> {
 async fn set_status(context: &Context, asked: Status, status: &str) -> Result<Said, Failure> {
     let Status { human, agent } = asked;
     let api = context.api(&human.server)?;
-    let seen = api.set_agent_status(person(human.human_token.as_ref())?, &agent, status).await?;
+    let agent = agent_id(agent)?;
+    let changed = api.set_agent_status(person(human.human_token.as_ref())?, &agent, status).await;
+    let seen = changed.map_err(|error| match error {
+        // Nothing else stands in the way of another status.
+        ApiError::Refused { status: status @ 409, code, message, .. } => {
+            ApiError::Refused { status, code, message, reason: Some("agent_revoked".into()) }
+        }
+        error => error,
+    })?;
     let rows = ["id", "name", "status"].map(|name| [name.to_owned(), shown(&seen[name])]);
     Ok(Said::new(table(&rows), seen))
 }

@@ -3,8 +3,19 @@
 use super::Failure;
 use clap::Args;
 use countersign_client::{Api, ApiError, Profile, ProfileError, Profiles};
-use secrecy::SecretString;
+use countersign_identity::{AgentId, ServiceId};
+use secrecy::{ExposeSecret, SecretString};
 use std::path::{Path, PathBuf};
+
+/// What API keys of services begin with.
+const SERVICE_KEY: &str = "svc_sk_";
+
+/// No id is longer.
+const LONGEST_ID: usize = 32;
+
+/// How a person comes by a token.
+const PERSON: &str =
+    "COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint --subject NAME";
 
 /// The profile of this command.
 pub struct Context {
@@ -86,19 +97,21 @@ impl Context {
 
     /// The agent that is meant.
     pub fn agent(&self, given: Option<String>) -> Result<String, Failure> {
-        given.or_else(|| self.profile.agent.clone()).ok_or_else(|| {
+        let agent = given.or_else(|| self.profile.agent.clone()).ok_or_else(|| {
             missing("which agent", "`countersign agent register`, after which the profile knows, or --agent AGENT")
-        })
+        })?;
+        agent_id(agent)
     }
 
     /// The service that is managed.
     pub fn service(&self, given: Option<String>) -> Result<String, Failure> {
-        given.or_else(|| self.profile.service.clone()).ok_or_else(|| {
+        let service = given.or_else(|| self.profile.service.clone()).ok_or_else(|| {
             missing(
                 "which service",
                 "--service or COUNTERSIGN_SERVICE_ID; `countersign service list` shows yours, `service create` makes one",
             )
-        })
+        })?;
+        service_id(service)
     }
 
     /// Makes sure, before anything is done, that the profile can be changed afterwards.
@@ -120,23 +133,60 @@ impl Context {
 impl Manager {
     /// The service's key, or else a person's token.
     pub fn credential(&self) -> Result<&SecretString, Failure> {
-        self.service_key.as_ref().or(self.human_token.as_ref()).ok_or_else(|| {
-            missing(
+        let key = self.service_key.as_ref().map(service_key);
+        key.or_else(|| self.human_token.as_ref().map(human_token)).unwrap_or_else(|| {
+            Err(missing(
                 "who asks",
                 "COUNTERSIGN_SERVICE_KEY (`countersign key create --scope full` makes one) or COUNTERSIGN_HUMAN_TOKEN",
-            )
+            ))
         })
     }
 }
 
 /// A person's token.
 pub fn person(token: Option<&SecretString>) -> Result<&SecretString, Failure> {
-    token.ok_or_else(|| {
-        missing(
-            "which person asks",
-            "COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint --subject NAME",
-        )
-    })
+    token.map_or_else(|| Err(missing("which person asks", PERSON)), human_token)
+}
+
+/// What was given as a person's token; a service's key there would be blamed on the person.
+pub fn human_token(token: &SecretString) -> Result<&SecretString, Failure> {
+    if token.expose_secret().starts_with(SERVICE_KEY) {
+        let text = "COUNTERSIGN_HUMAN_TOKEN (--human-token) holds the API key of a service, not a person's token";
+        return Err(Failure::Usage(format!("{text}\nNext: set {PERSON}")));
+    }
+    Ok(token)
+}
+
+/// What was given as a service's key; anything else would be taken for a person's token.
+pub fn service_key(key: &SecretString) -> Result<&SecretString, Failure> {
+    if key.expose_secret().starts_with(SERVICE_KEY) {
+        return Ok(key);
+    }
+    let text = "COUNTERSIGN_SERVICE_KEY (--service-key) holds no API key of a service: those begin with svc_sk_";
+    Err(Failure::Usage(format!("{text}\nNext: `countersign key create --scope full` makes one")))
+}
+
+/// The id of an agent.
+pub fn agent_id(given: String) -> Result<String, Failure> {
+    if given.parse::<AgentId>().is_ok() {
+        return Ok(given);
+    }
+    let text = format!("`{}` is no id of an agent: agent_ and 26 characters", short(&given));
+    Err(Failure::Usage(format!("{text}\nNext: `countersign agent show` says which agent the profile holds")))
+}
+
+/// A name or a mistyped id is repeated; what is longer may be a secret in the wrong place.
+fn short(given: &str) -> &str {
+    if given.len() <= LONGEST_ID { given } else { "…" }
+}
+
+/// The id of a service.
+pub fn service_id(given: String) -> Result<String, Failure> {
+    if given.parse::<ServiceId>().is_ok() {
+        return Ok(given);
+    }
+    let text = format!("`{}` is no id of a service: svc_ and 26 characters", short(&given));
+    Err(Failure::Usage(format!("{text}\nNext: `countersign service list` shows the ids of yours")))
 }
 
 /// Reads a file; should that fail, it is said what names it.

@@ -157,7 +157,10 @@ fn after(reason: &str) -> Option<&'static str> {
         "human_token_missing" | "human_token_invalid" => {
             "set COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint --subject NAME"
         }
-        "not_yours" => "do --service and COUNTERSIGN_SERVICE_KEY belong together?",
+        "not_yours" => {
+            "is that yours? A person's token is good for that person's agents and services, a service's key for that service"
+        }
+        "admin_required" => "ask an administrator",
         "token_audience_mismatch" | "token_unbound" => "countersign agent login --service SERVICE",
         "token_expired" | "token_superseded" | "token_revoked" | "token_key_unknown" => "countersign agent login",
         "no_role" | "role_missing" | "permission_missing" => {

@@ -2,7 +2,7 @@
 
 use super::{
     Failure,
-    context::{Context, Server, missing},
+    context::{Context, Server, missing, service_id},
 };
 use clap::Args;
 use countersign_client::{
@@ -91,7 +91,8 @@ impl Got {
 pub async fn tokens(context: &Context, who: &Who, want: Want) -> Result<Got, Failure> {
     let agent = context.agent(who.agent.clone())?;
     let ours = context.profile.agent.as_ref() == Some(&agent);
-    let audience = who.service.clone().or_else(|| context.profile.audience.clone().filter(|_| ours));
+    let named = who.service.clone().map(service_id).transpose()?;
+    let audience = named.or_else(|| context.profile.audience.clone().filter(|_| ours));
     let holder = Holder { url: context.url(&who.server)?, agent: agent.clone(), audience: audience.clone() };
     let session = || -> Result<_, Failure> {
         Ok(Session::new(context.api(&who.server)?, who.holder.open(context)?, agent, audience.clone()))

@@ -3,7 +3,7 @@
 use super::{
     Failure, Said,
     agent::instant,
-    context::{Context, Server, missing},
+    context::{Context, Server, missing, service_id},
     said::{shown, table},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -66,6 +66,7 @@ pub async fn run(context: &Context, command: Token) -> Result<Said, Failure> {
     match command {
         Token::Inspect(given) => inspect(&find(context, given)?),
         Token::Verify { server, given, service } => {
+            let service = service.map(service_id).transpose()?;
             let token = find(context, given)?;
             let keys = key_set(&context.api(&server)?.key_set().await?)?;
             let refused = |refusal: Refusal| Failure::denied(refusal.reason.message(), refusal.reason.as_str());

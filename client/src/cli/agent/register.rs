@@ -2,7 +2,7 @@
 
 use crate::cli::{
     Failure, Said,
-    context::{Context, Server, absolute, missing, read},
+    context::{Context, Server, absolute, human_token as checked, missing, read},
     login::KeyHolder,
 };
 use clap::Args;
@@ -97,10 +97,11 @@ impl Key {
 pub async fn register(context: &Context, asked: Register) -> Result<Said, Failure> {
     let Register { server, holder, public_key, email, name, human_token } = asked;
     let api = context.api(&server)?;
+    let human = human_token.as_ref().map(checked).transpose()?;
     context.check_writable()?;
     let key = Key::find(context, &holder, public_key.as_deref()).await?;
     let pem = key.public.to_pem().map_err(|_| KeyError::Encoding)?;
-    let made = api.register_pem(&pem, &email, &name, human_token.as_ref()).await?;
+    let made = api.register_pem(&pem, &email, &name, human).await?;
     refuse_unless_active(&made)?;
     let (url, ca) = (context.url(&server)?, context.authority(&server).map(absolute));
     let before = context.profile.agent.clone().filter(|before| *before != made.agent_id);
