@@ -94,3 +94,23 @@ async fn what_is_wrong_is_blamed_and_nothing_else() {
         says(&shell, 2, &["agent", verb, "nope"], "`nope` is no id of an agent: agent_");
     }
 }
+
+#[tokio::test]
+async fn an_empty_variable_says_nothing() {
+    let control = ControlPlane::start().await;
+    let mut shell = Shell::knowing(&control, &["URL", "CA"]);
+    let agent = registered(&shell);
+    for name in ["URL", "CA", "PROFILE", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN", "TOKEN"] {
+        shell.export(&format!("COUNTERSIGN_{name}"), "");
+    }
+    assert_eq!(shell.said(&REGISTER), agent, "by the profile, and publicly");
+    let token = shell.said(&["agent", "login"]);
+    assert_eq!(shell.json(&["token", "verify"])["claims"]["sub"], agent);
+    control.verify(&token).await.expect(200);
+    for (asked, needed) in
+        [(["role", "list"], "which service"), (["service", "list"], "which person"), (["key", "list"], "which service")]
+    {
+        let (code, error) = shell.failed(&asked);
+        assert!(code == 2 && error.contains(&format!("it is not said {needed}")), "{error}");
+    }
+}

@@ -32,7 +32,7 @@ As a service, with COUNTERSIGN_URL, COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVI
 `countersign-control-plane --dev` is one to try things out with. It writes all of these into a file in the
 folder where it was started: `set -a; . countersign-dev/dev.env; set +a`.
 What an agent needs is remembered in a profile (~/.config/countersign/NAME.toml); flags win over the
-environment, which wins over the profile.
+environment, which wins over the profile. A variable that is empty says nothing.
 
 Exit codes: 0 good, 1 failed, 2 wrong use, 3 denied, 4 unreachable.
 

@@ -2,7 +2,8 @@
 
 use super::Arguments;
 use clap::{
-    Parser,
+    Command, CommandFactory, FromArgMatches,
+    builder::Resettable,
     error::{ContextKind, ContextValue, ErrorKind},
 };
 
@@ -11,10 +12,28 @@ const LONGEST_NAME: usize = 24;
 
 /// The arguments of this process; ends it if they are wrong.
 pub fn parse() -> Arguments {
-    Arguments::try_parse().unwrap_or_else(|mut error| {
+    let given = without_empty_variables(Arguments::command()).try_get_matches();
+    given.and_then(|given| Arguments::from_arg_matches(&given)).unwrap_or_else(|mut error| {
         discreet(&mut error);
         error.exit()
     })
+}
+
+/// A variable, unless it is empty: that is how many say that there is none.
+pub fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.trim().is_empty())
+}
+
+fn without_empty_variables(command: Command) -> Command {
+    let command = command.mut_args(|argument| {
+        let value = argument.get_env().and_then(std::env::var_os);
+        if value.is_some_and(|value| value.to_string_lossy().trim().is_empty()) {
+            argument.env(Resettable::Reset)
+        } else {
+            argument
+        }
+    });
+    command.mut_subcommands(without_empty_variables)
 }
 
 /// A surplus argument is not repeated, nor is one that is too long to be a mistyped name.

@@ -3,6 +3,7 @@
 use super::{
     Failure, Said,
     context::{Context, Human, person},
+    parse::variable,
     said::table,
 };
 use clap::{Args, Subcommand, ValueEnum};
@@ -115,7 +116,7 @@ async fn create_service(context: &Context, asked: CreateService) -> Result<Said,
     let saved = context.remember(|profile| profile.service = Some(made.service_id.clone()));
     let note = if saved.is_err() {
         "The profile does not know it: name it with --service or COUNTERSIGN_SERVICE_ID."
-    } else if std::env::var_os("COUNTERSIGN_SERVICE_ID").is_some() {
+    } else if variable("COUNTERSIGN_SERVICE_ID").is_some() {
         "COUNTERSIGN_SERVICE_ID is set, so other commands are still about that one: unset it, or give --service."
     } else {
         "The profile remembers it.\nNext: countersign key create --scope full"

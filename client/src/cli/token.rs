@@ -4,6 +4,7 @@ use super::{
     Failure, Said,
     agent::instant,
     context::{Context, Server, missing, service_id},
+    parse::variable,
     said::{shown, table},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -170,7 +171,7 @@ fn given(token: Option<SecretString>) -> Result<Option<SecretString>, Failure> {
             read.map(|_| Some(trimmed(&text))).map_err(|error| Failure::Failed(format!("standard input: {error}")))
         }
         Some(token) => Ok(Some(trimmed(token.expose_secret()))),
-        None => Ok(std::env::var("COUNTERSIGN_TOKEN").ok().map(|token| trimmed(&token))),
+        None => Ok(variable("COUNTERSIGN_TOKEN").map(|token| trimmed(&token))),
     }
 }
 
