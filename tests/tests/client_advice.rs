@@ -114,3 +114,30 @@ async fn an_empty_variable_says_nothing() {
         assert!(code == 2 && error.contains(&format!("it is not said {needed}")), "{error}");
     }
 }
+
+#[tokio::test]
+async fn what_the_profile_knows_is_shown_whatever_else_is_known() {
+    let mut control = ControlPlane::start().await;
+    let mut shell = Shell::knowing(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let (code, error) = shell.failed(&["agent", "show"]);
+    assert!(code == 2 && error.contains("Next: name it") && !error.contains("--agent"), "{error}");
+    let agent = registered(&shell);
+    shell.said(&["agent", "login"]);
+    let service = shell.said(&["service", "create", "Shop"]);
+    let shown = shell.json(&["agent", "show"]);
+    assert_eq!((&shown["service"], &shown["token"]), (&service.into(), &"unexpired".into()));
+    assert!(shell.failed(&["agent", "show", "--human-token", "x"]).0 == 2, "a person is not asked about");
+    let other = shell.run(&["agent", "show", "agent_00000000000000000000000000"]);
+    assert!(String::from_utf8(other.stderr).unwrap().contains("COUNTERSIGN_SERVICE_KEY"));
+
+    shell.export("COUNTERSIGN_SERVICE_ID", control.service());
+    shell.export("COUNTERSIGN_SERVICE_KEY", control.key());
+    assert_eq!(shell.json(&["agent", "show"])["status"], "active");
+    let unheard = shell.run(&["agent", "show", "agent_00000000000000000000000000"]);
+    assert_eq!(unheard.status.code(), Some(3));
+    control.kill();
+    let output = shell.run(&["agent", "show"]);
+    assert_eq!(output.status.code(), Some(4));
+    assert!(String::from_utf8(output.stdout).unwrap().contains(&agent), "what is known here is shown");
+    assert!(String::from_utf8(output.stderr).unwrap().contains("cannot reach"));
+}

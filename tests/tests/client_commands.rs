@@ -169,7 +169,7 @@ async fn what_is_kept_is_for_its_owner_only_and_show_tells_no_secret() {
     let (text, value) = (shell.said(&["agent", "show"]), shell.json(&["agent", "show"]));
     assert_eq!(
         (&value["agent"], &value["token"], &value["status"]),
-        (&json!(agent), &json!("alive"), &json!("active"))
+        (&json!(agent), &json!("unexpired"), &json!("active"))
     );
     shell.export("COUNTERSIGN_SERVICE_KEY", "svc_sk_planted0sentinel");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", "planted.human.token");

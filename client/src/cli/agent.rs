@@ -1,19 +1,20 @@
 //! `countersign agent`: a key, a registration, tokens, and what is done with them.
 
 mod register;
+mod show;
 
 use super::{
     Failure, Said,
     call::{self, Call},
-    context::{Context, Human, agent_id, missing, person, service_key},
+    context::{Context, Human, agent_id, missing, person},
     login::{Got, Want, Who, tokens},
     said::{shown, table},
 };
 use clap::{Args, Subcommand};
-use countersign_client::{ApiError, Held, PrivateKey, SignerCommand, clock, profile::Holder};
-use countersign_identity::{AgentKey, Timestamp};
+use countersign_client::ApiError;
+use countersign_identity::Timestamp;
 use secrecy::ExposeSecret;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::{io::Write, os::unix::process::CommandExt, path::PathBuf};
 
 #[derive(Subcommand)]
@@ -50,7 +51,7 @@ pub enum Agent {
     /// Show the agent of this profile: no secrets
     #[command(after_help = "With COUNTERSIGN_SERVICE_KEY set it also shows how the service sees the agent.\n\n\
         Next: countersign agent call URL, or countersign token inspect")]
-    Show(Show),
+    Show(show::Show),
     /// Run a command with an access token in its environment
     #[command(
         after_help = "The token is in COUNTERSIGN_TOKEN. The exit code is the command's own. The token is good for its life, mostly an hour, and \
@@ -77,14 +78,6 @@ pub enum Agent {
 }
 
 #[derive(Args)]
-pub struct Show {
-    #[command(flatten)]
-    manager: super::context::Manager,
-    /// The agent; left out: the profile's
-    agent: Option<String>,
-}
-
-#[derive(Args)]
 pub struct Exec {
     #[command(flatten)]
     who: Who,
@@ -108,7 +101,7 @@ pub async fn run(context: &Context, command: Agent) -> Result<Said, Failure> {
         Agent::Register(asked) => register::register(context, asked).await,
         Agent::Login(who) => printed(context, &who, Want::Login).await,
         Agent::Refresh(who) => printed(context, &who, Want::Fresh).await,
-        Agent::Show(show) => self::show(context, show).await,
+        Agent::Show(asked) => show::show(context, asked).await,
         Agent::Exec(exec) => self::exec(context, exec).await,
         Agent::Call(call) => call::run(context, &call).await,
         Agent::Suspend(status) => set_status(context, status, "suspended").await,
@@ -126,60 +119,6 @@ async fn printed(context: &Context, who: &Who, want: Want) -> Result<Said, Failu
         "expiresAt": instant(held.expires_at),
     });
     Ok(Said::new(token, value).remembered(saved))
-}
-
-async fn show(context: &Context, show: Show) -> Result<Said, Failure> {
-    let Show { manager, agent: given } = show;
-    let agent = context.agent(given)?;
-    let mut facts = vec![("profile", json!(context.name)), ("agent", json!(agent))];
-    if context.profile.agent.as_ref() == Some(&agent) {
-        facts.extend(remembered(context, &agent)?);
-    }
-    let service = manager.service.clone().or_else(|| context.profile.service.clone());
-    if let (Some(key), Some(service)) = (&manager.service_key, service) {
-        let seen = context.api(&manager.server)?.read_agent(service_key(key)?, &service, &agent).await?;
-        let names = ["name", "status", "trustScore", "createdAt", "lastSeenAt", "publicKeyHash"];
-        facts.retain(|(name, _)| *name != "publicKeyHash");
-        facts.extend(names.map(|name| (name, seen[name].clone())));
-    }
-    let rows: Vec<_> = facts.iter().map(|(name, value)| [(*name).to_owned(), shown(value)]).collect();
-    let value: serde_json::Map<_, _> = facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Ok(Said::new(table(&rows), value.into()))
-}
-
-/// What the profile knows of its agent, but for secrets.
-fn remembered(context: &Context, agent: &str) -> Result<Vec<(&'static str, Value)>, Failure> {
-    let profile = &context.profile;
-    let mut facts = vec![("url", json!(profile.url)), ("audience", json!(profile.audience))];
-    if let Some(command) = &profile.signer {
-        facts.push(("signer", json!(format!("{} …", SignerCommand::new(command).program()))));
-    } else if let Some(path) = &profile.key {
-        facts.push(("key", json!(path)));
-    }
-    let hash = profile.public_key_hash.clone().or_else(|| profile.key.as_deref().and_then(fingerprint));
-    facts.push(("publicKeyHash", json!(hash)));
-    let holder = Holder {
-        url: profile.url.clone().unwrap_or_default(),
-        agent: agent.to_owned(),
-        audience: profile.audience.clone(),
-    };
-    let held = context.profiles.tokens(&context.name, &holder)?;
-    facts.push(("token", json!(state(held.as_ref()))));
-    facts.push(("tokenExpiresAt", json!(held.map(|held| instant(held.expires_at)))));
-    Ok(facts)
-}
-
-fn state(held: Option<&Held>) -> &'static str {
-    match held {
-        None => "none",
-        Some(held) if clock::now() < held.expires_at => "alive",
-        Some(_) => "expired",
-    }
-}
-
-fn fingerprint(path: &std::path::Path) -> Option<String> {
-    let pem = PrivateKey::read(path).ok()?.public_pem().ok()?;
-    AgentKey::from_pem(&pem).ok()?.fingerprint().ok()
 }
 
 async fn exec(context: &Context, exec: Exec) -> Result<Said, Failure> {
