@@ -225,6 +225,7 @@ async fn a_person_makes_a_service_its_keys_and_roles() {
     let revoke = ["role", "revoke", role["id"].as_str().unwrap()];
     assert_eq!(shell.json(&revoke)["revoked"], true);
     assert_eq!(shell.json(&revoke)["revoked"], false);
+    assert!(shell.said(&revoke).ends_with("did not hold it"));
     assert_eq!(shell.failed(&["role", "assign", "unheard of"]).0, 3);
     assert_eq!(shell.failed(&["role", "assign", "clerk", "--expires", "soon"]).0, 2);
     assert_eq!(shell.failed(&["role", "create", "clerk"]).0, 1, "there is one of that name");
@@ -243,6 +244,7 @@ async fn a_person_makes_a_service_its_keys_and_roles() {
     }
     shell.export("COUNTERSIGN_HUMAN_TOKEN", control.human());
     assert_eq!(shell.json(&end)["revoked"], true);
+    assert!(shell.said(&end).ends_with("it was already"));
     assert_eq!(shell.failed(&["role", "list"]).0, 3);
     let second = shell.json(&["key", "create", "--scope", "sync", "--name", "sidecar"]);
     let (listed, table) = (shell.json(&["key", "list"]), shell.said(&["key", "list"]));
@@ -313,8 +315,9 @@ async fn a_token_or_the_profiles_whole_login_is_revoked() {
     child.stdin.take().unwrap().write_all(refresh.as_str().unwrap().as_bytes()).unwrap();
     assert!(child.wait_with_output().unwrap().status.success());
     assert!(dead(&fourth).await);
-    shell.said(&["token", "revoke", "nonsense"]);
-    assert_eq!(shell.failed(&["token", "revoke", ""]).0, 2);
+    for wrong in ["", "nonsense", control.key(), "a.b", "a..c"] {
+        assert_eq!(shell.failed(&["token", "revoke", wrong]).0, 2, "{wrong}");
+    }
 }
 
 #[tokio::test]

@@ -129,8 +129,8 @@ async fn assign(context: &Context, asked: Assign) -> Result<Said, Failure> {
 async fn revoke(context: &Context, held: Held) -> Result<Said, Failure> {
     let (api, service, agent, role) = resolve(context, &held).await?;
     let revoked = api.revoke_role(held.manager.credential()?, &service, &agent, &role).await?;
-    let rows =
-        [["role".into(), role.clone()], ["agent".into(), agent.clone()], ["revoked".into(), revoked.to_string()]];
+    let now = if revoked { "true" } else { "the agent did not hold it" };
+    let rows = [["role".into(), role.clone()], ["agent".into(), agent.clone()], ["revoked".into(), now.into()]];
     Ok(Said::new(table(&rows), json!({ "revoked": revoked, "roleId": role, "agentId": agent })))
 }
 

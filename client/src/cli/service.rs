@@ -193,6 +193,7 @@ async fn revoke(context: &Context, asked: RevokeKey) -> Result<Said, Failure> {
     let RevokeKey { human, service, key_id } = asked;
     let (api, service) = (context.api(&human.server)?, context.service(service)?);
     let revoked = api.revoke_key(person(human.human_token.as_ref())?, &service, &key_id).await?;
-    let text = table(&[["key".into(), key_id], ["revoked".into(), revoked.to_string()]]);
+    let now = if revoked { "true" } else { "it was already" };
+    let text = table(&[["key".into(), key_id], ["revoked".into(), now.into()]]);
     Ok(Said::new(text, json!({ "revoked": revoked })))
 }

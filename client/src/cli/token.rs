@@ -93,6 +93,11 @@ async fn revoke(context: &Context, server: &Server, token: Option<SecretString>)
         Some(token) => token,
         None => kept.as_ref().map(|(_, held)| held.refresh_token.clone()).ok_or_else(no_token)?,
     };
+    if !may_be_token(token.expose_secret()) {
+        let text =
+            "this is no token: an access token is three parts with dots between, a refresh token begins with rf_";
+        return Err(Failure::Usage(format!("{text}\nNext: `countersign key revoke` ends a service's key")));
+    }
     api.revoke_token(&token).await?;
     let is = |kept: &SecretString| kept.expose_secret() == token.expose_secret();
     let saved = match kept {
@@ -107,6 +112,11 @@ async fn revoke(context: &Context, server: &Server, token: Option<SecretString>)
     let what = if token.expose_secret().starts_with(REFRESH_TOKEN) { "login" } else { "token" };
     let said = Said::new(table(&[["revoked".into(), what.into()]]), json!({ "revoked": true, "kind": what }));
     Ok(said.remembered(saved))
+}
+
+/// Whether it has the form of one of ours: to revoke anything else is answered as if it had been one.
+fn may_be_token(text: &str) -> bool {
+    text.starts_with(REFRESH_TOKEN) || text.split('.').filter(|part| !part.is_empty()).count() == 3
 }
 
 fn inspect(token: &SecretString) -> Result<Said, Failure> {
