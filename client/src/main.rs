@@ -2,7 +2,7 @@
 
 mod cli;
 
-use cli::Failure;
+use cli::{Failure, with_profile};
 use std::{
     io::{self, Write},
     process::ExitCode,
@@ -11,15 +11,16 @@ use std::{
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = cli::parse();
-    let output = arguments.output();
+    let (output, profile) = (arguments.output(), arguments.named_profile());
+    let profile = profile.as_deref();
     match cli::run(arguments).await {
         Ok(said) => {
             let printed = print(&said.printed(output)).map_err(|error| said.unprinted(&error));
-            complain(&said.note);
-            let printed = printed.map_or_else(|failure| failed(&failure), |()| ExitCode::SUCCESS);
-            said.failure.map_or(printed, |failure| failed(&failure))
+            complain(&with_profile(&said.note, profile));
+            let printed = printed.map_or_else(|failure| failed(&failure, profile), |()| ExitCode::SUCCESS);
+            said.failure.map_or(printed, |failure| failed(&failure, profile))
         }
-        Err(failure) => failed(&failure),
+        Err(failure) => failed(&failure, profile),
     }
 }
 
@@ -32,9 +33,9 @@ fn print(data: &[u8]) -> io::Result<()> {
     }
 }
 
-fn failed(failure: &Failure) -> ExitCode {
-    complain(&format!("countersign: {failure}"));
-    complain(&failure.next().map(|next| format!("Next: {next}")).unwrap_or_default());
+fn failed(failure: &Failure, profile: Option<&str>) -> ExitCode {
+    let next = failure.next().map(|next| format!("\nNext: {next}")).unwrap_or_default();
+    complain(&with_profile(&format!("countersign: {failure}{next}"), profile));
     failure.code().into()
 }
 

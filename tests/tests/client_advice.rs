@@ -141,3 +141,28 @@ async fn what_the_profile_knows_is_shown_whatever_else_is_known() {
     assert!(String::from_utf8(output.stdout).unwrap().contains(&agent), "what is known here is shown");
     assert!(String::from_utf8(output.stderr).unwrap().contains("cannot reach"));
 }
+
+#[tokio::test]
+async fn a_next_step_can_be_typed_as_it_stands() {
+    let control = ControlPlane::start().await;
+    let mut shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]);
+    let notes = |shell: &Shell, arguments: &[&str]| String::from_utf8(shell.run(arguments).stderr).unwrap();
+    let second = &["--profile", "second"];
+    let note = notes(&shell, &[&["agent", "keygen"][..], second].concat());
+    let next = "\nNext: countersign --profile second agent register --email YOU@EXAMPLE.ORG --name NAME\n";
+    assert!(note.ends_with(next), "{note}");
+    let note = notes(&shell, &[&REGISTER[..], second].concat());
+    assert!(note.contains("countersign --profile second agent call URL"), "{note}");
+    let spaced = shell.path("my key").display().to_string();
+    let note = notes(&shell, &[&["agent", "keygen", "--key", &spaced][..], second].concat());
+    assert!(note.contains("--email ") && note.trim_end().ends_with(&format!(" --key '{spaced}'")), "{note}");
+    let note = notes(&shell, &["role", "create", "shop-keeper"]);
+    assert!(note.ends_with("Next: countersign role assign shop-keeper --agent AGENT\n"), "{note}");
+    shell.export("COUNTERSIGN_PROFILE", "third");
+    let (_, error) = shell.failed(&["agent", "login"]);
+    assert!(error.contains("`countersign agent register`"), "the environment names it already: {error}");
+
+    shell.export("COUNTERSIGN_HUMAN_TOKEN", control.human());
+    let (code, error) = shell.failed(&["agent", "register"]);
+    assert!(code == 2 && error.contains("--email") && !error.contains("--human-token"), "{error}");
+}

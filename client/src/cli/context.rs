@@ -33,7 +33,7 @@ pub struct Server {
     /// The control plane, https://HOST:PORT; by default its port is 8443
     #[arg(long, env = "COUNTERSIGN_URL")]
     pub url: Option<String>,
-    /// A PEM file with the authorities to trust instead of the system's; of --dev: countersign-dev/ca.pem
+    /// A PEM file with the authorities to trust instead of the system's; of --dev: ca.pem beside dev.env
     #[arg(long, env = "COUNTERSIGN_CA", value_name = "FILE")]
     pub ca: Option<PathBuf>,
 }

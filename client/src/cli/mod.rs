@@ -17,7 +17,7 @@ mod token;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 pub use failure::Failure;
 pub use parse::parse;
-pub use said::Said;
+pub use said::{Said, with_profile};
 
 const WAY: &str = "\
 From a key to a call, as an agent:
@@ -29,8 +29,8 @@ As a service, with COUNTERSIGN_URL, COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVI
   countersign role create reader --permission read            defines a role
   countersign role assign reader --agent AGENT                gives it to an agent
 
-`countersign-control-plane --dev` is one to try things out with. It writes all of these into a file in the
-folder where it was started: `set -a; . countersign-dev/dev.env; set +a`.
+`countersign-control-plane --dev` is one to try things out with. It writes all of these into the file dev.env
+of its data folder, and says where that is; unless it was told another: `set -a; . countersign-dev/dev.env; set +a`.
 What an agent needs is remembered in a profile (~/.config/countersign/NAME.toml); flags win over the
 environment, which wins over the profile. A variable that is empty says nothing.
 
@@ -104,6 +104,12 @@ enum Command {
 }
 
 impl Arguments {
+    /// The profile, if advice has to name it: neither the usual one nor what the environment says.
+    pub fn named_profile(&self) -> Option<String> {
+        let usual = parse::variable("COUNTERSIGN_PROFILE").unwrap_or_else(|| "default".to_owned());
+        Some(self.profile.clone()).filter(|named| *named != usual)
+    }
+
     /// For whom data is printed.
     pub const fn output(&self) -> Output {
         self.output

@@ -15,6 +15,8 @@ pub fn parse() -> Arguments {
     let given = without_empty_variables(Arguments::command()).try_get_matches();
     given.and_then(|given| Arguments::from_arg_matches(&given)).unwrap_or_else(|mut error| {
         discreet(&mut error);
+        // It lists what came from the environment as if that had to be typed.
+        error.remove(ContextKind::Usage);
         error.exit()
     })
 }

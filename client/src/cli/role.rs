@@ -3,7 +3,7 @@
 use super::{
     Failure, Said,
     context::{Context, Manager},
-    said::table,
+    said::{table, typed},
 };
 use clap::{Args, Subcommand};
 use countersign_client::{Api, clock};
@@ -16,7 +16,8 @@ pub enum Role {
     /// Define a role and print its id
     #[command(after_help = "It counts at its service only: take the one that the agent is going to call. That is \
         COUNTERSIGN_SERVICE_ID, with its key in COUNTERSIGN_SERVICE_KEY or its owner's token in \
-        COUNTERSIGN_HUMAN_TOKEN; `countersign service --help` makes and lists them.\n\nNext: countersign role assign NAME --agent AGENT")]
+        COUNTERSIGN_HUMAN_TOKEN; `countersign service list` shows a person's services, `countersign service create` makes \
+        one, `countersign key create` makes its key.\n\nNext: countersign role assign NAME --agent AGENT")]
     Create(Create),
     /// List the roles of the service
     #[command(after_help = "Next: countersign role assign NAME --agent AGENT")]
@@ -91,7 +92,7 @@ async fn create(context: &Context, asked: Create) -> Result<Said, Failure> {
     let Create { manager, name, permissions, description } = asked;
     let (api, service) = (context.api(&manager.server)?, context.service(manager.service.clone())?);
     let made = api.create_role(manager.credential()?, &service, &name, &description, &permissions).await?;
-    let note = format!("Next: countersign role assign {name} --agent AGENT");
+    let note = format!("Next: countersign role assign {} --agent AGENT", typed(&name));
     Ok(Said::new(made.id.clone(), json!(made)).noting(note))
 }
 

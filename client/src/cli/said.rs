@@ -69,6 +69,24 @@ impl Said {
     }
 }
 
+/// A word as a shell takes it.
+pub fn typed(word: &str) -> String {
+    let plain = |character: char| character.is_ascii_alphanumeric() || "-_./:@%+=,".contains(character);
+    if !word.is_empty() && !word.starts_with('-') && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Advice that can be typed as it stands also where the profile was named on the command line.
+pub fn with_profile(text: &str, profile: Option<&str>) -> String {
+    let Some(profile) = profile else { return text.to_owned() };
+    ["agent", "service", "key", "role", "token"].into_iter().fold(text.to_owned(), |text, noun| {
+        let named = format!("countersign --profile {} {noun} ", typed(profile));
+        text.replace(&format!("countersign {noun} "), &named)
+    })
+}
+
 /// Rows with their columns under each other.
 pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let rows: Vec<[String; N]> = rows.iter().map(|row| row.each_ref().map(|cell| plain(cell))).collect();
@@ -94,5 +112,27 @@ pub fn shown(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Array(items) => items.iter().map(shown).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_is_quoted_where_a_shell_would_take_it_apart() {
+        for (word, shown) in
+            [("reader", "reader"), ("two words", "'two words'"), ("it's", r"'it'\''s'"), ("", "''"), ("-x", "'-x'")]
+        {
+            assert_eq!(typed(word), shown);
+        }
+    }
+
+    #[test]
+    fn advice_names_the_profile_that_was_named() {
+        let text = "Next: `countersign agent login`, then countersign role list";
+        assert_eq!(with_profile(text, None), text);
+        let named = "Next: `countersign --profile x agent login`, then countersign --profile x role list";
+        assert_eq!(with_profile(text, Some("x")), named);
     }
 }

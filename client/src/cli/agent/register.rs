@@ -4,6 +4,7 @@ use crate::cli::{
     Failure, Said,
     context::{Context, Server, absolute, human_token as checked, missing, read},
     login::KeyHolder,
+    said::typed,
 };
 use clap::Args;
 use countersign_client::{KeyError, PrivateKey, Profile, SignerCommand, api::Registered};
@@ -51,11 +52,12 @@ pub fn keygen(context: &Context, given: Option<PathBuf>) -> Result<Said, Failure
     })?;
     let public = made.public_pem()?;
     let value = json!({ "key": path, "publicKey": public });
-    let shown = path.display();
-    let (mut saved, mut note) = (Ok(()), format!("The key is in {shown}.\nNext: countersign agent register --help"));
+    let shown = path.display().to_string();
+    let next = "\nNext: countersign agent register --email YOU@EXAMPLE.ORG --name NAME";
+    let (mut saved, mut note) = (Ok(()), format!("The key is in {shown}.{next}"));
     if let Some(agent) = &context.profile.agent {
         let name = &context.name;
-        note = format!("Profile {name} stays with {agent}.\nNext: countersign agent register --key {shown}");
+        note = format!("Profile {name} stays with {agent}.{next} --key {}", typed(&shown));
     } else {
         let (key, signer) = (Some(path.clone()), None);
         saved = context.remember(|profile| (profile.key, profile.signer) = (key, signer));
@@ -148,7 +150,8 @@ fn no_public_half(file: &Path, error: PublicKeyError) -> Failure {
     Failure::Usage(match error {
         PublicKeyError::Private => format!(
             "--public-key {file}: this is a private key; it was not sent\n\
-             Next: `openssl pkey -in {file} -pubout` prints its public half"
+             Next: `openssl pkey -in {} -pubout` prints its public half",
+            typed(&file.to_string())
         ),
         PublicKeyError::TooLong | PublicKeyError::NotOnePublicKey | PublicKeyError::NotP256 => {
             format!("--public-key {file}: {error}")
