@@ -166,3 +166,34 @@ async fn a_next_step_can_be_typed_as_it_stands() {
     let (code, error) = shell.failed(&["agent", "register"]);
     assert!(code == 2 && error.contains("--email") && !error.contains("--human-token"), "{error}");
 }
+
+#[tokio::test]
+async fn every_refusal_says_what_comes_next() {
+    let mut control = ControlPlane::start().await;
+    let shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"]);
+    let agent = registered(&shell);
+    let path = format!("{}/far", control.env["URL"]);
+    for (code, asked, text) in [
+        (2, &["agent", "call", "127.0.0.1:20000/x"][..], "begin it with https://"),
+        (2, &["agent", "call", "http://127.0.0.1:1/", "-X", "G T"], "-X PUT"),
+        (3, &["agent", "login", "--url", &path], "path in --url"),
+        (3, &["token", "verify", "a.b.c"], "token_malformed: "),
+        (2, &["role", "create", ""], "--help"),
+    ] {
+        let (ended, error) = shell.failed(asked);
+        assert!(ended == code && error.contains(text) && error.contains("\nNext: "), "{asked:?}: {ended} {error}");
+    }
+    shell.said(&["role", "create", "reader"]);
+    for (asked, next) in [
+        (&["role", "assign", "reader"][..], "call"),
+        (&["role", "revoke", "reader"], "role list"),
+        (&["agent", "suspend", &agent], &format!("reactivate {agent}")),
+        (&["agent", "reactivate", &agent], "login"),
+        (&["agent", "revoke", &agent], "keygen"),
+    ] {
+        let note = String::from_utf8(shell.run(asked).stderr).unwrap();
+        assert!(note.starts_with("Next") && note.contains(next), "{asked:?}: {note}");
+    }
+    control.kill();
+    assert!(shell.failed(&["role", "list"]).1.contains("\nNext: is it running"));
+}

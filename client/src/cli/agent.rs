@@ -151,7 +151,12 @@ async fn set_status(context: &Context, asked: Status, status: &str) -> Result<Sa
         error => error,
     })?;
     let rows = ["id", "name", "status"].map(|name| [name.to_owned(), shown(&seen[name])]);
-    Ok(Said::new(table(&rows), seen))
+    let next = match status {
+        "suspended" => format!("Next: countersign agent reactivate {agent}"),
+        "revoked" => "Next: a new agent begins with countersign agent keygen --profile NAME".to_owned(),
+        _ => "Next, as the agent: countersign agent login".to_owned(),
+    };
+    Ok(Said::new(table(&rows), seen).noting(next))
 }
 
 /// RFC 3339, in UTC, to the second.

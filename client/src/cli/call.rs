@@ -70,12 +70,7 @@ pub async fn run(context: &Context, call: &Call) -> Result<Said, Failure> {
 }
 
 fn said(answer: Answer) -> Said {
-    let reason = answer.reason();
-    let failure = match answer.status {
-        401 | 403 => Some(Failure::denied(format!("the service answered {} {reason}", answer.status), reason)),
-        status if status >= 400 => Some(Failure::Failed(format!("the service answered {status}"))),
-        _ => None,
-    };
+    let failure = failure(answer.status, &answer.reason());
     let headers: serde_json::Map<_, _> = answer
         .headers
         .iter()
@@ -84,6 +79,28 @@ fn said(answer: Answer) -> Said {
     let body = serde_json::from_slice(&answer.body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&answer.body)));
     let value = json!({ "status": answer.status, "headers": headers, "body": body });
     Said::raw(answer.body).with_value(value).failing(failure)
+}
+
+/// What the status means, if it is none of success, and what can be done about it.
+fn failure(status: u16, reason: &str) -> Option<Failure> {
+    let text = format!("the service answered {status} {reason}").trim_end().to_owned();
+    let denied = matches!(status, 401 | 403);
+    if denied
+        && let failure = Failure::denied(&text, reason)
+        && failure.next().is_some()
+    {
+        return Some(failure);
+    }
+    let next = match status {
+        ..=399 => return None,
+        401 | 403 if reason.is_empty() => "it gives no reason: is it the URL of the proxy? countersign token verify",
+        401 | 403 => "countersign token inspect",
+        503 if !reason.is_empty() => "its proxy cannot judge now: try again; the log of countersign-ext-authz says why",
+        500.. => "try again; the log of the service says why",
+        _ => "are the path, the method and the data what the service wants?",
+    };
+    let text = format!("{text}\nNext: {next}");
+    Some(if denied { Failure::denied(text, reason) } else { Failure::Failed(text) })
 }
 
 impl Answer {
@@ -100,15 +117,18 @@ impl Answer {
 impl Request {
     fn of(call: &Call) -> Result<Self, Failure> {
         let url = Url::parse(&call.target).ok().filter(Url::has_host);
-        let url = url.ok_or_else(|| Failure::Usage(format!("`{}` is no URL", place(&call.target))))?;
+        let url = url.ok_or_else(|| {
+            let next = "begin it with https://, or with http:// on this machine";
+            Failure::Usage(format!("`{}` is no URL\nNext: {next}", place(&call.target)))
+        })?;
         if url.scheme() != "https" && !call.plain_http && !is_loopback(&url) {
             let text = "a token over plain HTTP is anybody's\nNext: https://, or --plain-http if the way is safe";
             return Err(Failure::Usage(text.into()));
         }
         let default = if call.data.is_some() { "POST" } else { "GET" };
         let method = call.method.as_deref().unwrap_or(default);
-        let method =
-            Method::from_bytes(method.as_bytes()).map_err(|_| Failure::Usage(format!("`{method}` is no method")))?;
+        let method = Method::from_bytes(method.as_bytes())
+            .map_err(|_| Failure::Usage(format!("`{method}` is no method\nNext: -X PUT, or another word like it")))?;
         let http = match call.service_ca.as_deref() {
             Some(path) => http_client(Some(&read("--service-ca", path)?), |http| http)
                 .map_err(|error| unusable(error, "--service-ca", path))?,
@@ -172,4 +192,28 @@ fn headers(given: &[String]) -> Result<HeaderMap, Failure> {
         headers.append(name, value);
     }
     Ok(headers)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_answer_that_is_no_success_says_what_comes_next() {
+        for (status, reason, code, text) in [
+            (401, "", 3, "the service answered 401\n"),
+            (401, "token_expired", 3, "the service answered 401 token_expired\n"),
+            (403, "trust_too_low", 3, "the service answered 403 trust_too_low\n"),
+            (404, "", 1, "the service answered 404\n"),
+            (500, "", 1, "the service answered 500\n"),
+            (503, "view_missing", 1, "the service answered 503 view_missing\n"),
+        ] {
+            let failure = failure(status, reason).unwrap();
+            let next = failure.next().map(|next| format!("\nNext: {next}")).unwrap_or_default();
+            let said = format!("{failure}{next}");
+            assert!(said.starts_with(text) && said.matches("\nNext: ").count() == 1, "{said}");
+            assert_eq!(failure.code(), code);
+        }
+        assert!(failure(200, "").is_none() && failure(302, "").is_none());
+    }
 }

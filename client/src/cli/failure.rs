@@ -169,6 +169,9 @@ fn after(reason: &str) -> Option<&'static str> {
         "agent_suspended" => "its owner may say: countersign agent reactivate AGENT",
         "agent_revoked" => "this is for good; a new agent begins with: countersign agent keygen --profile NAME",
         "challenge_expired" | "challenge_used" => "try again",
+        "token_malformed" | "token_signature_invalid" | "token_claims_invalid" => {
+            "is it a token of this control plane? countersign agent login gets one"
+        }
         _ => return None,
     })
 }
@@ -178,6 +181,10 @@ fn after_code(code: &str) -> Option<&'static str> {
         "AGENT_NOT_FOUND" => "`countersign agent show` says which agent the profile holds",
         "SERVICE_NOT_FOUND" => "look at --service (COUNTERSIGN_SERVICE_ID); `countersign service list` shows yours",
         "ROLE_NOT_FOUND" | "CONFLICT" => "`countersign role list` shows what there is",
+        "NOT_FOUND" => {
+            "`countersign key list` shows the keys; is there a path in --url (COUNTERSIGN_URL) that is too much?"
+        }
+        "VALIDATION_ERROR" => "the same command with --help says what is wanted",
         "INVALID_SIGNATURE" => "does this key belong to this agent? `countersign agent show` says which it is",
         _ => return None,
     })

@@ -113,7 +113,7 @@ async fn delete(context: &Context, asked: Delete) -> Result<Said, Failure> {
     let role = role_id(&api, &manager, &service, &role).await?;
     api.delete_role(manager.credential()?, &service, &role).await?;
     let text = table(&[["role".into(), role.clone()], ["deleted".into(), "true".into()]]);
-    Ok(Said::new(text, json!({ "deleted": true, "roleId": role })))
+    Ok(Said::new(text, json!({ "deleted": true, "roleId": role })).noting("Next: countersign role list"))
 }
 
 async fn assign(context: &Context, asked: Assign) -> Result<Said, Failure> {
@@ -124,7 +124,7 @@ async fn assign(context: &Context, asked: Assign) -> Result<Said, Failure> {
     let end = expires.clone().unwrap_or_else(|| "never".into());
     let rows = [["role".into(), role.clone()], ["agent".into(), agent.clone()], ["expires".into(), end]];
     let value = json!({ "assigned": true, "roleId": role, "agentId": agent, "expiresAt": expires });
-    Ok(Said::new(table(&rows), value))
+    Ok(Said::new(table(&rows), value).noting("Next, as the agent: countersign agent call URL"))
 }
 
 async fn revoke(context: &Context, held: Held) -> Result<Said, Failure> {
@@ -132,7 +132,8 @@ async fn revoke(context: &Context, held: Held) -> Result<Said, Failure> {
     let revoked = api.revoke_role(held.manager.credential()?, &service, &agent, &role).await?;
     let now = if revoked { "true" } else { "the agent did not hold it" };
     let rows = [["role".into(), role.clone()], ["agent".into(), agent.clone()], ["revoked".into(), now.into()]];
-    Ok(Said::new(table(&rows), json!({ "revoked": revoked, "roleId": role, "agentId": agent })))
+    Ok(Said::new(table(&rows), json!({ "revoked": revoked, "roleId": role, "agentId": agent }))
+        .noting("Next: countersign role list"))
 }
 
 /// The control plane, the service, the agent and the role's id.

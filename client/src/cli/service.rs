@@ -195,5 +195,5 @@ async fn revoke(context: &Context, asked: RevokeKey) -> Result<Said, Failure> {
     let revoked = api.revoke_key(person(human.human_token.as_ref())?, &service, &key_id).await?;
     let now = if revoked { "true" } else { "it was already" };
     let text = table(&[["key".into(), key_id], ["revoked".into(), now.into()]]);
-    Ok(Said::new(text, json!({ "revoked": revoked })))
+    Ok(Said::new(text, json!({ "revoked": revoked })).noting("Next: countersign key list"))
 }

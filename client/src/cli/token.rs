@@ -70,7 +70,9 @@ pub async fn run(context: &Context, command: Token) -> Result<Said, Failure> {
             let service = service.map(service_id).transpose()?;
             let token = find(context, given)?;
             let keys = key_set(&context.api(&server)?.key_set().await?)?;
-            let refused = |refusal: Refusal| Failure::denied(refusal.reason.message(), refusal.reason.as_str());
+            let refused = |Refusal { reason, .. }: Refusal| {
+                Failure::denied(format!("{}: {}", reason.as_str(), reason.message()), reason.as_str())
+            };
             let signed = UnverifiedToken::parse(token.expose_secret()).and_then(|token| token.verify(&keys));
             let signed = signed.map_err(refused)?;
             judge(signed.claims(), service.as_deref(), clock::now()).map_err(refused)?;
