@@ -328,7 +328,9 @@ async fn exec_gives_the_token_and_the_exit_code_and_call_trusts_whom_it_is_told(
     let token = shell.said(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
     control.verify(&token).await.expect(200);
     assert_eq!(shell.failed(&["agent", "exec", "--", "sh", "-c", "exit 42"]).0, 42);
-    assert_eq!(shell.failed(&["agent", "exec", "--", "/nowhere"]).0, 1);
+    assert_eq!(shell.failed(&["agent", "exec", "--", "/nowhere"]).0, 127);
+    assert_eq!(shell.failed(&["agent", "exec", "--", "/"]).0, 126);
+    assert_eq!(shell.failed(&["agent", "call", "ftp://127.0.0.1/"]).0, 2);
     let (code, error) = shell.failed(&["agent", "call", &format!("{}/health", control.env["URL"])]);
     assert!(code == 4 && error.contains("--service-ca"), "{error}");
     let called =

@@ -54,7 +54,8 @@ pub enum Agent {
     Show(show::Show),
     /// Run a command with an access token in its environment
     #[command(
-        after_help = "The token is in COUNTERSIGN_TOKEN. The exit code is the command's own. The token is good for its life, mostly an hour, and \
+        after_help = "The token is in COUNTERSIGN_TOKEN. The exit code is the command's own; 127 if there is no such command, 126 if it \
+        cannot be run. The token is good for its life, mostly an hour, and \
         is not replaced while the command runs.\n\n\
         Next: countersign agent exec -- sh -c 'curl -H \"Authorization: Bearer $COUNTERSIGN_TOKEN\" URL'"
     )]
@@ -135,7 +136,7 @@ async fn exec(context: &Context, exec: Exec) -> Result<Said, Failure> {
         .args(arguments)
         .env("COUNTERSIGN_TOKEN", got.held.access_token.expose_secret())
         .exec();
-    Err(Failure::Failed(format!("{}: {error}", program.to_string_lossy())))
+    Err(Failure::NotRun { program: program.to_string_lossy().into_owned(), error })
 }
 
 async fn set_status(context: &Context, asked: Status, status: &str) -> Result<Said, Failure> {

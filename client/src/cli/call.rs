@@ -10,7 +10,7 @@ use clap::Args;
 use countersign_client::api::{http_client, innermost, place};
 use reqwest::{
     Method, Url,
-    header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue},
+    header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, LOCATION},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
@@ -66,7 +66,9 @@ pub async fn run(context: &Context, call: &Call) -> Result<Said, Failure> {
         got = tokens(context, &call.who, Want::Login).await?;
         answer = request.send(&got.held.access_token).await?;
     }
-    Ok(said(answer).noting(got.unremembered()))
+    let notes = [got.unremembered(), answer.elsewhere().unwrap_or_default()];
+    let notes: Vec<_> = notes.into_iter().filter(|note| !note.is_empty()).collect();
+    Ok(said(answer).noting(notes.join("\n")))
 }
 
 fn said(answer: Answer) -> Said {
@@ -104,6 +106,13 @@ fn failure(status: u16, reason: &str) -> Option<Failure> {
 }
 
 impl Answer {
+    /// Where it points, if it is a redirect: a token does not go wherever somebody says.
+    fn elsewhere(&self) -> Option<String> {
+        let location = self.headers.get(LOCATION).filter(|_| (300..400).contains(&self.status))?;
+        let there = place(&String::from_utf8_lossy(location.as_bytes()));
+        Some(format!("the service answered {} and points to {there}, which was not called", self.status))
+    }
+
     /// Why a proxy refused: in a header, or in the body.
     fn reason(&self) -> String {
         if let Some(reason) = self.headers.get("x-agent-reason").and_then(|reason| reason.to_str().ok()) {
@@ -121,6 +130,10 @@ impl Request {
             let next = "begin it with https://, or with http:// on this machine";
             Failure::Usage(format!("`{}` is no URL\nNext: {next}", place(&call.target)))
         })?;
+        if !matches!(url.scheme(), "https" | "http") {
+            let text = format!("`{}` is neither https nor http", place(url.as_str()));
+            return Err(Failure::Usage(format!("{text}\nNext: begin it with https://")));
+        }
         if url.scheme() != "https" && !call.plain_http && !is_loopback(&url) {
             let text = "a token over plain HTTP is anybody's\nNext: https://, or --plain-http if the way is safe";
             return Err(Failure::Usage(text.into()));
@@ -215,5 +228,18 @@ mod tests {
             assert_eq!(failure.code(), code);
         }
         assert!(failure(200, "").is_none() && failure(302, "").is_none());
+    }
+
+    #[test]
+    fn a_redirect_says_where_it_points_without_what_may_be_a_secret() {
+        let answer = |status, location| Answer {
+            status,
+            headers: HeaderMap::from_iter([(LOCATION, HeaderValue::from_static(location))]),
+            body: Vec::new(),
+        };
+        let said = answer(302, "https://other.example/x?code=s3cr3t").elsewhere().unwrap();
+        assert!(said.contains("points to https://other.example/x, which"), "{said}");
+        assert!(answer(307, "/login?s3cr3t").elsewhere().unwrap().contains("points to /login, which"));
+        assert_eq!(answer(201, "/made").elsewhere(), None);
     }
 }

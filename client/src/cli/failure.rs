@@ -8,6 +8,10 @@ const USAGE: u8 = 2;
 const DENIED: u8 = 3;
 const UNREACHABLE: u8 = 4;
 
+// As shells have it.
+const NOT_EXECUTABLE: u8 = 126;
+const NO_SUCH_COMMAND: u8 = 127;
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -41,6 +45,14 @@ pub enum Failure {
         /// What is wrong with it.
         problem: String,
     },
+    /// A command of the user's cannot be run.
+    #[error("{program}: {error}")]
+    NotRun {
+        /// The command.
+        program: String,
+        /// What the system said.
+        error: std::io::Error,
+    },
     /// There is no key.
     #[error(transparent)]
     Key(#[from] KeyError),
@@ -68,6 +80,8 @@ impl Failure {
         match self {
             Self::Usage(_) | Self::Profile(ProfileError::Name(_)) | Self::Api(ApiError::Url(_)) => USAGE,
             Self::Denied { .. } => DENIED,
+            Self::NotRun { error, .. } if error.kind() == std::io::ErrorKind::NotFound => NO_SUCH_COMMAND,
+            Self::NotRun { .. } => NOT_EXECUTABLE,
             Self::Unreachable(_) | Self::Api(ApiError::Unreachable { .. }) => UNREACHABLE,
             Self::Api(ApiError::Refused { status, code, .. }) => code_of(*status, code),
             Self::Failed(_)
@@ -94,6 +108,7 @@ impl Failure {
             Self::Api(ApiError::Url(_)) => Some("--url https://HOST:PORT, or COUNTERSIGN_URL"),
             Self::Api(ApiError::Unreadable(_)) => Some("is --url (COUNTERSIGN_URL) that of a control plane?"),
             Self::Api(ApiError::Key(error)) | Self::Key(error) => after_key(error),
+            Self::NotRun { .. } => Some("countersign agent exec -- CMD runs a program that is found in PATH"),
             Self::File { .. } => Some("is that the file that is meant?"),
             Self::Profile(ProfileError::Malformed { .. }) => Some("mend the file or delete it"),
             Self::Profile(ProfileError::File { .. }) | Self::Unremembered(_) => {

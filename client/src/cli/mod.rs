@@ -34,7 +34,7 @@ of its data folder, and says where that is; unless it was told another: `set -a;
 What an agent needs is remembered in a profile (~/.config/countersign/NAME.toml); flags win over the
 environment, which wins over the profile. A variable that is empty says nothing.
 
-Exit codes: 0 good, 1 failed, 2 wrong use, 3 denied, 4 unreachable.
+Exit codes: 0 good, 1 failed, 2 wrong use, 3 denied or not found, 4 unreachable; of `agent exec` its command's own.
 
 Next: countersign agent keygen --help";
 
