@@ -2,7 +2,7 @@
 
 mod cli;
 
-use cli::{Failure, with_profile};
+use cli::{Failure, Output, with_profile};
 use std::{
     io::{self, Write},
     process::ExitCode,
@@ -11,16 +11,43 @@ use std::{
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = cli::parse();
-    let (output, profile) = (arguments.output(), arguments.named_profile());
-    let profile = profile.as_deref();
+    let teller = Teller { output: arguments.output(), profile: arguments.named_profile() };
     match cli::run(arguments).await {
         Ok(said) => {
-            let printed = print(&said.printed(output)).map_err(|error| said.unprinted(&error));
-            complain(&with_profile(&said.note, profile));
-            let printed = printed.map_or_else(|failure| failed(&failure, profile), |()| ExitCode::SUCCESS);
-            said.failure.map_or(printed, |failure| failed(&failure, profile))
+            let printed = print(&said.printed(teller.output)).map_err(|error| said.unprinted(&error));
+            // A program finds the error on standard error, and nothing beside it.
+            if teller.output == Output::Text || (printed.is_ok() && said.failure.is_none()) {
+                teller.complain(&said.note);
+            }
+            let printed = printed.map_or_else(|failure| teller.failed(&failure), |()| ExitCode::SUCCESS);
+            said.failure.map_or(printed, |failure| teller.failed(&failure))
         }
-        Err(failure) => failed(&failure, profile),
+        Err(failure) => teller.failed(&failure),
+    }
+}
+
+/// What it writes to standard error for, and the profile that advice has to name.
+struct Teller {
+    output: Output,
+    profile: Option<String>,
+}
+
+impl Teller {
+    fn failed(&self, failure: &Failure) -> ExitCode {
+        match self.output {
+            Output::Text => {
+                let next = failure.next().map(|next| format!("\nNext: {next}")).unwrap_or_default();
+                self.complain(&format!("countersign: {failure}{next}"));
+            }
+            Output::Json => self.complain(&format!("{:#}", failure.value())),
+        }
+        failure.code().into()
+    }
+
+    fn complain(&self, text: &str) {
+        if !text.is_empty() {
+            let _closed = writeln!(io::stderr(), "{}", with_profile(text, self.profile.as_deref()));
+        }
     }
 }
 
@@ -30,17 +57,5 @@ fn print(data: &[u8]) -> io::Result<()> {
         // A reader that has gone away is no fault of the command's.
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
         _ => Ok(()),
-    }
-}
-
-fn failed(failure: &Failure, profile: Option<&str>) -> ExitCode {
-    let next = failure.next().map(|next| format!("\nNext: {next}")).unwrap_or_default();
-    complain(&with_profile(&format!("countersign: {failure}{next}"), profile));
-    failure.code().into()
-}
-
-fn complain(text: &str) {
-    if !text.is_empty() {
-        let _closed = writeln!(io::stderr(), "{text}");
     }
 }

@@ -1,6 +1,7 @@
 //! What `countersign` advises when something is wrong: it blames what is to blame, and its next step can be typed.
 
 use countersign_tests::{ControlPlane, Shell};
+use serde_json::{Value, json};
 use std::fs;
 
 const REGISTER: [&str; 6] = ["agent", "register", "--email", "a@example.org", "--name", "Typed"];
@@ -125,7 +126,7 @@ async fn what_the_profile_knows_is_shown_whatever_else_is_known() {
     shell.said(&["agent", "login"]);
     let service = shell.said(&["service", "create", "Shop"]);
     let shown = shell.json(&["agent", "show"]);
-    assert_eq!((&shown["service"], &shown["token"]), (&service.into(), &"unexpired".into()));
+    assert_eq!((&shown["serviceId"], &shown["token"]), (&service.into(), &"unexpired".into()));
     assert!(shell.failed(&["agent", "show", "--human-token", "x"]).0 == 2, "a person is not asked about");
     let other = shell.run(&["agent", "show", "agent_00000000000000000000000000"]);
     assert!(String::from_utf8(other.stderr).unwrap().contains("COUNTERSIGN_SERVICE_KEY"));
@@ -196,4 +197,35 @@ async fn every_refusal_says_what_comes_next() {
     }
     control.kill();
     assert!(shell.failed(&["role", "list"]).1.contains("\nNext: is it running"));
+}
+
+#[tokio::test]
+async fn programs_read_the_apis_names_and_errors_as_json() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"]);
+    let agent = registered(&shell);
+    let made = shell.json(&["role", "create", "reader"]);
+    assert_eq!(shell.json(&["role", "list"])[0]["roleId"], made["roleId"]);
+    let assigned = shell.json(&["role", "assign", "reader"]);
+    assert_eq!((&assigned["agentId"], &assigned["roleId"]), (&json!(agent), &made["roleId"]));
+    assert_eq!(assigned["serviceId"], control.service());
+    let key = shell.json(&["key", "create", "--scope", "sync"]);
+    let ended = shell.json(&["key", "revoke", key["keyId"].as_str().unwrap()]);
+    let expected = json!({ "revoked": true, "keyId": key["keyId"], "serviceId": control.service() });
+    assert_eq!(ended, expected);
+    assert_eq!(shell.json(&["agent", "suspend", &agent])["agentId"], agent);
+
+    let error = |arguments: &[&str]| {
+        let (_, text) = shell.failed(&[&["-o", "json"], arguments].concat());
+        serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{error}: {text}"))["error"].clone()
+    };
+    let denied = error(&["agent", "login"]);
+    assert_eq!(denied["code"], "INSUFFICIENT_PERMISSIONS");
+    assert_eq!(denied["reason"], "agent_suspended");
+    assert!(denied["message"].as_str().unwrap().contains("suspended"), "{denied}");
+    assert!(denied["next"].as_str().unwrap().contains("reactivate"), "{denied}");
+    let usage = error(&["role", "list", "--service", "x"]);
+    assert_eq!((&usage["code"], &usage["reason"]), (&json!("USAGE"), &Value::Null));
+    assert!(usage["next"].as_str().unwrap().contains("service list"), "{usage}");
+    assert!(!usage["message"].as_str().unwrap().contains("Next"), "{usage}");
 }

@@ -168,7 +168,7 @@ async fn what_is_kept_is_for_its_owner_only_and_show_tells_no_secret() {
     let refresh = kept_tokens(&shell)["refresh_token"].as_str().unwrap().to_owned();
     let (text, value) = (shell.said(&["agent", "show"]), shell.json(&["agent", "show"]));
     assert_eq!(
-        (&value["agent"], &value["token"], &value["status"]),
+        (&value["agentId"], &value["token"], &value["status"]),
         (&json!(agent), &json!("unexpired"), &json!("active"))
     );
     shell.export("COUNTERSIGN_SERVICE_KEY", "svc_sk_planted0sentinel");
@@ -197,7 +197,7 @@ async fn profiles_keep_agents_apart_and_flags_win() {
     let key = shell.kept("default.key").display().to_string();
     let flagged = shell.said(&["agent", "login", "--agent", &first, "--key", &key]);
     assert_eq!(claim(&flagged, "sub"), json!(first));
-    assert_eq!(shell.json(&["agent", "show"])["agent"], json!(second), "flags are not remembered");
+    assert_eq!(shell.json(&["agent", "show"])["agentId"], json!(second), "flags are not remembered");
     shell.export("COUNTERSIGN_URL", "https://localhost:1");
     assert_eq!(shell.failed(&["agent", "login"]).0, 4, "the environment wins over the profile");
     assert_eq!(shell.failed(&["agent", "login", "--profile", "../x"]).0, 2);
@@ -216,13 +216,13 @@ async fn a_person_makes_a_service_its_keys_and_roles() {
 
     let role = shell.json(&["role", "create", "clerk", "--permission", "sell", "--description", "Sells"]);
     let listed = shell.json(&["role", "list"]);
-    assert_eq!((&listed[0]["id"], &listed[0]["description"]), (&role["id"], &json!("Sells")));
+    assert_eq!((&listed[0]["roleId"], &listed[0]["description"]), (&role["roleId"], &json!("Sells")));
     assert!(shell.said(&["role", "list"]).contains("clerk"));
     let assigned = shell.json(&["role", "assign", "clerk", "--agent", &agent, "--expires", "8h"]);
-    assert_eq!((&assigned["assigned"], &assigned["roleId"]), (&json!(true), &role["id"]));
+    assert_eq!((&assigned["assigned"], &assigned["roleId"]), (&json!(true), &role["roleId"]));
     let token = shell.said(&["agent", "login", "--service", &service]);
     assert_eq!(claim(&token, "roles"), json!(["clerk"]));
-    let revoke = ["role", "revoke", role["id"].as_str().unwrap()];
+    let revoke = ["role", "revoke", role["roleId"].as_str().unwrap()];
     assert_eq!(shell.json(&revoke)["revoked"], true);
     assert_eq!(shell.json(&revoke)["revoked"], false);
     assert!(shell.said(&revoke).ends_with("did not hold it"));
@@ -232,9 +232,12 @@ async fn a_person_makes_a_service_its_keys_and_roles() {
     assert_eq!(shell.failed(&["role", "create", "a,b", "--permission", "a,b"]).0, 2, "no such name can be");
 
     assert_eq!(shell.failed(&["role", "delete", "unheard of"]).0, 3);
-    assert_eq!(shell.json(&["role", "delete", "clerk"]), json!({ "deleted": true, "roleId": role["id"] }));
+    assert_eq!(
+        shell.json(&["role", "delete", "clerk"]),
+        json!({ "deleted": true, "roleId": role["roleId"], "serviceId": service })
+    );
     assert_eq!(shell.json(&["role", "list"]), json!([]));
-    let (code, error) = shell.failed(&["role", "delete", role["id"].as_str().unwrap()]);
+    let (code, error) = shell.failed(&["role", "delete", role["roleId"].as_str().unwrap()]);
     assert!(code == 3 && error.contains("Next: `countersign role list`"), "{error}");
 
     let end = ["key", "revoke", key["keyId"].as_str().unwrap()];

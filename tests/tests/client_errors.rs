@@ -193,7 +193,7 @@ async fn a_signer_shows_that_it_holds_the_key_before_it_is_registered() {
     let (code, agent, error) = register("openssl dgst -sha256 -sign one.key");
     assert_eq!(code, 0, "{error}");
     let shown = shell.json(&["agent", "show"]);
-    assert_eq!(shown["agent"], agent);
+    assert_eq!(shown["agentId"], agent);
     assert!(shown["publicKeyHash"].as_str().unwrap().starts_with("sha256:"), "{shown}");
 
     let folder = shell.kept("").display().to_string();

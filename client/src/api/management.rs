@@ -77,8 +77,8 @@ pub struct Pagination {
 #[serde(rename_all = "camelCase")]
 pub struct Role {
     /// Its identifier.
-    #[serde(alias = "roleId")]
-    pub id: String,
+    #[serde(alias = "id")]
+    pub role_id: String,
     /// Its name, unique at the service.
     pub name: String,
     /// What it is for.

@@ -144,14 +144,19 @@ async fn set_status(context: &Context, asked: Status, status: &str) -> Result<Sa
     let api = context.api(&human.server)?;
     let agent = agent_id(agent)?;
     let changed = api.set_agent_status(person(human.human_token.as_ref())?, &agent, status).await;
-    let seen = changed.map_err(|error| match error {
+    let mut seen = changed.map_err(|error| match error {
         // Nothing else stands in the way of another status.
         ApiError::Refused { status: status @ 409, code, message, .. } => {
             ApiError::Refused { status, code, message, reason: Some("agent_revoked".into()) }
         }
         error => error,
     })?;
-    let rows = ["id", "name", "status"].map(|name| [name.to_owned(), shown(&seen[name])]);
+    if let Some(fields) = seen.as_object_mut()
+        && let Some(id) = fields.remove("id")
+    {
+        fields.insert("agentId".into(), id);
+    }
+    let rows = ["agentId", "name", "status"].map(|name| [name.to_owned(), shown(&seen[name])]);
     let next = match status {
         "suspended" => format!("Next: countersign agent reactivate {agent}"),
         "revoked" => "Next: a new agent begins with countersign agent keygen --profile NAME".to_owned(),

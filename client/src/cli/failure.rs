@@ -1,6 +1,7 @@
 //! Every way for a command to end badly: its text, its exit code, and what to do next.
 
 use countersign_client::{ApiError, KeyError, ProfileError, api::innermost};
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 const FAILED: u8 = 1;
@@ -91,6 +92,28 @@ impl Failure {
             | Self::Profile(_)
             | Self::Unremembered(_) => FAILED,
         }
+    }
+
+    /// All of it for programs: the text, the next step, and what it is called.
+    pub fn value(&self) -> Value {
+        let text = self.to_string();
+        let (message, embedded) = text.split_once("\nNext: ").unzip();
+        let code = match self {
+            Self::Api(ApiError::Refused { code, .. }) if !code.is_empty() => code,
+            _ => match self.code() {
+                USAGE => "USAGE",
+                DENIED => "DENIED",
+                UNREACHABLE => "UNREACHABLE",
+                _ => "FAILED",
+            },
+        };
+        let reason = match self {
+            Self::Api(ApiError::Refused { reason, .. }) => reason.clone(),
+            Self::Denied { reason, .. } => Some(reason.clone()).filter(|reason| !reason.is_empty()),
+            _ => None,
+        };
+        let (message, next) = (message.unwrap_or(&text), self.next().or(embedded));
+        json!({ "error": { "code": code, "message": message, "next": next, "reason": reason } })
     }
 
     /// What to do about it, where that is known.

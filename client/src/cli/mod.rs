@@ -52,7 +52,7 @@ pub struct Arguments {
         display_order = 900
     )]
     profile: String,
-    /// `text` for people, `json` for programs
+    /// `text` for people, `json` for programs, errors on standard error included
     #[arg(
         short,
         long,

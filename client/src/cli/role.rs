@@ -93,7 +93,7 @@ async fn create(context: &Context, asked: Create) -> Result<Said, Failure> {
     let (api, service) = (context.api(&manager.server)?, context.service(manager.service.clone())?);
     let made = api.create_role(manager.credential()?, &service, &name, &description, &permissions).await?;
     let note = format!("Next: countersign role assign {} --agent AGENT", typed(&name));
-    Ok(Said::new(made.id.clone(), json!(made)).noting(note))
+    Ok(Said::new(made.role_id.clone(), json!(made)).noting(note))
 }
 
 async fn list(context: &Context, manager: Manager) -> Result<Said, Failure> {
@@ -102,7 +102,7 @@ async fn list(context: &Context, manager: Manager) -> Result<Said, Failure> {
     let head = ["ID", "NAME", "PERMISSIONS", "DESCRIPTION"].map(str::to_owned);
     let rows = roles
         .iter()
-        .map(|role| [role.id.clone(), role.name.clone(), role.permissions.join(","), role.description.clone()]);
+        .map(|role| [role.role_id.clone(), role.name.clone(), role.permissions.join(","), role.description.clone()]);
     let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
     Ok(Said::new(table(&rows), json!(roles)))
 }
@@ -113,7 +113,8 @@ async fn delete(context: &Context, asked: Delete) -> Result<Said, Failure> {
     let role = role_id(&api, &manager, &service, &role).await?;
     api.delete_role(manager.credential()?, &service, &role).await?;
     let text = table(&[["role".into(), role.clone()], ["deleted".into(), "true".into()]]);
-    Ok(Said::new(text, json!({ "deleted": true, "roleId": role })).noting("Next: countersign role list"))
+    Ok(Said::new(text, json!({ "deleted": true, "roleId": role, "serviceId": service }))
+        .noting("Next: countersign role list"))
 }
 
 async fn assign(context: &Context, asked: Assign) -> Result<Said, Failure> {
@@ -123,7 +124,9 @@ async fn assign(context: &Context, asked: Assign) -> Result<Said, Failure> {
     api.assign_role(held.manager.credential()?, &service, &agent, &role, expires.as_deref()).await?;
     let end = expires.clone().unwrap_or_else(|| "never".into());
     let rows = [["role".into(), role.clone()], ["agent".into(), agent.clone()], ["expires".into(), end]];
-    let value = json!({ "assigned": true, "roleId": role, "agentId": agent, "expiresAt": expires });
+    let value = json!({
+        "assigned": true, "roleId": role, "agentId": agent, "serviceId": service, "expiresAt": expires,
+    });
     Ok(Said::new(table(&rows), value).noting("Next, as the agent: countersign agent call URL"))
 }
 
@@ -132,7 +135,7 @@ async fn revoke(context: &Context, held: Held) -> Result<Said, Failure> {
     let revoked = api.revoke_role(held.manager.credential()?, &service, &agent, &role).await?;
     let now = if revoked { "true" } else { "the agent did not hold it" };
     let rows = [["role".into(), role.clone()], ["agent".into(), agent.clone()], ["revoked".into(), now.into()]];
-    Ok(Said::new(table(&rows), json!({ "revoked": revoked, "roleId": role, "agentId": agent }))
+    Ok(Said::new(table(&rows), json!({ "revoked": revoked, "roleId": role, "agentId": agent, "serviceId": service }))
         .noting("Next: countersign role list"))
 }
 
@@ -154,7 +157,7 @@ async fn role_id(api: &Api, manager: &Manager, service: &str, given: &str) -> Re
         let next = "`countersign role list` shows what there is; `countersign role create` makes one";
         Failure::denied(format!("the service has no role `{given}`\nNext: {next}"), "")
     })?;
-    Ok(found.id)
+    Ok(found.role_id)
 }
 
 /// An instant, or a span from now.

@@ -168,7 +168,7 @@ async fn create(context: &Context, asked: CreateKey) -> Result<Said, Failure> {
     let made = api.create_key(person(human.human_token.as_ref())?, &service, &name, scope).await?;
     let secret = made.api_key.expose_secret();
     let value = json!({
-        "keyId": made.key_id, "apiKey": secret, "name": made.name, "scope": made.scope, "createdAt": made.created_at,
+        "keyId": made.key_id, "serviceId": service, "apiKey": secret, "name": made.name, "scope": made.scope, "createdAt": made.created_at,
     });
     let note = format!("It is shown this once. `countersign key revoke {}` ends it.", made.key_id);
     let if_lost = format!("nobody has seen this key, so end it: countersign key revoke {}", made.key_id);
@@ -194,6 +194,7 @@ async fn revoke(context: &Context, asked: RevokeKey) -> Result<Said, Failure> {
     let (api, service) = (context.api(&human.server)?, context.service(service)?);
     let revoked = api.revoke_key(person(human.human_token.as_ref())?, &service, &key_id).await?;
     let now = if revoked { "true" } else { "it was already" };
+    let value = json!({ "revoked": revoked, "keyId": key_id, "serviceId": service });
     let text = table(&[["key".into(), key_id], ["revoked".into(), now.into()]]);
-    Ok(Said::new(text, json!({ "revoked": revoked })).noting("Next: countersign key list"))
+    Ok(Said::new(text, value).noting("Next: countersign key list"))
 }

@@ -32,7 +32,7 @@ type Facts = Vec<(&'static str, Value)>;
 pub async fn show(context: &Context, asked: Show) -> Result<Said, Failure> {
     let known = || missing("which agent", "name it; or `countersign agent register`, after which the profile knows");
     let agent = agent_id(asked.agent.clone().or_else(|| context.profile.agent.clone()).ok_or_else(known)?)?;
-    let mut facts = vec![("profile", json!(context.name)), ("agent", json!(agent))];
+    let mut facts = vec![("profile", json!(context.name)), ("agentId", json!(agent))];
     let ours = context.profile.agent.as_ref() == Some(&agent);
     if ours {
         facts.extend(remembered(context, &agent)?);
@@ -69,7 +69,7 @@ async fn seen(context: &Context, asked: &Show, agent: &str) -> Result<Option<Fac
 fn remembered(context: &Context, agent: &str) -> Result<Vec<(&'static str, Value)>, Failure> {
     let profile = &context.profile;
     let mut facts =
-        vec![("url", json!(profile.url)), ("audience", json!(profile.audience)), ("service", json!(profile.service))];
+        vec![("url", json!(profile.url)), ("audience", json!(profile.audience)), ("serviceId", json!(profile.service))];
     if let Some(command) = &profile.signer {
         facts.push(("signer", json!(format!("{} …", SignerCommand::new(command).program()))));
     } else if let Some(path) = &profile.key {
