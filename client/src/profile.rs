@@ -6,6 +6,7 @@
 use crate::Held;
 use countersign_identity::Timestamp;
 use etcetera::BaseStrategy;
+use reqwest::Url;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -82,6 +83,14 @@ pub struct Holder {
     pub audience: Option<String>,
 }
 
+impl Holder {
+    /// Whether it is the same, in whatever way the control plane's URL is written.
+    pub fn is(&self, other: &Self) -> bool {
+        let Self { url, agent, audience } = other;
+        self.agent == *agent && self.audience == *audience && same_place(&self.url, url)
+    }
+}
+
 #[derive(Deserialize)]
 struct Kept {
     holder: Holder,
@@ -124,7 +133,7 @@ impl Profiles {
     pub fn tokens(&self, name: &str, holder: &Holder) -> Result<Option<Held>, ProfileError> {
         let Some(text) = read(&self.path(name, "tokens.json")?)?.map(SecretString::from) else { return Ok(None) };
         let kept: Option<Kept> = serde_json::from_str(text.expose_secret()).ok();
-        Ok(kept.filter(|kept| kept.holder == *holder).map(|kept| Held {
+        Ok(kept.filter(|kept| kept.holder.is(holder)).map(|kept| Held {
             access_token: kept.access_token,
             refresh_token: kept.refresh_token,
             refresh_at: Timestamp::from_micros(kept.refresh_at),
@@ -201,6 +210,12 @@ impl Profiles {
     }
 }
 
+/// Case of the host, the usual port and a slash at the end make no difference.
+fn same_place(one: &str, other: &str) -> bool {
+    let parsed = |url: &str| Url::parse(url.trim_end_matches('/')).ok();
+    one == other || parsed(one).is_some_and(|one| parsed(other) == Some(one))
+}
+
 fn read(path: &Path) -> Result<Option<String>, ProfileError> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
@@ -212,4 +227,26 @@ fn read(path: &Path) -> Result<Option<String>, ProfileError> {
 fn failed(path: &Path) -> impl FnOnce(io::Error) -> ProfileError {
     let path = path.to_owned();
     move |error| ProfileError::File { path, error }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_control_plane_may_be_written_in_several_ways() {
+        for (other, same) in [
+            ("https://host.example", true),
+            ("https://HOST.example/", true),
+            ("https://host.example:443/", true),
+            ("https://host.example:8443", false),
+            ("http://host.example", false),
+            ("https://host.example/path", false),
+            ("https://other.example", false),
+        ] {
+            assert_eq!(same_place("https://host.example", other), same, "{other}");
+        }
+        assert!(same_place("https://host/path/", "https://host:443/path"));
+        assert!(!same_place("nonsense", "other nonsense"));
+    }
 }

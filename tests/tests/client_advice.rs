@@ -229,3 +229,19 @@ async fn programs_read_the_apis_names_and_errors_as_json() {
     assert!(usage["next"].as_str().unwrap().contains("service list"), "{usage}");
     assert!(!usage["message"].as_str().unwrap().contains("Next"), "{usage}");
 }
+
+#[tokio::test]
+async fn a_login_is_found_again_under_another_spelling_of_the_url() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::knowing(&control, &["CA"]);
+    let url = control.env["URL"].trim_end_matches('/').to_owned();
+    shell.said(&["agent", "keygen"]);
+    shell.said(&[&REGISTER[..], &["--url", &url]].concat());
+    let token = shell.said(&["agent", "login"]);
+    for spelt in [format!("{url}/"), url.replace("https://", "HTTPS://")] {
+        let exec = ["agent", "exec", "--url", &spelt, "--", "printenv", "COUNTERSIGN_TOKEN"];
+        assert_eq!(shell.said(&exec), token, "{spelt}");
+    }
+    shell.said(&["token", "revoke", "--url", &format!("{url}/")]);
+    assert!(!shell.kept("default.tokens.json").exists());
+}
