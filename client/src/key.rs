@@ -6,7 +6,12 @@ use p256::{
     elliptic_curve::Generate,
     pkcs8::{DecodePrivateKey, EncodePrivateKey, EncodePublicKey, LineEnding},
 };
-use std::{fmt, io, io::Write, os::unix::fs::OpenOptionsExt, path::Path};
+use std::{
+    fmt, io,
+    io::Write,
+    os::unix::fs::{OpenOptionsExt, PermissionsExt},
+    path::Path,
+};
 
 /// Why there is no key.
 #[derive(Debug, thiserror::Error)]
@@ -74,6 +79,12 @@ impl PrivateKey {
         let signature: Signature = SigningKey::from(&self.0).sign(nonce.as_bytes());
         hex::encode(signature.to_bytes())
     }
+}
+
+/// The mode of a key's file, if others than its owner may read it.
+pub fn open_to_others(path: &Path) -> Option<u32> {
+    let mode = std::fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    Some(mode).filter(|mode| mode & 0o077 != 0)
 }
 
 impl fmt::Debug for PrivateKey {

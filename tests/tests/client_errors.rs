@@ -5,6 +5,7 @@
 use countersign_tests::{ControlPlane, Shell};
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     process::{Output, Stdio},
 };
 
@@ -201,4 +202,30 @@ async fn a_signer_shows_that_it_holds_the_key_before_it_is_registered() {
     let spoils = format!("openssl dgst -sha256 -sign one.key; rm -r {folder}; touch {folder}");
     let (code, printed, error) = register(&spoils);
     assert!(code == 1 && printed.starts_with("agent_"), "the id is told though the profile is gone: {error}");
+}
+
+#[tokio::test]
+async fn secrets_in_files_are_for_their_owner_only() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "HUMAN_TOKEN"]);
+    let mode = |path: &str| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let out = shell.path("sidecar.key").display().to_string();
+    let create = ["key", "create", "--scope", "full", "--out", &out];
+    let (code, printed, error) = told(&shell.run(&create));
+    assert!(code == 0 && printed == shell.json(&["key", "list"])[0]["keyId"] && error.contains(&out), "{error}");
+    let key = fs::read_to_string(&out).unwrap();
+    assert!(mode(&out) == 0o600 && key.starts_with("svc_sk_") && key.ends_with('\n'));
+    assert_eq!(shell.failed(&create).0, 1, "what is there is not overwritten");
+    assert_eq!(fs::read_to_string(&out).unwrap(), key);
+    let (code, printed, error) = without_room(&shell, &[&create[..5], &["another.key"]].concat());
+    assert!(code == 1 && printed.starts_with("svc_sk_") && error.contains("--out another.key: "), "{error}");
+    assert_eq!(shell.failed(&["key", "create", "--scope", "full", "--out", "x", "--url", NOWHERE]).0, 4);
+    assert!(!shell.path("another.key").exists() && !shell.path("x").exists());
+
+    registered(&shell);
+    let agent = shell.kept("default.key").display().to_string();
+    assert_eq!(told(&shell.run(&["agent", "login"])).2, "");
+    fs::set_permissions(&agent, fs::Permissions::from_mode(0o644)).unwrap();
+    let (code, _, warning) = told(&shell.run(&["agent", "login"]));
+    assert!(code == 0 && warning.contains("(mode 0644); chmod 600 "), "{warning}");
 }

@@ -1,11 +1,14 @@
 //! What flags, environment and profile say together, in this order.
 
-use super::Failure;
+use super::{Failure, said::typed};
 use clap::Args;
-use countersign_client::{Api, ApiError, Profile, ProfileError, Profiles};
+use countersign_client::{Api, ApiError, PrivateKey, Profile, ProfileError, Profiles, key::open_to_others};
 use countersign_identity::{AgentId, ServiceId};
 use secrecy::{ExposeSecret, SecretString};
-use std::path::{Path, PathBuf};
+use std::{
+    io::Write,
+    path::{Path, PathBuf},
+};
 
 /// What API keys of services begin with.
 const SERVICE_KEY: &str = "svc_sk_";
@@ -192,6 +195,17 @@ pub fn service_id(given: String) -> Result<String, Failure> {
 /// Reads a file; should that fail, it is said what names it.
 pub fn read(named: impl Into<String>, path: &Path) -> Result<Vec<u8>, Failure> {
     std::fs::read(path).map_err(|error| Failure::file(named, path, error.to_string()))
+}
+
+/// Reads an agent's private key, and warns if others can read it too.
+pub fn private_key(path: &Path) -> Result<PrivateKey, Failure> {
+    let key = PrivateKey::read(path)?;
+    if let Some(mode) = open_to_others(path) {
+        let path = path.display().to_string();
+        let text = format!("warning: {path} can be read by others (mode {mode:04o}); chmod 600 {}", typed(&path));
+        let _closed = writeln!(std::io::stderr(), "{text}");
+    }
+    Ok(key)
 }
 
 /// The authorities in this file cannot be used, if it is that.

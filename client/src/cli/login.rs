@@ -2,12 +2,10 @@
 
 use super::{
     Failure,
-    context::{Context, Server, missing, service_id},
+    context::{Context, Server, missing, private_key, service_id},
 };
 use clap::Args;
-use countersign_client::{
-    ApiError, Held, PrivateKey, ProfileError, Session, Signer, SignerCommand, clock, profile::Holder,
-};
+use countersign_client::{ApiError, Held, ProfileError, Session, Signer, SignerCommand, clock, profile::Holder};
 use std::path::PathBuf;
 
 /// An agent that logs in; all of it is remembered since its registration.
@@ -59,7 +57,7 @@ impl KeyHolder {
         if let Some(command) = command {
             return Ok(Signer::Command(SignerCommand::new(command)));
         }
-        Ok(Signer::Key(PrivateKey::read(&self.path(context)?)?))
+        Ok(Signer::Key(private_key(&self.path(context)?)?))
     }
 
     /// The file of the key.

@@ -11,6 +11,7 @@ mod login;
 mod parse;
 mod role;
 mod said;
+mod secret_file;
 mod service;
 mod token;
 

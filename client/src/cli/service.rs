@@ -5,11 +5,13 @@ use super::{
     context::{Context, Human, person},
     parse::variable,
     said::table,
+    secret_file::SecretFile,
 };
 use clap::{Args, Subcommand, ValueEnum};
 use countersign_client::{ApiError, api::Page};
 use secrecy::ExposeSecret;
 use serde_json::json;
+use std::path::PathBuf;
 
 #[derive(Subcommand)]
 pub enum Service {
@@ -41,7 +43,8 @@ pub struct CreateService {
 pub enum Key {
     /// Make an API key and print it: it is shown this once
     #[command(
-        after_help = "Next, a full key: export COUNTERSIGN_SERVICE_KEY=KEY, then countersign role create --help.\n\
+        after_help = "What a shell makes with `>` can mostly be read by others: --out makes a file that cannot.\n\n\
+        Next, a full key: export COUNTERSIGN_SERVICE_KEY=KEY, then countersign role create --help.\n\
         Next, a sync key: into the file that COUNTERSIGN_SYNC__KEYS_FILE of countersign-ext-authz names, beside\n\
         COUNTERSIGN_SYNC__URL (the control plane's sync port, by default 8444) and COUNTERSIGN_SYNC__CA."
     )]
@@ -77,6 +80,9 @@ pub struct CreateKey {
     /// What people call it
     #[arg(long, default_value = "countersign")]
     name: String,
+    /// Write the key to this new file, with mode 0600, and print only its id
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -159,20 +165,35 @@ pub async fn run_key(context: &Context, command: Key) -> Result<Said, Failure> {
 }
 
 async fn create(context: &Context, asked: CreateKey) -> Result<Said, Failure> {
-    let CreateKey { human, service, scope, name } = asked;
+    let CreateKey { human, service, scope, name, out } = asked;
     let (api, service) = (context.api(&human.server)?, context.service(service)?);
     let scope = match scope {
         Scope::Full => "full",
         Scope::Sync => "sync",
     };
-    let made = api.create_key(person(human.human_token.as_ref())?, &service, &name, scope).await?;
-    let secret = made.api_key.expose_secret();
-    let value = json!({
-        "keyId": made.key_id, "serviceId": service, "apiKey": secret, "name": made.name, "scope": made.scope, "createdAt": made.created_at,
+    let person = person(human.human_token.as_ref())?;
+    let file = out.as_deref().map(SecretFile::create).transpose()?;
+    let made = api.create_key(person, &service, &name, scope).await?;
+    // What cannot be written is shown after all: it is not to be had again.
+    let (path, failure) = match file.map(|file| file.keep(&made.api_key)) {
+        None => (None, None),
+        Some(Ok(path)) => (Some(path), None),
+        Some(Err(failure)) => (None, Some(failure)),
+    };
+    let end = format!("`countersign key revoke {}` ends it.", made.key_id);
+    let mut value = json!({
+        "keyId": made.key_id, "serviceId": service, "name": made.name, "scope": made.scope, "createdAt": made.created_at,
     });
-    let note = format!("It is shown this once. `countersign key revoke {}` ends it.", made.key_id);
+    if let Some(path) = path {
+        value["file"] = json!(path);
+        let note = format!("The key is in {}. {end}", path.display());
+        return Ok(Said::new(made.key_id, value).noting(note));
+    }
+    let secret = made.api_key.expose_secret();
+    value["apiKey"] = json!(secret);
     let if_lost = format!("nobody has seen this key, so end it: countersign key revoke {}", made.key_id);
-    Ok(Said::new(secret, value).noting(note).if_lost(if_lost))
+    let note = format!("It is shown this once. {end}");
+    Ok(Said::new(secret, value).noting(note).if_lost(if_lost).failing(failure))
 }
 
 async fn list_keys(context: &Context, asked: ListKeys) -> Result<Said, Failure> {

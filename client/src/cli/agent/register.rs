@@ -2,7 +2,7 @@
 
 use crate::cli::{
     Failure, Said,
-    context::{Context, Server, absolute, human_token as checked, missing, read},
+    context::{Context, Server, absolute, human_token as checked, missing, private_key, read},
     login::KeyHolder,
     said::typed,
 };
@@ -77,7 +77,7 @@ impl Key {
     async fn find(context: &Context, holder: &KeyHolder, public_key: Option<&Path>) -> Result<Self, Failure> {
         let Some(command) = &holder.signer else {
             let file = holder.path(context)?;
-            let pem = PrivateKey::read(&file)?.public_pem()?;
+            let pem = private_key(&file)?.public_pem()?;
             let public = AgentKey::from_pem(&pem).map_err(|_| KeyError::Encoding)?;
             return Ok(Self { public, file: Some(absolute(file)), signer: None });
         };
