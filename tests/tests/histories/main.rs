@@ -17,7 +17,7 @@ mod wire;
 mod world;
 
 use countersign_tests::Postgres;
-use play::play;
+use play::{Untrue, play};
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use std::{
     cell::Cell,
@@ -49,7 +49,7 @@ enum Engine {
 }
 
 impl Engine {
-    fn play(&self, steps: &[Step]) -> Result<(), String> {
+    fn play(&self, steps: &[Step]) -> Result<(), Untrue> {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             match self {
@@ -75,11 +75,12 @@ fn histories_that_failed_once() {
     let mut files: Vec<_> = std::fs::read_dir(kept()).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "jsonl"));
     files.sort();
-    for (file, engine) in files.iter().flat_map(|file| [(file, Engine::Sqlite), (file, postgres())]) {
+    let engines = [Engine::Sqlite, postgres()];
+    for (file, engine) in files.iter().flat_map(|file| engines.each_ref().map(|engine| (file, engine))) {
         let text = std::fs::read_to_string(file).unwrap();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
         let steps: Vec<Step> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
-        if let Err(error) = engine.play(&steps) {
+        if let Err(Untrue { error, .. }) = engine.play(&steps) {
             panic!("{}: {error}", file.display());
         }
     }
@@ -112,14 +113,15 @@ fn play_until_one_fails(engine: &Engine, count: u32, failed: &AtomicBool) {
         failure_persistence: None,
         ..Config::default()
     };
-    let (mine, played) = (AtomicBool::new(false), Cell::new(0));
+    let (mine, played, at) = (AtomicBool::new(false), Cell::new(0), Cell::new(0));
     let outcome = TestRunner::new(config).run(&histories(), |steps| {
         // One failure at a time is shrunk; the others stop playing.
         if failed.load(Ordering::SeqCst) && !mine.load(Ordering::SeqCst) {
             return Ok(());
         }
         played.set(played.get() + 1);
-        engine.play(&steps).map_err(|error| {
+        engine.play(&steps).map_err(|Untrue { at: step, error }| {
+            at.set(step);
             if !failed.swap(true, Ordering::SeqCst) {
                 mine.store(true, Ordering::SeqCst);
                 eprintln!("history {} of one of {PLAYERS} players failed; making it shorter", played.get());
@@ -129,7 +131,8 @@ fn play_until_one_fails(engine: &Engine, count: u32, failed: &AtomicBool) {
     });
     match outcome {
         Err(TestError::Fail(reason, steps)) if mine.load(Ordering::SeqCst) => {
-            let (file, text) = keep(&reason.to_string(), &steps);
+            // The shortest was the last to fail; what would have come after that is nobody's business.
+            let (file, text) = keep(&reason.to_string(), &steps[..steps.len().min(at.get() + 1)]);
             panic!("{text}kept as {}", file.display());
         }
         Err(TestError::Abort(reason)) => panic!("{reason}"),

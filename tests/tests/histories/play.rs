@@ -25,6 +25,13 @@ struct Play {
     turn: usize,
 }
 
+/// What was not true, and after which step.
+#[derive(Debug)]
+pub struct Untrue {
+    pub at: usize,
+    pub error: String,
+}
+
 /// What the sidecar knows.
 #[derive(Debug, Clone, Copy)]
 struct Told {
@@ -35,16 +42,16 @@ struct Told {
 }
 
 /// Plays a history on the database at the URL, or on SQLite; the error says what was not true.
-pub async fn play(steps: &[Step], postgres: Option<String>) -> Result<(), String> {
+pub async fn play(steps: &[Step], postgres: Option<String>) -> Result<(), Untrue> {
     let world = World::new(postgres).await;
     let (revision, _) = world.position().await;
     let mut play = Play { world, model: Model::new(revision), keys: Keys::new(), connected: true, told: None, turn: 0 };
-    play.set_out().await?;
+    play.set_out().await.map_err(|error| Untrue { at: 0, error })?;
     for (number, step) in steps.iter().enumerate() {
-        let said = |error| format!("step {number}, {step:?}: {error}");
+        let said = |error| Untrue { at: number, error: format!("step {number}, {step:?}: {error}") };
         play.step(step).await.map_err(said)?;
     }
-    play.finish().await.map_err(|error| format!("at the end: {error}"))
+    play.finish().await.map_err(|error| Untrue { at: steps.len(), error: format!("at the end: {error}") })
 }
 
 impl Play {
