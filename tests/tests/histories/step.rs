@@ -123,14 +123,20 @@ fn passage() -> impl Strategy<Value = Vec<Step>> {
             alone(Act::DeleteRole { service, name }),
             alone(Act::CreateRole { service, name, permissions }),
         ]),
-        12 => (service(), some(), name(), any::<bool>()).prop_map(move |(service, agent, name, give)| {
-            let assign = Act::Assign { service, agent, name, seconds: None };
-            let revoke = Act::Revoke { service, agent, name };
-            let (before, beside) = if give { (revoke, assign) } else { (assign, revoke) };
-            // More than one login, for what is looked for takes place between two of its statements.
-            let login = || Act::Login { agent, service: Some(service) };
-            vec![alone(before), Step::Act(vec![login(), login(), login(), beside, login(), login()])]
-        }),
+        16 => (service(), some(), name(), any::<bool>(), any::<bool>()).prop_map(
+            move |(service, agent, name, give, refresh)| {
+                let assign = Act::Assign { service, agent, name, seconds: None };
+                let revoke = Act::Revoke { service, agent, name };
+                let (before, beside) = if give { (revoke, assign) } else { (assign, revoke) };
+                // More than one token, for what is looked for takes place between two statements.
+                let token = |login| {
+                    let anew = Act::Login { agent, service: Some(service) };
+                    if refresh { Act::Refresh { login, first: false } } else { anew }
+                };
+                let beside = (0..3).map(token).chain([beside]).chain((3..6).map(token)).collect();
+                vec![alone(before), alone(Act::Login { agent, service: Some(service) }), Step::Act(beside)]
+            },
+        ),
     ]
 }
 
