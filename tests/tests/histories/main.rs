@@ -32,7 +32,7 @@ use step::{Step, histories};
 use tokio::runtime::Builder;
 
 /// Histories that `make test` plays on each engine.
-const BOUNDED: u32 = 120;
+const BOUNDED: u32 = 96;
 
 /// Played at the same time: a history waits more than it works.
 const PLAYERS: u32 = 6;
