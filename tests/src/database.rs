@@ -3,7 +3,7 @@
 use crate::ControlPlane;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use p256::{SecretKey, ecdsa::SigningKey, pkcs8::DecodePrivateKey};
-use sqlx::{AssertSqlSafe, Connection, SqliteConnection, sqlite::SqliteConnectOptions};
+use sqlx::{AssertSqlSafe, Connection, Executor, SqliteConnection, sqlite::SqliteConnectOptions};
 use std::collections::BTreeSet;
 
 /// A reader of the database beside the running server.
@@ -16,8 +16,15 @@ impl Database {
         Self(SqliteConnection::connect_with(&options).await.expect("the database opens"))
     }
 
-    /// Every row of every table, as text.
+    /// Every row of every table, as text, all of the same moment.
     pub async fn rows(&mut self) -> BTreeSet<String> {
+        self.0.execute("BEGIN").await.expect("a transaction");
+        let rows = self.read_rows().await;
+        self.0.execute("COMMIT").await.expect("a transaction");
+        rows
+    }
+
+    async fn read_rows(&mut self) -> BTreeSet<String> {
         let mut rows = BTreeSet::new();
         for table in self.texts("SELECT name FROM sqlite_master WHERE type = 'table'").await {
             let columns = self.texts(&format!("SELECT name FROM pragma_table_info('{table}')")).await;

@@ -2,7 +2,7 @@
 
 use crate::routes::{Door, Field, Route};
 use countersign_client::PrivateKey;
-use countersign_tests::{Agent, Answer, ControlPlane, Database};
+use countersign_tests::{Agent, Answer, ControlPlane, Database, eventually};
 use reqwest::RequestBuilder;
 use secrecy::ExposeSecret;
 use serde_json::{Map, Value, json};
@@ -74,9 +74,14 @@ impl Stage {
         Self { control, agent, token, role, doomed, spare_key, number: AtomicU32::new(0), database }
     }
 
-    /// Everything in the database.
+    /// Everything in the database, once what an earlier request set going is done: that changed trust is told.
     pub async fn rows(&self) -> BTreeSet<String> {
-        self.database.lock().await.rows().await
+        let mut database = self.database.lock().await;
+        let quiet = async || {
+            let rows = database.rows().await;
+            (!rows.iter().any(|row| row.starts_with("trust_marks "))).then_some(rows)
+        };
+        eventually("changed trust is told", quiet, || self.control.log()).await
     }
 
     pub async fn challenge(&self) -> Challenge {
