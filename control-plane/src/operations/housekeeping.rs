@@ -1,7 +1,7 @@
-//! Forget what no living token can depend on, see whether the database answers, and count what is in it.
+//! Forget what no living token can depend on, and see whether the database answers.
 
 use super::{Context, Denied};
-use crate::store::{Write, agents, feed, services, sessions};
+use crate::store::{Write, feed, sessions};
 use std::time::Duration;
 
 /// Beyond the longest life of a token, for clocks that run apart.
@@ -16,12 +16,6 @@ pub async fn housekeep(context: &Context) -> Result<(), Denied> {
         Ok::<_, Denied>(tx.commit(()).await?)
     };
     context.store.write("housekeep", work).await
-}
-
-/// How many services there are, and how many agents that are active.
-pub async fn count_active(context: &Context) -> Result<(i64, i64), Denied> {
-    let mut read = context.store.read().await?;
-    Ok((services::count(read.conn()).await?, agents::count_active(read.conn()).await?))
 }
 
 /// How the database is.

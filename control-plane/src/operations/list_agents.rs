@@ -9,6 +9,7 @@ use crate::{
     store::{agents, assignments, roles},
 };
 use countersign_identity::{AgentStatus, Grant, RoleId, RoleTable, ServiceId};
+use std::collections::BTreeMap;
 
 /// Which of them.
 #[derive(Debug, Clone, Copy, Default)]
@@ -42,11 +43,13 @@ pub async fn list_agents(
     }
     let wanted = agents::Holding { service, role: filter.role, status: filter.status, now };
     let Listed { items, total } = agents::list(read.conn(), &wanted, page).await?;
-    let mut holders = Vec::with_capacity(items.len());
-    for agent in items {
-        let held = assignments::held(read.conn(), service, agent.id, now).await?;
-        holders.push(Holder { agent, held });
+    let ids: Vec<_> = items.iter().map(|agent| agent.id).collect();
+    let mut held = BTreeMap::<_, Vec<_>>::new();
+    for (agent, grant) in assignments::held_by(read.conn(), service, &ids, now).await? {
+        held.entry(agent).or_default().push(grant);
     }
+    let holder = |agent: Agent| Holder { held: held.remove(&agent.id).unwrap_or_default(), agent };
+    let holders = items.into_iter().map(holder).collect();
     let table = roles::of_service(read.conn(), service).await?.into_iter().map(|role| role.definition).collect();
     Ok((Listed { items: holders, total }, table))
 }

@@ -53,6 +53,28 @@ pub async fn held(
     query.fetch_all(conn).await?.iter().map(read_grant).collect()
 }
 
+/// What several agents hold at a service at `now`.
+pub async fn held_by(
+    conn: &mut AnyConnection,
+    service: ServiceId,
+    agents: &[AgentId],
+    now: Timestamp,
+) -> Result<Vec<(AgentId, Grant)>, StoreError> {
+    if agents.is_empty() {
+        return Ok(Vec::new());
+    }
+    let places: Vec<_> = (3..3 + agents.len()).map(|place| format!("${place}")).collect();
+    let sql = format!(
+        "SELECT agent_id, role_id, expires_at FROM assignments WHERE service_id = $1 \
+         AND (expires_at IS NULL OR expires_at > $2) AND agent_id IN ({}) ORDER BY role_id",
+        places.join(", ")
+    );
+    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(service.to_string()).bind(now.micros());
+    let query = agents.iter().fold(query, |query, agent| query.bind(agent.to_string()));
+    let read = |found| Ok((row::parse(found, "agent_id")?, read_grant(found)?));
+    query.fetch_all(conn).await?.iter().map(read).collect()
+}
+
 /// What all agents hold now whose roles changed in a stretch of the feed, with the ends: whoever reads this
 /// applies them at its own time.
 pub async fn changed(
