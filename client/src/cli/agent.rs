@@ -32,7 +32,7 @@ pub enum Agent {
     #[command(after_help = "Key, name, and e-mail (or, with a person's token, that person) together are the agent: \
         the same again are the same agent, whatever became of it since; another name or key is another agent.\n\n\
         A control plane started with --dev writes what --url and --ca want to know into the file dev.env of its data \
-        folder, and says where that is; unless it was told another: `set -a; . countersign-dev/dev.env; set +a`.\n\nThe profile then remembers the control plane, the agent and its key, so that later \
+        folder and says where that is; where nobody chose another folder: `set -a; . countersign-dev/dev.env; set +a`.\n\nThe profile then remembers the control plane, the agent and its key, so that later \
         commands need no flags.\n\nA key in a TPM or HSM: --signer 'COMMAND' --public-key FILE. The command gets the \
         nonce on standard input and prints the signature, as `openssl dgst -sha256 -sign KEY` does; it is tried once \
         before anything is registered.\n\n\
