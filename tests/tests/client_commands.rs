@@ -259,6 +259,13 @@ async fn a_person_makes_a_service_its_keys_and_roles() {
     let (listed, table) = (shell.json(&["service", "list"]), shell.said(&["service", "list"]));
     assert_eq!((&listed[0]["serviceId"], &listed[0]["name"]), (&json!(service), &json!("Shop")));
     assert!(table.lines().nth(1).unwrap().contains("Shop") && table.contains("accepted"), "{table}");
+    let strict = shell.json(&["service", "change", "--refuse-unbound"]);
+    assert_eq!((&strict["name"], &strict["acceptsUnboundTokens"]), (&json!("Shop"), &json!(false)));
+    shell.said(&["service", "change", "--name", "Store"]);
+    let shown = shell.json(&["service", "show"]);
+    assert_eq!((&shown["name"], &shown["acceptsUnboundTokens"]), (&json!("Store"), &json!(false)));
+    assert!(shell.said(&["service", "change", "--accept-unbound"]).contains("accepted"));
+    assert_eq!(shell.failed(&["service", "change"]).0, 2, "nothing is to be changed");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("stranger"));
     assert_eq!(shell.json(&["service", "list"]), json!([]));
     assert_eq!(shell.failed(&["key", "list"]).0, 3);

@@ -149,3 +149,21 @@ async fn the_keys_of_a_service_are_listed_without_their_secrets() {
     let of_nobody = control.api.get_as(&alice, "/services/svc_00000000000000000000000000/keys").await;
     assert_eq!((of_nobody.status, of_nobody.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
 }
+
+#[tokio::test]
+async fn a_service_is_shown_and_changed_by_its_owner() {
+    let control = ControlPlane::start().await;
+    let alice = control.mint_human("alice");
+    let path = format!("/services/{}", make_service(&control, &alice, "strict").await);
+    let before = list(&control, &alice, &path).await;
+    assert_eq!((&before["name"], &before["acceptsUnboundTokens"]), (&json!("strict"), &json!(false)));
+    let change = async |body: Value| control.api.send_as(&alice, "PATCH", &path, body).await.expect(200);
+    assert_eq!(change(json!({})).await, before, "what is absent stays");
+    let renamed = change(json!({ "name": "lenient", "acceptsUnboundTokens": null })).await;
+    assert_eq!((&renamed["name"], &renamed["acceptsUnboundTokens"]), (&json!("lenient"), &json!(false)));
+    assert_eq!(change(json!({ "acceptsUnboundTokens": true })).await["acceptsUnboundTokens"], true);
+    let after = list(&control, &alice, &path).await;
+    assert_eq!(after["serviceId"], before["serviceId"]);
+    assert_eq!((&after["name"], &after["acceptsUnboundTokens"]), (&json!("lenient"), &json!(true)));
+    assert_eq!(after["createdAt"], before["createdAt"]);
+}

@@ -56,6 +56,13 @@ impl Court {
         assert!(answered.elapsed() < Duration::from_secs(1), "it took {:?}", answered.elapsed());
     }
 
+    async fn accept_unbound(&self, service: &str, accepted: bool) {
+        let body = json!({ "acceptsUnboundTokens": accepted });
+        let path = format!("/services/{service}");
+        let changed = self.control.api.send_as(self.control.human(), "PATCH", &path, body).await.expect(200);
+        assert_eq!(changed["acceptsUnboundTokens"], accepted);
+    }
+
     /// Makes a role at another service and assigns it.
     async fn assign_at(&self, (service, key): &(String, String), agent: &Agent, role: &str, permissions: &[&str]) {
         let body = json!({ "name": role, "permissions": permissions });
@@ -269,6 +276,30 @@ async fn access_tokens_and_logins_that_are_revoked() {
         court.first().agree("death is remembered", token, refused(401, "token_revoked")).await;
     }
     court.first().agree("another login", &other, &alive).await;
+}
+
+#[tokio::test]
+async fn a_service_changes_its_mind_about_unbound_tokens() {
+    let mut court = Court::open().await;
+    let agent = court.agent("Traveller").await;
+    let unbound = agent.token().await;
+    let welcome = known(&agent, "Traveller", &[], &[]);
+    for accepted in [true, false, true] {
+        court.accept_unbound(&court.strict.0, accepted).await;
+        let (first, strict) = (court.first(), court.at(&court.strict));
+        if accepted {
+            strict.agree("since they are accepted", &unbound, &welcome).await;
+        } else {
+            strict.agree("since they are refused", &unbound, refused(401, "token_unbound")).await;
+        }
+        first.agree("another service is not concerned", &unbound, &welcome).await;
+    }
+    court.sidecar.kill();
+    court.accept_unbound(&court.strict.0, false).await;
+    court.sidecar.restart();
+    court.sidecar.await_ready().await;
+    let strict = court.at(&court.strict);
+    strict.agree("changed while the sidecar was away", &unbound, refused(401, "token_unbound")).await;
 }
 
 #[tokio::test]

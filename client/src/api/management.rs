@@ -113,6 +113,23 @@ impl Api {
         self.call(Method::POST, &["services"], Some(human), Some(&body)).await
     }
 
+    /// A service, as its owner sees it.
+    pub async fn read_service(&self, human: &SecretString, service: &str) -> Result<Service, ApiError> {
+        self.call(Method::GET, &["services", service], Some(human), None).await
+    }
+
+    /// Changes what people call a service, and whether it accepts tokens that are bound to none; what is absent stays.
+    pub async fn change_service(
+        &self,
+        human: &SecretString,
+        service: &str,
+        name: Option<&str>,
+        accepts_unbound: Option<bool>,
+    ) -> Result<Service, ApiError> {
+        let body = json!({ "name": name, "acceptsUnboundTokens": accepts_unbound });
+        self.call(Method::PATCH, &["services", service], Some(human), Some(&body)).await
+    }
+
     /// The services that the person owns, all of them for an administrator; newest first, from the `offset`th on.
     pub async fn list_services(&self, human: &SecretString, offset: usize) -> Result<Page<Service>, ApiError> {
         self.page(human, &["services"], offset).await

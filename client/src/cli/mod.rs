@@ -7,6 +7,7 @@ mod agent;
 mod call;
 mod context;
 mod failure;
+mod key;
 mod login;
 mod parse;
 mod role;
@@ -88,7 +89,7 @@ enum Command {
     Service(service::Service),
     /// The API keys of a service
     #[command(subcommand)]
-    Key(service::Key),
+    Key(key::Key),
     /// The roles of a service, and who holds them
     #[command(subcommand)]
     Role(role::Role),
@@ -129,7 +130,7 @@ pub async fn run(arguments: Arguments) -> Result<Said, Failure> {
     match command {
         Command::Agent(command) => agent::run(&context, command).await,
         Command::Service(command) => service::run(&context, command).await,
-        Command::Key(command) => service::run_key(&context, command).await,
+        Command::Key(command) => key::run(&context, command).await,
         Command::Role(command) => role::run(&context, command).await,
         Command::Token(command) => token::run(&context, command).await,
         Command::Completions { .. } => Ok(Said::raw(Vec::new())),

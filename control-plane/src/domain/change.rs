@@ -13,6 +13,8 @@ pub enum Change {
     Status(AgentId),
     /// The roles that a service defines; for its sidecars only.
     Definitions(ServiceId),
+    /// How a service wants its tokens judged; for its sidecars only.
+    Terms(ServiceId),
     /// An access token was revoked; for all sidecars.
     Token(TokenId),
     /// A login was ended; for all sidecars.

@@ -31,6 +31,7 @@ pub fn router(state: AppState) -> Router {
         .route("/auth/refresh", post(auth::refresh))
         .route("/auth/revoke", post(auth::revoke))
         .route("/services", post(services::create).get(services::list))
+        .route("/services/{service}", get(services::read).patch(services::change))
         .route("/services/{service}/keys", post(services::create_key).get(services::list_keys))
         .route("/services/{service}/keys/{key}", delete(services::revoke_key))
         .route("/services/{service}/verify", get(verify::verify))

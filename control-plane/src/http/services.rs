@@ -14,7 +14,7 @@ use crate::{
         page::Page,
         service::{Service, ServiceKey},
     },
-    operations::{self, NewKey, NewService, require_owner},
+    operations::{self, NewKey, NewService, ServiceChange, require_owner},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use serde_json::{Value, json};
@@ -43,6 +43,34 @@ pub async fn list(
     let (human, page) = (presented.human(&state)?, page?);
     let listed = operations::list_services(&state.context, &human, page).await?;
     Ok(Json(paging::present(page, &listed, present)))
+}
+
+/// `GET /services/:serviceId`
+pub async fn read(
+    State(state): State<AppState>,
+    presented: Presented,
+    Path(service): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let human = presented.human(&state)?;
+    let service = require_owner(&state.context, &human, id(&service)?).await?;
+    Ok(Json(present(&service)))
+}
+
+/// `PATCH /services/:serviceId`
+pub async fn change(
+    State(state): State<AppState>,
+    presented: Presented,
+    Path(service): Path<String>,
+    body: Fields,
+) -> Result<Json<Value>, ApiError> {
+    let human = presented.human(&state)?;
+    let service = require_owner(&state.context, &human, id(&service)?).await?;
+    let change = body.parse(|fields| {
+        let (name, accepts) = (fields.optional("name"), fields.optional("acceptsUnboundTokens"));
+        Some(ServiceChange { name: name?, accepts_unbound: accepts? })
+    })?;
+    let service = operations::change_service(&state.context, service.id, &change).await?;
+    Ok(Json(present(&service)))
 }
 
 /// `POST /services/:serviceId/keys`

@@ -28,6 +28,17 @@ pub async fn insert(conn: &mut AnyConnection, service: &Service) -> Result<(), S
     Ok(())
 }
 
+/// Changes what people call a service, and whether it accepts tokens that are bound to none.
+pub async fn update(conn: &mut AnyConnection, service: &Service, now: Timestamp) -> Result<(), StoreError> {
+    let Service { id, owner: _, name, accepts_unbound, created_at: _ } = service;
+    // The instant since when stays that of the first refusal.
+    let sql = "UPDATE services SET name = $1, refuses_unbound_since = \
+               CASE WHEN $2 = 1 THEN NULL ELSE COALESCE(refuses_unbound_since, $3) END WHERE id = $4";
+    let query = sqlx::query(sql).bind(name.as_str()).bind(i64::from(*accepts_unbound)).bind(now.micros());
+    query.bind(id.to_string()).execute(conn).await?;
+    Ok(())
+}
+
 /// The service with this id.
 pub async fn find(conn: &mut AnyConnection, id: ServiceId) -> Result<Option<Service>, StoreError> {
     let sql = sqlx::AssertSqlSafe(format!("SELECT {COLUMNS} FROM services WHERE id = $1"));

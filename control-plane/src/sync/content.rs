@@ -3,7 +3,7 @@
 
 use crate::{
     domain::change::{Change, FeedPosition, Span},
-    store::{Store, StoreError, agents, agents::Condition, assignments, feed, roles, signing_keys},
+    store::{Store, StoreError, agents, agents::Condition, assignments, feed, roles, services, signing_keys},
 };
 use countersign_identity::{
     AgentId, AgentRecord, Grant, Revision, RoleDefinition, ServiceId, SessionId, Stamped, TokenId,
@@ -35,6 +35,8 @@ pub struct Content {
     pub held: BTreeMap<(ServiceId, AgentId), Stamped<Vec<Grant>>>,
     /// All roles of the services whose definitions changed.
     pub definitions: BTreeMap<ServiceId, Vec<RoleDefinition>>,
+    /// Whether services accept tokens that are bound to none: of those that changed, or of the one that was asked for.
+    pub accepts_unbound: BTreeMap<ServiceId, bool>,
     /// Dead tokens and logins.
     pub revoked: BTreeMap<Revoked, Revision>,
     /// The public points of all signing keys, if these changed.
@@ -46,9 +48,9 @@ pub struct Content {
 pub enum Since {
     /// Everything above this revision, for all services.
     Everyone(Revision),
-    /// Everything above this revision, if it is known, for one service.
+    /// Everything above this revision, if it is known, and the terms, for one service.
     Known(Revision, ServiceId),
-    /// Everything above the floor, all definitions of one service, and all keys.
+    /// Everything above the floor, terms and all definitions of one service, and all keys.
     Floor(ServiceId),
 }
 
@@ -69,6 +71,9 @@ pub async fn read(store: &Store, since: Since) -> Result<Option<Content>, StoreE
         Since::Floor(service) => (floor, Some(service)),
     };
     let mut content = collect(conn, Span { since: start, until }, floor, only).await?;
+    if let Some(service) = only {
+        content.accepts_unbound.insert(service, accepts_unbound(conn, service).await?);
+    }
     if let Since::Floor(service) = since {
         content.definitions.insert(service, definitions(conn, service).await?);
         content.keys = Some(keys(conn).await?);
@@ -120,11 +125,14 @@ impl Content {
             Change::Definitions(service) if concerns(service) => {
                 self.definitions.insert(service, definitions(conn, service).await?);
             }
+            Change::Terms(service) if concerns(service) => {
+                self.accepts_unbound.insert(service, accepts_unbound(conn, service).await?);
+            }
             Change::Token(token) => drop(self.revoked.insert(Revoked::Token(token), revision)),
             Change::Session(session) => drop(self.revoked.insert(Revoked::Session(session), revision)),
             Change::Keys => self.keys = Some(keys(conn).await?),
             // Of another service; or read for all agents together.
-            Change::Roles(..) | Change::Definitions(_) | Change::Trust(_) | Change::Status(_) => {}
+            Change::Roles(..) | Change::Definitions(_) | Change::Terms(_) | Change::Trust(_) | Change::Status(_) => {}
         }
         Ok(())
     }
@@ -132,6 +140,10 @@ impl Content {
 
 async fn definitions(conn: &mut AnyConnection, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {
     Ok(roles::of_service(conn, service).await?.into_iter().map(|role| role.definition).collect())
+}
+
+async fn accepts_unbound(conn: &mut AnyConnection, service: ServiceId) -> Result<bool, StoreError> {
+    Ok(services::find(conn, service).await?.ok_or(StoreError::Corrupt("service_id"))?.accepts_unbound)
 }
 
 async fn keys(conn: &mut AnyConnection) -> Result<Vec<Vec<u8>>, StoreError> {

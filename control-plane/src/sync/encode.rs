@@ -1,6 +1,9 @@
 //! From content to the words of the wire.
 
-use super::content::{Content, Revoked};
+use super::{
+    content::{Content, Revoked},
+    stream::Terms,
+};
 use countersign_identity::{AgentId, AgentRecord, AgentStatus, Grant, Revision, RoleDefinition, ServiceId, Timestamp};
 use countersign_proto::v1;
 use std::collections::BTreeMap;
@@ -10,14 +13,14 @@ use std::collections::BTreeMap;
 const PAGE: usize = 250;
 
 /// A whole view, page by page.
-pub fn snapshot(content: &Content, service: ServiceId, info: v1::ServiceInfo) -> Vec<v1::SnapshotPage> {
+pub fn snapshot(content: &Content, service: ServiceId, terms: &Terms) -> Vec<v1::SnapshotPage> {
     let empty = || v1::SnapshotPage {
         revision: content.revision.number(),
         floor: content.floor.number(),
         ..v1::SnapshotPage::default()
     };
     let mut pages = vec![v1::SnapshotPage {
-        info: Some(info),
+        info: info(content, service, terms),
         keys: content.keys.as_deref().map(keys),
         roles: content.definitions.get(&service).map(|definitions| roles(definitions)),
         ..empty()
@@ -37,9 +40,10 @@ pub fn snapshot(content: &Content, service: ServiceId, info: v1::ServiceInfo) ->
 /// What changed, as one follower is told, in messages of bounded size; none if nothing of it concerns the
 /// follower. All but the last stay at the revision where the follower is, so that it resumes from there if
 /// the rest does not come.
-pub fn delta(content: &Content, service: ServiceId) -> Vec<v1::Delta> {
+pub fn delta(content: &Content, service: ServiceId, terms: &Terms) -> Vec<v1::Delta> {
     let at = |revision: Revision| v1::Delta { revision: revision.number(), ..v1::Delta::default() };
     let head = v1::Delta {
+        info: info(content, service, terms),
         keys: content.keys.as_deref().map(keys),
         roles: content.definitions.get(&service).map(|definitions| roles(definitions)),
         ..at(content.since)
@@ -56,6 +60,16 @@ pub fn delta(content: &Content, service: ServiceId) -> Vec<v1::Delta> {
         last.revision = content.revision.number();
     }
     messages
+}
+
+fn info(content: &Content, service: ServiceId, terms: &Terms) -> Option<v1::ServiceInfo> {
+    let Terms { issuer, max_staleness } = terms;
+    content.accepts_unbound.get(&service).map(|accepts_unbound| v1::ServiceInfo {
+        service_id: service.to_string(),
+        issuer: issuer.clone(),
+        accepts_unbound_tokens: *accepts_unbound,
+        max_staleness_seconds: u32::try_from(max_staleness.as_secs()).unwrap_or(u32::MAX),
+    })
 }
 
 fn keys(points: &[Vec<u8>]) -> v1::Keys {

@@ -102,16 +102,9 @@ impl Follower {
     /// Brings the follower to the present: by what changed, if its revision is known, else by everything.
     async fn greet(&mut self, revision: Revision) -> Result<(), Status> {
         let service = self.key.service;
-        let info = self.info().await?;
+        let terms = &self.shared.terms;
         if let Some(content) = self.read(Since::Known(revision, service)).await? {
-            let mut deltas = encode::delta(&content, service);
-            if deltas.is_empty() {
-                deltas.push(v1::Delta { revision: content.revision.number(), ..v1::Delta::default() });
-            }
-            if let Some(first) = deltas.first_mut() {
-                first.info = Some(info);
-            }
-            for delta in deltas {
+            for delta in encode::delta(&content, service, terms) {
                 self.tell(Told::Delta(delta)).await?;
             }
             self.covered = content.revision;
@@ -119,7 +112,7 @@ impl Follower {
         }
         let all =
             self.read(Since::Floor(service)).await?.ok_or_else(|| Status::internal("the floor is always known"))?;
-        for page in encode::snapshot(&all, service, info) {
+        for page in encode::snapshot(&all, service, terms) {
             self.tell(Told::Snapshot(page)).await?;
         }
         self.covered = all.revision;
@@ -143,7 +136,7 @@ impl Follower {
         if batch.since > self.covered {
             return Err(Status::unavailable("changes were missed: resume"));
         }
-        for delta in encode::delta(batch, self.key.service) {
+        for delta in encode::delta(batch, self.key.service, &self.shared.terms) {
             let revision = delta.revision.max(self.covered.number());
             self.tell(Told::Delta(v1::Delta { revision, ..delta })).await?;
         }
@@ -171,18 +164,6 @@ impl Follower {
             self.tell(Told::Pong(pong)).await?;
         }
         Ok(())
-    }
-
-    async fn info(&self) -> Result<v1::ServiceInfo, Status> {
-        let service = async { services::find(self.shared.store.read().await?.conn(), self.key.service).await };
-        let service = service.await.map_err(|error: StoreError| unavailable(&error))?.ok_or_else(invalid_key)?;
-        let Terms { issuer, max_staleness } = &self.shared.terms;
-        Ok(v1::ServiceInfo {
-            service_id: service.id.to_string(),
-            issuer: issuer.clone(),
-            accepts_unbound_tokens: service.accepts_unbound,
-            max_staleness_seconds: u32::try_from(max_staleness.as_secs()).unwrap_or(u32::MAX),
-        })
     }
 
     async fn tell(&self, message: Told) -> Result<(), Status> {

@@ -162,6 +162,17 @@ pub const ROUTES: &[Route] = &[
         201,
         &[field("name", Line, r#""Service""#), field("acceptsUnboundTokens", Boolean, "true").or_nothing()],
     ),
+    route("GET", "/services/{service}", Door::Owner, 200, &[]),
+    route(
+        "PATCH",
+        "/services/{service}",
+        Door::Owner,
+        200,
+        &[
+            field("name", Line, r#""Service""#).or_nothing(),
+            field("acceptsUnboundTokens", Boolean, "true").or_nothing(),
+        ],
+    ),
     route(
         "POST",
         "/services/{service}/keys",

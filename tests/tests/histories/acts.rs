@@ -60,7 +60,11 @@ fn resolve(act: &Act, model: &Model) -> Option<Act> {
         Act::Replay { login } => Act::Replay { login: index(login, model.logins.len())? },
         Act::RevokeToken { token } => Act::RevokeToken { token: index(token, model.tokens.len())? },
         Act::RevokeLogin { login } => Act::RevokeLogin { login: index(login, model.logins.len())? },
-        act @ (Act::Register | Act::CreateRole { .. } | Act::ChangeRole { .. } | Act::DeleteRole { .. }) => act,
+        act @ (Act::Register
+        | Act::CreateRole { .. }
+        | Act::ChangeRole { .. }
+        | Act::DeleteRole { .. }
+        | Act::SetUnbound { .. }) => act,
     })
 }
 
@@ -79,6 +83,7 @@ impl Ready {
             Act::CreateRole { .. }
             | Act::ChangeRole { .. }
             | Act::DeleteRole { .. }
+            | Act::SetUnbound { .. }
             | Act::Assign { .. }
             | Act::Revoke { .. }
             | Act::Feedback { .. }
@@ -171,6 +176,12 @@ fn by_manager(act: &Act, world: &World, model: &Model) -> (Option<Note>, Kind) {
             let (at, role) = (service(number), role(*number, *name));
             (definitions(number), send("DELETE", format!("/services/{}/roles/{role}", at.id), &at.key, None))
         }
+        Act::SetUnbound { service: number, accepted } => {
+            let id = &service(number).id;
+            let body = json!({ "acceptsUnboundTokens": accepted });
+            let kind = send("PATCH", format!("/services/{id}"), &world.human, Some(body));
+            (Some(("terms", id.clone(), Some(id.clone()))), kind)
+        }
         Act::Assign { service: number, agent, name, seconds } => {
             let (at, agent) = (service(number), &model.agents[*agent].0);
             let until = seconds.map(|seconds| instant(until(world, seconds)));
@@ -237,6 +248,13 @@ impl Done {
                     state.grants.retain(|(_, _, role), _| *role != number);
                 })
             }
+            Act::SetUnbound { service, accepted } => Box::new(move |state| {
+                if accepted {
+                    state.strict.remove(&service);
+                } else {
+                    state.strict.insert(service);
+                }
+            }),
             Act::Assign { service, agent: who, name, seconds } => {
                 let role = named(service, name);
                 let until = seconds.map(|seconds| until(world, seconds));

@@ -24,6 +24,8 @@ pub struct State {
     pub grants: BTreeMap<(usize, usize, usize), Option<i64>>,
     /// Of agents of whom something was said, as written in JSON.
     pub trust: BTreeMap<usize, String>,
+    /// Services that take no unbound tokens.
+    pub strict: BTreeSet<usize>,
     pub dead_logins: BTreeSet<usize>,
     pub dead_tokens: BTreeSet<usize>,
 }
@@ -106,7 +108,7 @@ impl State {
 
 impl Model {
     pub fn new(revision: i64) -> Self {
-        let first = State { revision, ..State::default() };
+        let first = State { revision, strict: BTreeSet::from([1]), ..State::default() };
         Self { states: vec![first], agents: Vec::new(), roles: Vec::new(), logins: Vec::new(), tokens: Vec::new() }
     }
 
@@ -139,7 +141,7 @@ impl Model {
         }
         match token.service {
             Some(bound) if bound != service => return refused(401, "token_audience_mismatch"),
-            None if service != 0 => return refused(401, "token_unbound"),
+            None if self.states[told].strict.contains(&service) => return refused(401, "token_unbound"),
             _ => {}
         }
         let mut verdicts = Vec::new();

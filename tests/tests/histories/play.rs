@@ -199,6 +199,7 @@ impl Play {
             Act::Revoke { service, agent: who, name } => {
                 (200, named(service, name).is_some_and(|role| state.grants.contains_key(&(service, who, *role))))
             }
+            Act::SetUnbound { service, accepted } => (200, state.strict.contains(&service) == accepted),
             Act::SetStatus { agent: who, status } => match (state.condition(who).status, status) {
                 (before, after) if before == after => (200, false),
                 (Status::Revoked, _) => (409, false),

@@ -4,7 +4,7 @@
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use serde::{Deserialize, Serialize};
 
-/// Services there are from the start; the second takes no unbound tokens.
+/// Services there are from the start; the second takes no unbound tokens, until that is changed.
 pub const SERVICES: usize = 2;
 
 /// Names a role may have.
@@ -55,6 +55,11 @@ pub enum Act {
     DeleteRole {
         service: usize,
         name: usize,
+    },
+    /// Whether the service takes tokens that are bound to none.
+    SetUnbound {
+        service: usize,
+        accepted: bool,
     },
     Assign {
         service: usize,
@@ -173,6 +178,7 @@ fn racing() -> impl Strategy<Value = Act> {
         2 => (service(), name(), 0..PERMISSIONS.len())
             .prop_map(|(service, name, permissions)| Act::ChangeRole { service, name, permissions }),
         2 => (service(), name()).prop_map(|(service, name)| Act::DeleteRole { service, name }),
+        1 => (service(), any::<bool>()).prop_map(|(service, accepted)| Act::SetUnbound { service, accepted }),
         6 => (service(), some(), name(), option::weighted(0.4, select(vec![2_u32, 10, 60, 700, 4000])))
             .prop_map(|(service, agent, name, seconds)| Act::Assign { service, agent, name, seconds }),
         4 => (service(), some(), name()).prop_map(|(service, agent, name)| Act::Revoke { service, agent, name }),
