@@ -80,7 +80,8 @@ async fn prove(
     if sessions::used_challenge(read.conn(), &challenge.unique_text()).await? {
         return Err(Reason::ChallengeUsed.into());
     }
-    let agent = agents::find(read.conn(), challenge.agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
+    // Not of this database: one of before is back.
+    let agent = agents::find(read.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
     let signature = AgentSignature::from_hex(signature).map_err(|_| Denied::InvalidSignature)?;
     let nonce = context.challenge_keys.nonce(challenge);
     // Signed are the UTF-8 bytes of the nonce as sent; the 32 bytes that it encodes are accepted too.
@@ -94,7 +95,7 @@ async fn prove(
 }
 
 async fn active_agent(tx: &mut Write, challenge: &Challenge) -> Result<Agent, Denied> {
-    let agent = agents::find(tx.conn(), challenge.agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
+    let agent = agents::find(tx.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
     agent.require_active()?;
     Ok(agent)
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     routes::{Field, ROUTES, Route, Shape},
-    stage::{Stage, assert_none, fault},
+    stage::{Stage, assert_none, fault, unlisted},
 };
 use countersign_tests::Answer;
 use serde_json::{Map, Value, json};
@@ -201,6 +201,7 @@ async fn every_hostile_body_is_refused_by_name_and_changes_nothing() {
                 fault(&answer, said, fields.as_deref())
             };
             faults.extend(fault.map(|fault| format!("{} {}: {name}: {fault}", route.method, route.path)));
+            faults.extend(unlisted(route, &answer));
         }
         let after = stage.rows().await;
         faults.extend(after.symmetric_difference(&before).map(|row| format!("{}: a row changed: {row}", route.path)));

@@ -2,7 +2,7 @@
 
 use crate::{
     routes::{Door, ROUTES, Route},
-    stage::{Stage, assert_none, misshapen},
+    stage::{Stage, assert_none, misshapen, unlisted},
 };
 use countersign_tests::{
     Answer, RawRequest, Sidecar, World,
@@ -145,6 +145,7 @@ pub async fn knock(stage: &Stage, purse: &Purse) -> Vec<String> {
             let answer = Answer::to(request).await;
             let unchanged = route.method == "GET" || stage.rows().await == before || word.is_none();
             faults.extend(judge(route, kind, word, &answer, unchanged));
+            faults.extend(unlisted(route, &answer));
         }
     }
     faults

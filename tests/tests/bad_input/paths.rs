@@ -2,7 +2,7 @@
 
 use crate::{
     routes::ROUTES,
-    stage::{Stage, assert_none, fault},
+    stage::{Stage, assert_none, fault, unlisted},
 };
 use countersign_tests::Answer;
 
@@ -55,6 +55,7 @@ async fn an_id_that_is_none_leads_nowhere() {
                 let expected = (404, if is_text { code } else { "NOT_FOUND" });
                 let fault = fault(&answer, expected, None);
                 faults.extend(fault.map(|fault| format!("{} {} with {name} {id}: {fault}", route.method, route.path)));
+                faults.extend(if is_text { unlisted(route, &answer) } else { None });
             }
         }
         let after = stage.rows().await;

@@ -1,6 +1,9 @@
 //! A control plane with one of everything, and requests made of the table of routes.
 
-use crate::routes::{Door, Field, Route};
+use crate::{
+    contract::line,
+    routes::{Door, Field, Route},
+};
 use countersign_client::PrivateKey;
 use countersign_tests::{Agent, Answer, ControlPlane, Database, eventually};
 use reqwest::RequestBuilder;
@@ -165,6 +168,13 @@ pub fn misshapen(answer: &Answer) -> Option<&'static str> {
     } else {
         None
     }
+}
+
+/// What is wrong with a refusal of this route by the table of docs/api.md, if anything is.
+pub fn unlisted(route: &Route, answer: &Answer) -> Option<String> {
+    let code = answer.text("/error/code");
+    let fine = answer.status < 400 || line(route.method, route.path).allows(code);
+    (!fine).then(|| format!("{} {}: docs/api.md knows no {code}", route.method, route.path))
 }
 
 /// What is wrong with an answer that should be this error, about these fields.

@@ -248,13 +248,7 @@ impl Done {
                     state.grants.retain(|(_, _, role), _| *role != number);
                 })
             }
-            Act::SetUnbound { service, accepted } => Box::new(move |state| {
-                if accepted {
-                    state.strict.remove(&service);
-                } else {
-                    state.strict.insert(service);
-                }
-            }),
+            Act::SetUnbound { service, accepted } => Box::new(move |state| state.accept_unbound(service, accepted)),
             Act::Assign { service, agent: who, name, seconds } => {
                 let role = named(service, name);
                 let until = seconds.map(|seconds| until(world, seconds));

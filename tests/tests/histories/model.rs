@@ -99,6 +99,12 @@ impl State {
         self.agents.get(&agent).copied().unwrap_or(Condition { status: Status::Active, since: 0, cutoff: 0 })
     }
 
+    /// Whether a service takes unbound tokens from now on.
+    pub fn accept_unbound(&mut self, service: usize, accepted: bool) {
+        self.strict.remove(&service);
+        self.strict.extend((!accepted).then_some(service));
+    }
+
     /// Roles that an agent holds at a service at an instant.
     fn held(&self, service: usize, agent: usize, now: i64) -> BTreeSet<usize> {
         let mine = self.grants.iter().filter(|((at, who, _), _)| (*at, *who) == (service, agent));
