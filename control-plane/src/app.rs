@@ -4,10 +4,10 @@ mod servers;
 
 use crate::{
     certificates::{Certificate, CertificateError},
-    config::{Config, DatabasePlace},
+    config::{Config, DatabasePlace, TlsMode},
     development::{self, DevelopmentError, Places},
     files,
-    http::AppState,
+    http::{AppState, Proxies},
     humans::{OperatorError, OperatorKey},
     keyring::{Keyring, KeyringError, MasterKey, MasterKeyError},
     metrics::Metrics,
@@ -113,7 +113,9 @@ impl App {
             tracing::info!("development: `set -a; . {}` gives clients everything they need", file.display());
         }
         let began = context.clock.since_boot();
-        let state = AppState { context, operator, metrics: Metrics::new()?, began };
+        let terminate_tls = config.tls.mode == TlsMode::Terminated;
+        let proxies = Arc::new(Proxies { trusted: config.proxies.networks(), terminate_tls });
+        let state = AppState { context, operator, metrics: Metrics::new()?, proxies, began };
         Ok(Self { config, state, certificate, ports, readiness, unready })
     }
 

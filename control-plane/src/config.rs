@@ -6,9 +6,14 @@ use countersign_process::{
     settings::{Layers, SettingsError},
     telemetry::LogSettings,
 };
+use ipnet::IpNet;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
+    time::Duration,
+};
 
 const DEFAULTS: &str = include_str!("../config.default.toml");
 
@@ -34,6 +39,8 @@ pub struct Config {
     pub listen: Listen,
     /// Certificate and key.
     pub tls: Tls,
+    /// What stands in front.
+    pub proxies: ProxySettings,
     /// The database.
     pub database: Database,
     /// Secrets.
@@ -65,10 +72,68 @@ pub struct Listen {
 /// `[tls]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct Tls {
+    /// Who terminates the TLS of the API.
+    pub mode: TlsMode,
     /// PEM file of the certificate chain.
     pub certificate: PathBuf,
     /// PEM file of its private key.
     pub private_key: PathBuf,
+}
+
+/// Who terminates the TLS of the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
+pub enum TlsMode {
+    /// This server.
+    Serve,
+    /// The listed proxies, which then speak plain HTTP to this server.
+    Terminated,
+}
+
+impl TryFrom<String> for TlsMode {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "serve" => Ok(Self::Serve),
+            "terminated" => Ok(Self::Terminated),
+            _ => Err(format!("tls.mode: `{text}` must be `serve` or `terminated`")),
+        }
+    }
+}
+
+/// `[proxies]`
+#[derive(Debug, Clone, Deserialize)]
+pub struct ProxySettings {
+    trusted: Vec<Network>,
+}
+
+impl ProxySettings {
+    /// The networks of proxies whose word about the client is believed.
+    pub fn networks(&self) -> Vec<IpNet> {
+        self.trusted.iter().map(|network| network.0).collect()
+    }
+}
+
+/// A network, or a single address.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(try_from = "String")]
+struct Network(IpNet);
+
+impl TryFrom<String> for Network {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
+        let network = text.parse().ok().or_else(address).ok_or_else(|| {
+            format!("proxies.trusted: `{text}` is neither a network such as 10.0.0.0/8 nor an address")
+        })?;
+        // Headers of everybody would be believed: what is meant can only be less.
+        if network.prefix_len() == 0 {
+            return Err(format!("proxies.trusted: `{text}` is everybody; list the networks of the proxies only"));
+        }
+        Ok(Self(network))
+    }
 }
 
 /// `[database]`
@@ -145,6 +210,11 @@ impl Config {
         if !self.dev && !has_tls {
             return refuse(
                 "no TLS: set tls.certificate and tls.private_key to PEM files, or start with --dev to try things out",
+            );
+        }
+        if self.tls.mode == TlsMode::Terminated && self.proxies.trusted.is_empty() {
+            return refuse(
+                "tls.mode = terminated: set proxies.trusted to the networks of the proxies that terminate TLS, or tls.mode to serve",
             );
         }
         if !self.dev && !self.public_url.starts_with("https://") {
@@ -263,6 +333,30 @@ mod tests {
     fn a_challenge_must_not_outlive_the_login_that_remembers_it() {
         let error = read(&[("tokens.challenge_seconds", "11"), ("tokens.refresh_seconds", "10")], true).unwrap_err();
         assert!(error.contains("tokens.challenge_seconds"), "{error}");
+    }
+
+    #[test]
+    fn proxies_are_networks_or_addresses_and_never_everybody() {
+        let config = read(&[("proxies.trusted", "10.0.0.0/8, 192.0.2.1,fd00::/8")], true).unwrap();
+        let networks = ["10.0.0.0/8", "192.0.2.1/32", "fd00::/8"].map(|network| network.parse().unwrap());
+        assert_eq!(config.proxies.networks(), networks);
+        for (wrong, said) in [
+            ("proxy.example", "neither"),
+            ("10.0.0.0/33", "neither"),
+            ("0.0.0.0/0", "everybody"),
+            ("::/0", "everybody"),
+        ] {
+            let error = read(&[("proxies.trusted", wrong)], true).unwrap_err();
+            assert!(error.contains("proxies.trusted") && error.contains(wrong) && error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn terminated_tls_needs_the_proxies_that_terminate_it() {
+        let error = read(&[("tls.mode", "terminated")], true).unwrap_err();
+        assert!(error.contains("proxies.trusted") && error.contains("tls.mode"), "{error}");
+        assert!(read(&[("tls.mode", "terminated"), ("proxies.trusted", "127.0.0.1")], true).is_ok());
+        assert!(read(&[("tls.mode", "off")], true).unwrap_err().contains("terminated"));
     }
 
     #[test]

@@ -4,17 +4,26 @@ use super::AppError;
 use crate::{
     certificates::Certificate,
     config::Config,
-    http::{AppState, router, tls::TlsOnly},
+    http::{
+        AppState, router,
+        tls::{ForProxies, TlsOnly},
+    },
     metrics::Metrics,
     operations::{Context, announce_trust, housekeep},
     sync::{Reader, SyncService, Terms},
 };
+use axum::{Router, extract::ConnectInfo, middleware::AddExtension};
+use axum_server::accept::Accept;
 use countersign_process::{Readiness, Shutdown, admin, shutdown::DRAIN};
 use countersign_proto::v1::sync_server::SyncServer;
 use hyper_util::rt::TokioTimer;
 use secrecy::ExposeSecret;
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
-use tokio::{net::TcpListener, task::JoinSet};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    task::JoinSet,
+};
 use tokio_rustls::TlsAcceptor;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 
@@ -35,6 +44,9 @@ const MOST_STREAMS: u32 = 64;
 
 /// What runs; any that ends before the stop ends the whole.
 pub(super) type Servers = JoinSet<io::Result<()>>;
+
+/// The API as one connection sees it.
+type Connected = AddExtension<Router, ConnectInfo<SocketAddr>>;
 
 pub(super) fn serve_admin(
     servers: &mut Servers,
@@ -82,8 +94,26 @@ pub(super) fn serve_api(
     state: AppState,
     shutdown: &Shutdown,
 ) -> Result<(), AppError> {
+    if state.proxies.terminate_tls {
+        return serve_http(servers, listener, ForProxies, state, shutdown);
+    }
     let chance = state.context.chance.clone();
     let acceptor = TlsOnly::new(TlsAcceptor::from(certificate.server_config()?), chance);
+    serve_http(servers, listener, acceptor, state, shutdown)
+}
+
+fn serve_http<A>(
+    servers: &mut Servers,
+    listener: std::net::TcpListener,
+    acceptor: A,
+    state: AppState,
+    shutdown: &Shutdown,
+) -> Result<(), AppError>
+where
+    A: Accept<TcpStream, Connected, Service = Connected> + Clone + Send + Sync + 'static,
+    A::Stream: AsyncRead + AsyncWrite + Unpin + Send,
+    A::Future: Send,
+{
     let handle = axum_server::Handle::new();
     let (asked, drain) = (shutdown.asked_owned(), handle.clone());
     tokio::spawn(async move {

@@ -84,6 +84,12 @@ impl ApiError {
         Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", message)
     }
 
+    /// Plain HTTP, where it is a proxy that must terminate TLS.
+    pub fn https_required() -> Self {
+        let message = "This API is reached over HTTPS only, through the proxy in front of it: use https:// in the URL";
+        Self::new(StatusCode::BAD_REQUEST, "HTTPS_REQUIRED", message)
+    }
+
     /// What an id in path or body did not lead to.
     pub fn missing(what: Missing) -> Self {
         let (code, message) = match what {
@@ -96,7 +102,7 @@ impl ApiError {
     }
 
     /// A fault of ours that a retry may not mend.
-    fn internal() -> Self {
+    pub fn internal() -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", "The request failed; the request id leads to the log")
     }
 

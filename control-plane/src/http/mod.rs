@@ -13,6 +13,7 @@ mod ids;
 mod json;
 mod keys;
 mod observe;
+mod origin;
 mod paging;
 mod roles;
 mod router;
@@ -22,4 +23,5 @@ pub mod tls;
 mod trust;
 mod verify;
 
+pub use origin::Proxies;
 pub use router::{AppState, router};

@@ -1,6 +1,6 @@
 //! What every request gets: an id, a line in the log, its place in the metrics.
 
-use super::{error::Refused, router::AppState};
+use super::{error::Refused, origin::Origin, router::AppState};
 use axum::{
     extract::{MatchedPath, Request, State},
     http::HeaderValue,
@@ -20,6 +20,7 @@ pub async fn observe(State(state): State<AppState>, request: Request, next: Next
     let id = request_id(&state, &request);
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map_or(UNMATCHED.to_owned(), |path| path.as_str().to_owned());
+    let client = request.extensions().get::<Origin>().map(|origin| origin.address.to_string()).unwrap_or_default();
     let began = state.context.clock.since_boot();
     let span = tracing::info_span!("request", request_id = %id.to_str().unwrap_or_default());
     let mut response = next.run(request).instrument(span.clone()).await;
@@ -33,7 +34,15 @@ pub async fn observe(State(state): State<AppState>, request: Request, next: Next
     }
     let reason = reason.map_or("", countersign_identity::Reason::as_str);
     span.in_scope(|| {
-        tracing::info!(method = method_label(&method), route, status = status.as_u16(), seconds, reason, "answered");
+        tracing::info!(
+            method = method_label(&method),
+            route,
+            client,
+            status = status.as_u16(),
+            seconds,
+            reason,
+            "answered"
+        );
     });
     response.headers_mut().insert(REQUEST_ID, id);
     response

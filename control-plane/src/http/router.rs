@@ -1,6 +1,12 @@
 //! Every route there is.
 
-use super::{agents, auth, body, error::ApiError, health, keys, observe, roles, services, status, trust, verify};
+use super::{
+    agents, auth, body,
+    error::ApiError,
+    health, keys, observe,
+    origin::{self, Proxies},
+    roles, services, status, trust, verify,
+};
 use crate::{humans::OperatorKey, metrics::Metrics, operations::Context};
 use axum::{
     Router, middleware,
@@ -18,6 +24,8 @@ pub struct AppState {
     pub operator: Arc<OperatorKey>,
     /// What is counted.
     pub metrics: Metrics,
+    /// The proxies in front of this server.
+    pub proxies: Arc<Proxies>,
     /// When this process began, on the boot-time clock.
     pub began: Duration,
 }
@@ -50,7 +58,9 @@ pub fn router(state: AppState) -> Router {
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(middleware::from_fn(body::take_in))
+        .layer(middleware::from_fn(origin::require_https))
         .layer(CatchPanicLayer::custom(|_| ApiError::answer_to_panic()))
         .layer(middleware::from_fn_with_state(state.clone(), observe::observe))
+        .layer(middleware::from_fn_with_state(state.clone(), origin::find))
         .with_state(state)
 }

@@ -1,4 +1,6 @@
 //! HTTPS from the first byte: whoever speaks plain HTTP is told so, on the same port, never redirected.
+//!
+//! Where proxies terminate TLS, [`ForProxies`] takes plain HTTP, and `origin` asks of each request how it came.
 
 use axum_server::accept::Accept;
 use countersign_process::Chance;
@@ -55,6 +57,26 @@ impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
                 Ok(stream)
             };
             let stream = timeout(PATIENCE, shake).await.map_err(|_| io::ErrorKind::TimedOut)??;
+            Ok((stream, service))
+        })
+    }
+}
+
+/// Accepts plain HTTP, for proxies that terminate TLS.
+#[derive(Clone)]
+pub struct ForProxies;
+
+impl<S: Send + 'static> Accept<TcpStream, S> for ForProxies {
+    type Stream = BufReader<TcpStream>;
+    type Service = S;
+    type Future = Pin<Box<dyn Future<Output = io::Result<(Self::Stream, S)>> + Send>>;
+
+    fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
+        Box::pin(async move {
+            stream.set_nodelay(true)?;
+            // Who connects and then says nothing would be waited for without end.
+            let mut stream = BufReader::new(stream);
+            timeout(PATIENCE, stream.fill_buf()).await.map_err(|_| io::ErrorKind::TimedOut)??;
             Ok((stream, service))
         })
     }
