@@ -1,10 +1,12 @@
 //! The calls, each one request: the connection and the errors here, the calls by who makes them.
 
 mod agent;
+mod audit;
 mod management;
 mod place;
 
 pub use agent::{Registered, Tokens};
+pub use audit::{Act, ActFilter, Actor, Object};
 pub use management::{ApiKey, ListedKey, Page, Role, Service};
 pub use place::place;
 

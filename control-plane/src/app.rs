@@ -1,6 +1,9 @@
 //! Where the parts meet: settings in, running servers out, and a graceful stop.
 
+mod audit;
 mod servers;
+
+pub use audit::{AuditError, export_audit, verify_audit};
 
 use crate::{
     certificates::{Certificate, CertificateError},
@@ -11,8 +14,8 @@ use crate::{
     humans::{OperatorError, OperatorKey},
     keyring::{Keyring, KeyringError, MasterKey, MasterKeyError},
     metrics::Metrics,
-    operations::{Context, Rules},
-    store::{Store, StoreError, deployment::Deployment},
+    operations::{Context, Denied, Rules, begin_audit},
+    store::{Purpose, Store, StoreError, deployment::Deployment},
 };
 use countersign_identity::Timestamp;
 use countersign_process::{Chance, Clock, Readiness, Shutdown, SystemChance, SystemClock, Unready};
@@ -48,6 +51,9 @@ pub enum AppError {
     /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The audit could not begin.
+    #[error("audit: {0}")]
+    Audit(Denied),
     /// The signing keys.
     #[error(transparent)]
     Keyring(#[from] KeyringError),
@@ -205,7 +211,7 @@ async fn open(
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), chance.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
     };
-    let store = open_store(config, clock.clone()).await?;
+    let store = open_store(config, Purpose::Serve, &master, clock.clone()).await?;
     belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
     let keyring = Keyring::open(&store, &master, chance.as_ref()).await?;
     let operator = OperatorKey::open(&operator_file(config), chance.as_ref())?;
@@ -219,17 +225,26 @@ async fn open(
     let challenge_keys = master.challenge_keys();
     let trust_marked = Notify::new();
     let context = Context { store, keyring, challenge_keys, clock, chance, rules, trust_marked };
+    begin_audit(&context).await.map_err(AppError::Audit)?;
     Ok((Arc::new(context), Arc::new(operator)))
 }
 
-async fn open_store(config: &Config, clock: Arc<dyn Clock>) -> Result<Store, AppError> {
+async fn open_store(
+    config: &Config,
+    purpose: Purpose,
+    master: &MasterKey,
+    clock: Arc<dyn Clock>,
+) -> Result<Store, AppError> {
+    let audit_keys = master.audit_keys();
     match config.database_place().ok_or(AppError::Foreign("database.url is of no engine that we know"))? {
         DatabasePlace::File(path) => {
             // SQLite gives the files beside it the same mode.
-            files::make_private_file(&path).map_err(|error| AppError::Folder { path: path.clone(), error })?;
-            Ok(Store::open_sqlite(&path, clock).await?)
+            if purpose == Purpose::Serve {
+                files::make_private_file(&path).map_err(|error| AppError::Folder { path: path.clone(), error })?;
+            }
+            Ok(Store::open_sqlite(purpose, &path, clock, audit_keys).await?)
         }
-        DatabasePlace::Postgres(url) => Ok(Store::open_postgres(&url, clock).await?),
+        DatabasePlace::Postgres(url) => Ok(Store::open_postgres(purpose, &url, clock, audit_keys).await?),
     }
 }
 

@@ -19,5 +19,5 @@ mod operations;
 mod store;
 mod sync;
 
-pub use app::{App, AppError, mint_human_token, run};
+pub use app::{App, AppError, AuditError, export_audit, mint_human_token, run, verify_audit};
 pub use config::{Config, ConfigError};

@@ -1,9 +1,9 @@
 //! The command line of the control plane.
 
 use clap::{Parser, Subcommand};
-use countersign_control_plane::{Config, mint_human_token, run};
+use countersign_control_plane::{AuditError, Config, export_audit, mint_human_token, run, verify_audit};
 use countersign_process::{Shutdown, telemetry};
-use std::{path::PathBuf, process::ExitCode, time::Duration};
+use std::{io::BufWriter, path::PathBuf, process::ExitCode, time::Duration};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -32,6 +32,25 @@ enum Command {
     /// Tokens for people, signed with the operator key beside the embedded database
     #[command(subcommand)]
     HumanToken(HumanToken),
+    /// The record of who did what, in the database of the settings
+    #[command(subcommand)]
+    Audit(Audit),
+}
+
+#[derive(Subcommand)]
+enum Audit {
+    /// Check that no link of a chain was changed, moved, added or taken; name the first that is broken
+    Verify(Chains),
+    /// Write all links as JSON lines, up to the first that is broken
+    Export(Chains),
+}
+
+/// Which chains.
+#[derive(clap::Args)]
+struct Chains {
+    /// The service; left out: all, and the one of the deployment
+    #[arg(long, value_name = "ID")]
+    service: Option<String>,
 }
 
 #[derive(Subcommand)]
@@ -69,6 +88,7 @@ async fn main() -> ExitCode {
             Err(error) => return fail(USAGE, &error),
         },
         Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
+        Command::Audit(command) => audit(&config, command).await.map_err(Into::into),
     };
     done.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
 }
@@ -82,6 +102,14 @@ fn mint(config: &Config, subject: &str, admin: bool, hours: u32) -> Result<(), B
     let life = Duration::from_secs(u64::from(hours) * 3600);
     println!("{}", mint_human_token(config, subject, admin, life)?);
     Ok(())
+}
+
+async fn audit(config: &Config, command: Audit) -> Result<(), AuditError> {
+    let out = BufWriter::new(std::io::stdout());
+    match command {
+        Audit::Verify(Chains { service }) => verify_audit(config, service.as_deref(), out).await,
+        Audit::Export(Chains { service }) => export_audit(config, service.as_deref(), out).await,
+    }
 }
 
 #[expect(clippy::print_stderr, reason = "an error of the command line belongs on standard error")]

@@ -6,7 +6,11 @@ use crate::{
     web::{Answer, Site},
 };
 use serde_json::{Value, json};
-use std::{collections::HashMap, path::Path, process::Command};
+use std::{
+    collections::HashMap,
+    path::Path,
+    process::{Command, Output},
+};
 use tempfile::TempDir;
 
 /// A running control plane, or one that was killed and may come back.
@@ -64,6 +68,13 @@ impl ControlPlane {
     /// What it has logged.
     pub fn log(&self) -> String {
         self.process.log()
+    }
+
+    /// The URL of its database.
+    pub fn database_url(&self) -> String {
+        let set = self.settings.iter().find_map(|setting| setting.strip_prefix("database.url="));
+        let file = || format!("sqlite://{}", self.folder.path().join("countersign.db").display());
+        set.map_or_else(file, str::to_owned)
     }
 
     /// The folder with its database and keys.
@@ -165,6 +176,16 @@ impl ControlPlane {
     pub async fn verify_at(&self, service: &str, key: &str, token: &str) -> Answer {
         let request = self.api.request("GET", &format!("/services/{service}/verify")).bearer_auth(key);
         Answer::to(request.header("x-agent-token", format!("Bearer {token}"))).await
+    }
+
+    /// Runs a command of its binary, with its settings and on its data.
+    pub fn command(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(tools::binary("countersign-control-plane"));
+        command.args(["--dev", "--set", &format!("data_dir={}", self.folder.path().display())]);
+        for setting in &self.settings {
+            command.args(["--set", setting]);
+        }
+        command.args(arguments).output().expect("the binary runs")
     }
 
     /// Mints a person's token with the operator key, as the operator would.

@@ -4,6 +4,7 @@
 //! goes to standard output, advice to standard error; a secret is printed only by a command that is for it.
 
 mod agent;
+mod audit;
 mod call;
 mod context;
 mod failure;
@@ -93,6 +94,9 @@ enum Command {
     /// The roles of a service, and who holds them
     #[command(subcommand)]
     Role(role::Role),
+    /// The record of who did what
+    #[command(subcommand)]
+    Audit(audit::Audit),
     /// Tokens: what they say, whether they are good, and their end
     #[command(subcommand)]
     Token(token::Token),
@@ -132,6 +136,7 @@ pub async fn run(arguments: Arguments) -> Result<Said, Failure> {
         Command::Service(command) => service::run(&context, command).await,
         Command::Key(command) => key::run(&context, command).await,
         Command::Role(command) => role::run(&context, command).await,
+        Command::Audit(command) => audit::run(&context, command).await,
         Command::Token(command) => token::run(&context, command).await,
         Command::Completions { .. } => Ok(Said::raw(Vec::new())),
     }

@@ -5,6 +5,7 @@
 //! room: no I/O, no clock, no randomness; only `countersign-identity` is imported.
 
 pub mod agent;
+pub mod audit;
 pub mod caller;
 pub mod challenge;
 pub mod change;

@@ -67,7 +67,8 @@ pub async fn set_status(
     let human = presented.human(&state)?;
     let agent = id(&agent)?;
     let status = body.parse(|fields| fields.required("status"))?;
-    let agent = operations::set_agent_status(&state.context, &human, agent, status).await?;
+    let agent =
+        operations::set_agent_status(&state.context, &presented.author_of(Some(&human)), &human, agent, status).await?;
     Ok(Json(present(&agent)))
 }
 

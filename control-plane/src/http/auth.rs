@@ -27,7 +27,8 @@ pub async fn register(
         let (key, metadata) = (fields.required("publicKey"), fields.optional("metadata"));
         Some(RegistrationRequest { email: email?, name: name?, key: key?, metadata: metadata?.unwrap_or_default() })
     })?;
-    let agent = operations::register_agent(&state.context, human, request).await?;
+    let agent =
+        operations::register_agent(&state.context, &presented.author_of(human.as_ref()), human, request).await?;
     let body = json!({
         "agentId": agent.id,
         "publicKeyHash": agent.registration.key_hash,

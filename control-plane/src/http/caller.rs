@@ -1,8 +1,9 @@
 //! Who is asking: the bearer credential of a request, and what it proves.
 
-use super::{error::ApiError, router::AppState};
+use super::{error::ApiError, observe::RequestId, origin, router::AppState};
 use crate::{
     domain::{
+        audit::{Actor, Author, Origin},
         caller::{Caller, Human},
         service::ServiceKey,
     },
@@ -18,15 +19,22 @@ use secrecy::{ExposeSecret, SecretString};
 /// What service API keys begin with; a person's token never does.
 const SERVICE_CREDENTIAL: &str = "svc_";
 
-/// The credential that came with a request; what it is worth is asked by the methods.
-pub struct Presented(Option<SecretString>);
+/// The credential that came with a request, and from where; what it is worth is asked by the methods.
+pub struct Presented(Option<SecretString>, Origin);
 
 impl FromRequestParts<AppState> for Presented {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
-        bearer(&parts.headers).map(Self).map_err(|_| Reason::CredentialsMalformed.into())
+        let credential = bearer(&parts.headers).map_err(|_| Reason::CredentialsMalformed)?;
+        Ok(Self(credential, origin(parts)))
     }
+}
+
+/// Where a request came from, for the audit.
+fn origin(parts: &Parts) -> Origin {
+    let address = parts.extensions.get::<origin::Origin>().map(|origin| origin.address);
+    Origin { address, request: parts.extensions.get::<RequestId>().map(|id| id.0.clone()) }
 }
 
 /// More than one credential, or something that is none.
@@ -70,15 +78,28 @@ impl Presented {
         Ok(Caller::Service(key).require_full_key_of(service)?)
     }
 
-    /// The service's key with full scope, its owner, or an administrator.
-    pub async fn manager_of(&self, state: &AppState, service: ServiceId) -> Result<(), ApiError> {
+    /// The service's key with full scope, its owner, or an administrator: whoever it is, as the author of what follows.
+    pub async fn manager_of(&self, state: &AppState, service: ServiceId) -> Result<Author, ApiError> {
         let credential = self.0.as_ref().ok_or(Reason::ServiceKeyMissing)?.expose_secret();
         let caller = if credential.starts_with(SERVICE_CREDENTIAL) {
             Caller::Service(find_service_key(&state.context, credential).await?)
         } else {
             Caller::Human(verify_human(state, credential)?)
         };
-        Ok(require_manager(&state.context, &caller, service).await?)
+        require_manager(&state.context, &caller, service).await?;
+        Ok(self.author(match caller {
+            Caller::Service(key) => Actor::ServiceKey(key.id),
+            Caller::Human(human) => Actor::Human(human.owner),
+        }))
+    }
+
+    /// A person, or nobody we know, as the author of what follows.
+    pub fn author_of(&self, human: Option<&Human>) -> Author {
+        self.author(human.map_or(Actor::Public, |human| Actor::Human(human.owner.clone())))
+    }
+
+    fn author(&self, actor: Actor) -> Author {
+        Author { actor, origin: self.1.clone() }
     }
 
     /// A person.

@@ -4,6 +4,7 @@
 //! decides anything, every error goes through [`error`], every body through [`body`].
 
 mod agents;
+pub mod audit;
 mod auth;
 mod body;
 mod caller;

@@ -15,9 +15,14 @@ const REQUEST_ID: &str = "x-request-id";
 /// The route label of a path that leads nowhere.
 const UNMATCHED: &str = "unmatched";
 
+/// The id of a request, as an extension of it.
+#[derive(Debug, Clone)]
+pub struct RequestId(pub String);
+
 /// Wraps every request.
-pub async fn observe(State(state): State<AppState>, request: Request, next: Next) -> Response {
+pub async fn observe(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let id = request_id(&state, &request);
+    request.extensions_mut().insert(RequestId(id.to_str().unwrap_or_default().to_owned()));
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map_or(UNMATCHED.to_owned(), |path| path.as_str().to_owned());
     let client = request.extensions().get::<Origin>().map(|origin| origin.address.to_string()).unwrap_or_default();

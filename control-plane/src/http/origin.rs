@@ -1,6 +1,6 @@
 //! Where a request comes from: the address of the client, also behind proxies, and whether it came over HTTPS.
 //!
-//! Neighbours: `limits` counts by the address, `caller` hands it on. The rule of the room: what a request
+//! Neighbours: `limits` counts by the address, `caller` hands it on to the audit. The rule of the room: what a request
 //! says of its own way is believed only if the peer, who cannot lie about its address, is a listed proxy.
 
 use super::{error::ApiError, router::AppState};

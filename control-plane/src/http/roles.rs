@@ -25,13 +25,13 @@ pub async fn create(
     body: Fields,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     let service = id(&service)?;
-    presented.manager_of(&state, service).await?;
+    let by = presented.manager_of(&state, service).await?;
     let request = body.parse(|fields| {
         let (name, description) = (fields.required("name"), fields.optional::<Description>("description"));
         let permissions = fields.required("permissions");
         Some(RoleRequest { name: name?, description: description?.unwrap_or_default(), permissions: permissions? })
     })?;
-    let role = operations::create_role(&state.context, service, &request).await?;
+    let role = operations::create_role(&state.context, &by, service, &request).await?;
     let body = json!({
         "roleId": role.definition.id,
         "name": role.definition.name,
@@ -60,8 +60,8 @@ pub async fn remove(
     Path((service, role)): Path<(String, String)>,
 ) -> Result<Json<Value>, ApiError> {
     let service = id(&service)?;
-    presented.manager_of(&state, service).await?;
-    operations::delete_role(&state.context, service, id(&role)?).await?;
+    let by = presented.manager_of(&state, service).await?;
+    operations::delete_role(&state.context, &by, service, id(&role)?).await?;
     Ok(Json(json!({ "deleted": true })))
 }
 
@@ -73,12 +73,12 @@ pub async fn change(
     body: Fields,
 ) -> Result<Json<Value>, ApiError> {
     let service = id(&service)?;
-    presented.manager_of(&state, service).await?;
+    let by = presented.manager_of(&state, service).await?;
     let change = body.parse(|fields| {
         let (permissions, description) = (fields.optional("permissions"), fields.optional("description"));
         Some(RoleChange { permissions: permissions?, description: description? })
     })?;
-    let role = operations::change_role(&state.context, service, id(&role)?, &change).await?;
+    let role = operations::change_role(&state.context, &by, service, id(&role)?, &change).await?;
     Ok(Json(present(&role)))
 }
 
@@ -90,14 +90,14 @@ pub async fn assign(
     body: Fields,
 ) -> Result<Json<Value>, ApiError> {
     let service = id(&service)?;
-    presented.manager_of(&state, service).await?;
+    let by = presented.manager_of(&state, service).await?;
     let agent = id(&agent)?;
     let (role, expires_at) = body.parse(|fields| {
         let (role, expires_at) = (fields.required::<String>("roleId"), fields.optional("expiresAt"));
         Some((role?, expires_at?))
     })?;
     let request = AssignmentRequest { service, agent, role: id(&role)?, expires_at };
-    operations::assign_role(&state.context, request).await?;
+    operations::assign_role(&state.context, &by, request).await?;
     Ok(Json(json!({ "assigned": true })))
 }
 
@@ -108,8 +108,8 @@ pub async fn revoke(
     Path((service, agent, role)): Path<(String, String, String)>,
 ) -> Result<Json<Value>, ApiError> {
     let service = id(&service)?;
-    presented.manager_of(&state, service).await?;
-    let revoked = operations::revoke_role(&state.context, service, id(&agent)?, id(&role)?).await?;
+    let by = presented.manager_of(&state, service).await?;
+    let revoked = operations::revoke_role(&state.context, &by, service, id(&agent)?, id(&role)?).await?;
     Ok(Json(json!({ "revoked": revoked })))
 }
 

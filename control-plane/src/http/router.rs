@@ -1,7 +1,7 @@
 //! Every route there is.
 
 use super::{
-    agents, auth, body,
+    agents, audit, auth, body,
     error::ApiError,
     health, keys, observe,
     origin::{self, Proxies},
@@ -52,6 +52,7 @@ pub fn router(state: AppState) -> Router {
         .route("/agents/{agent}/status", put(agents::set_status))
         .route("/trust/feedback", post(trust::submit))
         .route("/trust/agents/{agent}/history", get(trust::history))
+        .route("/audit", get(audit::list))
         .route("/.well-known/jwks.json", get(keys::jwks))
         .route("/health", get(health::health))
         .route("/status", get(status::status))

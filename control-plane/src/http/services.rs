@@ -30,7 +30,8 @@ pub async fn create(
         let (name, accepts) = (fields.required("name"), fields.optional("acceptsUnboundTokens"));
         Some(NewService { name: name?, accepts_unbound: accepts?.unwrap_or(true) })
     })?;
-    let service = operations::create_service(&state.context, human.owner, request).await?;
+    let service =
+        operations::create_service(&state.context, &presented.author_of(Some(&human)), human.owner, request).await?;
     Ok((StatusCode::CREATED, Json(present(&service))))
 }
 
@@ -69,7 +70,8 @@ pub async fn change(
         let (name, accepts) = (fields.optional("name"), fields.optional("acceptsUnboundTokens"));
         Some(ServiceChange { name: name?, accepts_unbound: accepts? })
     })?;
-    let service = operations::change_service(&state.context, service.id, &change).await?;
+    let service =
+        operations::change_service(&state.context, &presented.author_of(Some(&human)), service.id, &change).await?;
     Ok(Json(present(&service)))
 }
 
@@ -86,7 +88,8 @@ pub async fn create_key(
         let (name, scope) = (fields.required("name"), fields.required("scope"));
         Some(NewKey { name: name?, scope: scope? })
     })?;
-    let (key, secret) = operations::create_service_key(&state.context, service.id, request).await?;
+    let (key, secret) =
+        operations::create_service_key(&state.context, &presented.author_of(Some(&human)), service.id, request).await?;
     let body = json!({
         "keyId": key.id,
         "apiKey": expose(&secret),
@@ -128,7 +131,9 @@ pub async fn revoke_key(
 ) -> Result<Json<Value>, ApiError> {
     let human = presented.human(&state)?;
     let service = require_owner(&state.context, &human, id(&service)?).await?;
-    let revoked = operations::revoke_service_key(&state.context, service.id, id(&key)?).await?;
+    let revoked =
+        operations::revoke_service_key(&state.context, &presented.author_of(Some(&human)), service.id, id(&key)?)
+            .await?;
     Ok(Json(json!({ "revoked": revoked })))
 }
 

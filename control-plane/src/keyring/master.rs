@@ -1,6 +1,6 @@
-//! The master key: it seals private keys at rest and is the root of the challenges' keys.
+//! The master key: it seals private keys at rest and is the root of the keys of challenges and of the audit.
 
-use crate::domain::challenge::ChallengeKeys;
+use crate::domain::{audit::chain::AuditKeys, challenge::ChallengeKeys};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use countersign_process::Chance;
 use sha2::{Digest, Sha256};
@@ -61,6 +61,11 @@ impl MasterKey {
     /// The keys of the challenges.
     pub fn challenge_keys(&self) -> ChallengeKeys {
         ChallengeKeys::derive(self.0.as_ref())
+    }
+
+    /// The keys of the audit.
+    pub fn audit_keys(&self) -> AuditKeys {
+        AuditKeys::derive(self.0.as_ref())
     }
 
     /// Encrypts `plain`; `label` must be given again to open it.

@@ -3,6 +3,7 @@
 use super::{Context, Denied, Missing};
 use crate::{
     domain::{
+        audit::{Act, Author, Entry, Object},
         change::Change,
         role::{Assignment, fits_agent},
     },
@@ -25,7 +26,7 @@ pub struct AssignmentRequest {
 
 /// Assigns a role; assigning again replaces its end. Ends fall on whole seconds, since tokens count in
 /// these.
-pub async fn assign_role(context: &Context, request: AssignmentRequest) -> Result<(), Denied> {
+pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequest) -> Result<(), Denied> {
     let AssignmentRequest { service, agent, role, expires_at } = request;
     let expires_at = expires_at.map(Timestamp::whole_second);
     let work = async |mut tx: Write| {
@@ -40,13 +41,23 @@ pub async fn assign_role(context: &Context, request: AssignmentRequest) -> Resul
         let after = existing
             .iter()
             .filter(|other| other.definition.id == role || held.iter().any(|grant| grant.role == other.definition.id));
-        if !existing.iter().any(|other| other.definition.id == role) {
-            return Err(Denied::Missing(Missing::Role));
-        }
+        let given = existing.iter().find(|other| other.definition.id == role).ok_or(Denied::Missing(Missing::Role))?;
         fits_agent(after.map(|role| &role.definition.name)).map_err(|error| Denied::Conflict(error.to_string()))?;
         assignments::put(tx.conn(), &Assignment { agent, role, service, assigned_at: now, expires_at }).await?;
+        let before = held.iter().find(|grant| grant.role == role).map(|grant| grant.until);
+        if before != Some(expires_at) {
+            let act = Entry::at(service, Act::RoleAssigned).to(agent).with(Object::Role(role));
+            let act = act.saying("name", given.definition.name.as_str()).saying("until", seconds(expires_at));
+            let act = before.into_iter().fold(act, |act, end| act.saying("untilBefore", seconds(end)));
+            tx.record(by, &act).await?;
+        }
         tx.changed(Change::Roles(agent, service));
         Ok(tx.commit(()).await?)
     };
     context.store.write("assign_role", work).await
+}
+
+/// An end, as an audit keeps it: the second, or null.
+fn seconds(end: Option<Timestamp>) -> Option<i64> {
+    end.map(Timestamp::seconds)
 }

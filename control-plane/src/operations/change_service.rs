@@ -2,7 +2,12 @@
 
 use super::{Context, Denied, Missing};
 use crate::{
-    domain::{change::Change, service::Service, text::DisplayName},
+    domain::{
+        audit::{Act, Author, Entry},
+        change::Change,
+        service::Service,
+        text::DisplayName,
+    },
     store::{Write, services},
 };
 use countersign_identity::ServiceId;
@@ -17,7 +22,12 @@ pub struct ServiceChange {
 }
 
 /// Changes a service. Its sidecars judge tokens by it at once.
-pub async fn change_service(context: &Context, service: ServiceId, change: &ServiceChange) -> Result<Service, Denied> {
+pub async fn change_service(
+    context: &Context,
+    by: &Author,
+    service: ServiceId,
+    change: &ServiceChange,
+) -> Result<Service, Denied> {
     let work = async |mut tx: Write| {
         if !services::lock(tx.conn(), service).await? {
             return Err(Denied::Missing(Missing::Service));
@@ -31,6 +41,12 @@ pub async fn change_service(context: &Context, service: ServiceId, change: &Serv
         };
         let now = tx.now();
         services::update(tx.conn(), &after, now).await?;
+        let act = Entry::at(service, Act::ServiceChanged)
+            .changing("name", before.name.as_str(), after.name.as_str())
+            .changing("acceptsUnboundTokens", before.accepts_unbound, after.accepts_unbound);
+        if !act.details.is_empty() {
+            tx.record(by, &act).await?;
+        }
         if after.accepts_unbound != before.accepts_unbound {
             tx.changed(Change::Terms(service));
         }

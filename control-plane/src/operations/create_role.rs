@@ -3,36 +3,50 @@
 use super::{Context, Denied, Missing};
 use crate::{
     domain::{
+        audit::{Act, Author, Entry, Object},
         change::Change,
         role::{Role, RoleRequest, fits_service},
     },
     store::{Write, roles, services},
 };
-use countersign_identity::{RoleDefinition, RoleId, ServiceId};
+use countersign_identity::{Permission, RoleDefinition, RoleId, ServiceId};
 
 /// Defines a role. Its name is unique at the service and is never changed.
-pub async fn create_role(context: &Context, service: ServiceId, request: &RoleRequest) -> Result<Role, Denied> {
+pub async fn create_role(
+    context: &Context,
+    by: &Author,
+    service: ServiceId,
+    request: &RoleRequest,
+) -> Result<Role, Denied> {
     let id = context.fresh(RoleId::from_bits);
+    let RoleRequest { name, description, permissions } = request;
+    let act = &Entry::at(service, Act::RoleCreated)
+        .with(Object::Role(id))
+        .saying("name", name.as_str())
+        .saying("description", description.as_str())
+        .saying("permissions", names(permissions));
     let work = async |mut tx: Write| {
         if !services::lock(tx.conn(), service).await? {
             return Err(Denied::Missing(Missing::Service));
         }
         let existing = roles::of_service(tx.conn(), service).await?;
-        fits_service(&existing, &request.permissions).map_err(|error| Denied::Conflict(error.to_string()))?;
-        let definition = RoleDefinition {
-            id,
-            name: request.name.clone(),
-            permissions: request.permissions.clone(),
-            made_at: tx.revision().await?,
-        };
-        let role = Role { definition, service, description: request.description.clone(), created_at: tx.now() };
+        fits_service(&existing, permissions).map_err(|error| Denied::Conflict(error.to_string()))?;
+        tx.record(by, act).await?;
+        let made_at = tx.revision().await?;
+        let definition = RoleDefinition { id, name: name.clone(), permissions: permissions.clone(), made_at };
+        let role = Role { definition, service, description: description.clone(), created_at: tx.now() };
         if !roles::insert(tx.conn(), &role).await? {
-            return Err(Denied::Conflict(format!("the service has a role named `{}` already", request.name)));
+            return Err(Denied::Conflict(format!("the service has a role named `{name}` already")));
         }
         tx.changed(Change::Definitions(service));
         Ok(tx.commit(role).await?)
     };
     context.store.write("create_role", work).await
+}
+
+/// Permissions, as an audit keeps them.
+pub(super) fn names(permissions: &[Permission]) -> Vec<&str> {
+    permissions.iter().map(Permission::as_str).collect()
 }
 
 /// All roles of a service, oldest first.

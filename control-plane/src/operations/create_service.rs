@@ -4,6 +4,7 @@ use super::{Context, Denied, Missing};
 use crate::{
     domain::{
         agent::Owner,
+        audit::{Act, Author, Entry, Object},
         credential::Credential,
         service::{KeyScope, Service, ServiceKey},
         text::DisplayName,
@@ -32,12 +33,21 @@ pub struct NewKey {
 }
 
 /// Makes a service that belongs to `owner`.
-pub async fn create_service(context: &Context, owner: Owner, request: NewService) -> Result<Service, Denied> {
+pub async fn create_service(
+    context: &Context,
+    by: &Author,
+    owner: Owner,
+    request: NewService,
+) -> Result<Service, Denied> {
     let NewService { name, accepts_unbound } = request;
     let id = context.fresh(ServiceId::from_bits);
     let service = &Service { id, owner, name, accepts_unbound, created_at: context.now() };
+    let act = &Entry::at(id, Act::ServiceCreated)
+        .saying("name", service.name.as_str())
+        .saying("acceptsUnboundTokens", accepts_unbound);
     let work = async |mut tx: Write| {
         services::insert(tx.conn(), service).await?;
+        tx.record(by, act).await?;
         Ok::<_, Denied>(tx.commit(service.clone()).await?)
     };
     context.store.write("create_service", work).await
@@ -46,6 +56,7 @@ pub async fn create_service(context: &Context, owner: Owner, request: NewService
 /// Makes an API key; its plain text is returned here and nowhere else.
 pub async fn create_service_key(
     context: &Context,
+    by: &Author,
     service: ServiceId,
     request: NewKey,
 ) -> Result<(ServiceKey, SecretString), Denied> {
@@ -53,19 +64,33 @@ pub async fn create_service_key(
     let credential = Credential::new(context.fresh(KeyId::from_bits), context.fresh_secret());
     let (id, secret, created_at) = (credential.id(), credential.hash(), context.now());
     let key = &ServiceKey { id, service, name, scope, secret, created_at, revoked_at: None };
+    let act = &Entry::at(service, Act::ServiceKeyCreated)
+        .with(Object::ServiceKey(id))
+        .saying("name", key.name.as_str())
+        .saying("scope", scope.as_str());
     let work = async |mut tx: Write| {
         services::find(tx.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
         services::insert_key(tx.conn(), key).await?;
+        tx.record(by, act).await?;
         Ok::<_, Denied>(tx.commit(key.clone()).await?)
     };
     Ok((context.store.write("create_service_key", work).await?, credential.reveal()))
 }
 
 /// Revokes an API key of a service; false if it was revoked before.
-pub async fn revoke_service_key(context: &Context, service: ServiceId, key: KeyId) -> Result<bool, Denied> {
+pub async fn revoke_service_key(
+    context: &Context,
+    by: &Author,
+    service: ServiceId,
+    key: KeyId,
+) -> Result<bool, Denied> {
+    let act = &Entry::at(service, Act::ServiceKeyRevoked).with(Object::ServiceKey(key));
     let work = async |mut tx: Write| {
         let now = tx.now();
         let revoked = services::revoke_key(tx.conn(), service, key, now).await?;
+        if revoked {
+            tx.record(by, act).await?;
+        }
         Ok::<_, Denied>(tx.commit(revoked).await?)
     };
     context.store.write("revoke_service_key", work).await

@@ -2,22 +2,28 @@
 
 use super::{Context, Denied, Missing};
 use crate::{
-    domain::change::Change,
+    domain::{
+        audit::{Act, Author, Entry, Object},
+        change::Change,
+    },
     store::{Write, assignments, roles, services},
 };
 use countersign_identity::{RoleId, ServiceId};
 
 /// Deletes a role with all its assignments. Sidecars learn one thing, however many hold it: that it is no longer
 /// defined. A role that is not defined grants nothing, and a later one of the same name is another role.
-pub async fn delete_role(context: &Context, service: ServiceId, role: RoleId) -> Result<(), Denied> {
+pub async fn delete_role(context: &Context, by: &Author, service: ServiceId, role: RoleId) -> Result<(), Denied> {
     let work = async |mut tx: Write| {
         if !services::lock(tx.conn(), service).await? {
             return Err(Denied::Missing(Missing::Service));
         }
+        let found = roles::find(tx.conn(), service, role).await?.ok_or(Denied::Missing(Missing::Role))?;
         assignments::remove_all(tx.conn(), service, role).await?;
         if !roles::delete(tx.conn(), service, role).await? {
             return Err(Denied::Missing(Missing::Role));
         }
+        let act = Entry::at(service, Act::RoleDeleted).with(Object::Role(role));
+        tx.record(by, &act.saying("name", found.definition.name.as_str())).await?;
         tx.changed(Change::Definitions(service));
         Ok(tx.commit(()).await?)
     };

@@ -4,6 +4,7 @@ use super::{Context, Denied};
 use crate::{
     domain::{
         agent::{Agent, Registration},
+        audit::{Act, Author, Entry},
         caller::Human,
         text::{DisplayName, EmailAddress, Metadata},
     },
@@ -28,6 +29,7 @@ pub struct RegistrationRequest {
 /// anything else is a new one, so that nobody can squat a key.
 pub async fn register_agent(
     context: &Context,
+    by: &Author,
     human: Option<Human>,
     request: RegistrationRequest,
 ) -> Result<Agent, Denied> {
@@ -56,6 +58,8 @@ pub async fn register_agent(
             last_seen_at: None,
         };
         agents::insert(tx.conn(), &agent).await?;
+        let act = Entry::of_deployment(Act::AgentRegistered).to(id).saying("name", registration.name.as_str());
+        tx.record(by, &act.saying("publicKeyHash", registration.key_hash.as_str())).await?;
         Ok(tx.commit(agent).await?)
     };
     context.store.write("register_agent", work).await

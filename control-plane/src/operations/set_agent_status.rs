@@ -3,7 +3,8 @@
 use super::{Context, Denied, Missing};
 use crate::{
     domain::{
-        agent::{Agent, StatusChange, change_status},
+        agent::{Agent, StatusChange, change_status, status_text},
+        audit::{Act, Author, Entry},
         caller::Human,
         change::Change,
     },
@@ -14,6 +15,7 @@ use countersign_identity::{AgentId, AgentStatus};
 /// Sets an agent's status. Suspending and revoking cut off all tokens and logins that are out, for good.
 pub async fn set_agent_status(
     context: &Context,
+    by: &Author,
     human: &Human,
     agent: AgentId,
     status: AgentStatus,
@@ -24,9 +26,13 @@ pub async fn set_agent_status(
         human.require_owner(found.registration.owner.as_ref())?;
         let change = change_status(found.status, status)
             .map_err(|_| Denied::Conflict("the agent is revoked, which is for good: register a new one".into()))?;
+        if change == StatusChange::None {
+            return Ok(tx.commit(found).await?);
+        }
+        let act = Entry::of_deployment(Act::AgentStatusChanged).to(agent);
+        tx.record(by, &act.changing("status", status_text(found.status), status_text(status))).await?;
         let cutoff = match change {
-            StatusChange::None => return Ok(tx.commit(found).await?),
-            StatusChange::Revive => found.cutoff,
+            StatusChange::None | StatusChange::Revive => found.cutoff,
             StatusChange::CutOff => tx.revision().await?,
         };
         let now = tx.now();

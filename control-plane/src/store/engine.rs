@@ -1,10 +1,14 @@
 //! All that differs between SQLite and PostgreSQL, and the two kinds of transaction.
 
 use super::{
+    audit,
     deployment::{self, Deployment},
     feed,
 };
-use crate::domain::change::Change;
+use crate::domain::{
+    audit::{Author, Entry, chain::AuditKeys},
+    change::Change,
+};
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Clock;
 use secrecy::{ExposeSecret, SecretString};
@@ -57,6 +61,15 @@ impl Engine {
     }
 }
 
+/// What a database is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Purpose {
+    /// To serve: it is made if there is none, and its schema is brought up to date.
+    Serve,
+    /// To look at what is there, beside a server that runs.
+    Inspect,
+}
+
 /// What went wrong with the database. Its text stays inside the process.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -75,6 +88,9 @@ pub enum StoreError {
     /// A statement touched another number of rows than it must.
     #[error("statement `{0}` touched an unexpected number of rows")]
     Rows(&'static str),
+    /// An act was recorded after the feed was locked: others lock these two the other way round.
+    #[error("an act must be recorded before the revision is taken")]
+    Order,
 }
 
 /// Errors after which the same transaction may be run again.
@@ -98,6 +114,7 @@ pub struct Store {
     writer: AnyPool,
     reader: AnyPool,
     clock: Arc<dyn Clock>,
+    audit_keys: Arc<AuditKeys>,
     committed: watch::Sender<Revision>,
     writable: Arc<AtomicBool>,
 }
@@ -109,6 +126,7 @@ pub struct Read(Transaction<'static, Any>);
 pub struct Write {
     transaction: Transaction<'static, Any>,
     now: Timestamp,
+    audit_keys: Arc<AuditKeys>,
     changes: Vec<Change>,
     revision: Option<Revision>,
     writable: Arc<AtomicBool>,
@@ -121,36 +139,51 @@ pub struct Committed<T> {
 }
 
 impl Store {
-    /// Opens or creates the SQLite database in the file, and brings its schema up to date.
-    pub async fn open_sqlite(file: &Path, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
-        let url = format!("sqlite://{}?mode=rwc", file.display());
+    /// Opens the SQLite database in the file.
+    pub async fn open_sqlite(
+        purpose: Purpose,
+        file: &Path,
+        clock: Arc<dyn Clock>,
+        audit_keys: AuditKeys,
+    ) -> Result<Self, StoreError> {
+        let mode = if purpose == Purpose::Serve { "rwc" } else { "ro" };
+        let url = format!("sqlite://{}?mode={mode}", file.display());
         // One writing connection: SQLite has one writer at a time, and waiting in our queue is fairer
         // and cheaper than polling its lock.
         let (writer, reader) =
             (sqlite_pool(1, "PRAGMA foreign_keys = ON"), sqlite_pool(READERS, "PRAGMA query_only = ON"));
-        Self::open(Engine::Sqlite, &url, (writer, reader), clock).await
+        Self::open((Engine::Sqlite, purpose), &url, (writer, reader), clock, audit_keys).await
     }
 
-    /// Opens the PostgreSQL database at the URL, and brings its schema up to date.
-    pub async fn open_postgres(url: &SecretString, clock: Arc<dyn Clock>) -> Result<Self, StoreError> {
+    /// Opens the PostgreSQL database at the URL.
+    pub async fn open_postgres(
+        purpose: Purpose,
+        url: &SecretString,
+        clock: Arc<dyn Clock>,
+        audit_keys: AuditKeys,
+    ) -> Result<Self, StoreError> {
         let pools = (postgres_pool(CONNECTIONS / 2), postgres_pool(CONNECTIONS / 2));
-        Self::open(Engine::Postgres, url.expose_secret(), pools, clock).await
+        Self::open((Engine::Postgres, purpose), url.expose_secret(), pools, clock, audit_keys).await
     }
 
     async fn open(
-        engine: Engine,
+        (engine, purpose): (Engine, Purpose),
         url: &str,
         (writer, reader): (AnyPoolOptions, AnyPoolOptions),
         clock: Arc<dyn Clock>,
+        audit_keys: AuditKeys,
     ) -> Result<Self, StoreError> {
         sqlx::any::install_default_drivers();
         // A pool would try again until its time is over, and not say what was wrong.
         AnyConnection::connect(url).await.map_err(StoreError::Unreachable)?.close().await?;
         let writer = writer.connect(url).await?;
-        sqlx::migrate!("./migrations").run(&writer).await?;
+        if purpose == Purpose::Serve {
+            sqlx::migrate!("./migrations").run(&writer).await?;
+        }
         let reader = reader.connect(url).await?;
         let committed = watch::Sender::new(Revision::default());
-        let store = Self { engine, writer, reader, clock, committed, writable: Arc::new(AtomicBool::new(true)) };
+        let (writable, audit_keys) = (Arc::new(AtomicBool::new(true)), Arc::new(audit_keys));
+        let store = Self { engine, writer, reader, clock, audit_keys, committed, writable };
         let mut read = store.read().await?;
         if let Some(position) = feed::position_if_any(read.conn()).await? {
             store.committed.send_replace(position.revision);
@@ -205,6 +238,11 @@ impl Store {
         self.writable.load(Ordering::Relaxed)
     }
 
+    /// The keys under which acts are recorded.
+    pub fn audit_keys(&self) -> &AuditKeys {
+        &self.audit_keys
+    }
+
     /// What the database is called.
     pub const fn engine_name(&self) -> &'static str {
         match self.engine {
@@ -222,8 +260,8 @@ impl Store {
     async fn begin(&self) -> Result<Write, StoreError> {
         let begun = self.writer.begin_with(self.engine.begin_write()).await;
         let transaction = begun.inspect_err(|_| self.writable.store(false, Ordering::Relaxed))?;
-        let writable = self.writable.clone();
-        Ok(Write { transaction, now: self.clock.now(), changes: Vec::new(), revision: None, writable })
+        let (writable, audit_keys) = (self.writable.clone(), self.audit_keys.clone());
+        Ok(Write { transaction, now: self.clock.now(), audit_keys, changes: Vec::new(), revision: None, writable })
     }
 
     fn announce<T>(&self, committed: Committed<T>) -> T {
@@ -274,6 +312,15 @@ impl Write {
     /// The instant at which the transaction began.
     pub const fn now(&self) -> Timestamp {
         self.now
+    }
+
+    /// Records an act of management, which locks its chain until the end: call it late, but before
+    /// [`Self::revision`].
+    pub async fn record(&mut self, by: &Author, entry: &Entry) -> Result<(), StoreError> {
+        if self.revision.is_some() {
+            return Err(StoreError::Order);
+        }
+        audit::append(&mut self.transaction, &self.audit_keys, entry, by, self.now).await
     }
 
     /// Notes what sidecars must learn.

@@ -6,6 +6,7 @@
 
 pub mod agents;
 pub mod assignments;
+pub mod audit;
 pub mod deployment;
 mod engine;
 pub mod feed;
@@ -16,7 +17,7 @@ pub mod sessions;
 pub mod signing_keys;
 pub mod trust;
 
-pub use engine::{Committed, Store, StoreError, Transient, Write};
+pub use engine::{Committed, Purpose, Store, StoreError, Transient, Write};
 
 #[cfg(test)]
 mod tests {

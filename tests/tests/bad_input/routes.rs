@@ -233,6 +233,7 @@ pub const ROUTES: &[Route] = &[
         ],
     ),
     route("GET", "/trust/agents/{agent}/history", Door::AnyFullKey, 200, &[]),
+    route("GET", "/audit", Door::Owner, 200, &[]),
     route("GET", "/.well-known/jwks.json", Door::Open, 200, &[]),
     route("GET", "/health", Door::Open, 200, &[]),
     route("GET", "/status", Door::AnyFullKey, 200, &[]),

@@ -1,0 +1,167 @@
+//! Each route that changes what people manage leaves one link, with all that must be in it; a refusal leaves none.
+
+use crate::{
+    assert_whole, links,
+    routes::{Door, ROUTES, Route},
+    stage::Stage,
+};
+use countersign_process::{Clock, SystemClock};
+use countersign_tests::Answer;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+/// What each route that changes something leaves in the audit. A new one is an entry here.
+const ACTS: &[(&str, &str, Option<&str>)] = &[
+    ("POST", "/auth/register", Some("agent.registered")),
+    ("POST", "/services", Some("service.created")),
+    ("PATCH", "/services/{service}", Some("service.changed")),
+    ("POST", "/services/{service}/keys", Some("service_key.created")),
+    ("POST", "/services/{service}/roles", Some("role.created")),
+    ("PATCH", "/services/{service}/roles/{role}", Some("role.changed")),
+    ("POST", "/services/{service}/agents/{agent}/roles", Some("role.assigned")),
+    ("DELETE", "/services/{service}/agents/{agent}/roles/{role}", Some("role.revoked")),
+    ("DELETE", "/services/{service}/roles/{role}", Some("role.deleted")),
+    ("DELETE", "/services/{service}/keys/{key}", Some("service_key.revoked")),
+    // What agents do with their own tokens is no act of management.
+    ("POST", "/auth/challenge", None),
+    ("POST", "/auth/authenticate", None),
+    ("POST", "/auth/refresh", None),
+    ("POST", "/auth/revoke", None),
+    // What services say of agents has a history of its own.
+    ("POST", "/trust/feedback", None),
+    // Last, for it suspends the agent.
+    ("PUT", "/agents/{agent}/status", Some("agent.status_changed")),
+];
+
+#[test]
+fn every_route_that_changes_something_is_in_the_table() {
+    let changing = ROUTES.iter().filter(|route| route.method != "GET").map(|route| (route.method, route.path));
+    let told = ACTS.iter().map(|(method, path, _)| (*method, *path));
+    assert_eq!(told.collect::<BTreeSet<_>>(), changing.collect(), "left: the table here, right: routes.rs");
+}
+
+/// A good body that changes something.
+async fn body(stage: &Stage, route: &Route) -> Map<String, Value> {
+    let mut body = stage.body(route).await;
+    if let Some(status) = body.get_mut("status") {
+        *status = json!("suspended");
+    }
+    body
+}
+
+async fn send(stage: &Stage, route: &Route, body: &Map<String, Value>, request_id: &str) -> Answer {
+    let request = stage.admitted(route).header("x-request-id", request_id);
+    Answer::to(if route.fields.is_empty() { request } else { request.json(body) }).await
+}
+
+#[tokio::test]
+async fn every_act_leaves_one_link_and_a_refusal_none() {
+    let stage = Stage::set().await;
+    for (number, (method, path, act)) in ACTS.iter().enumerate() {
+        let route = ROUTES.iter().find(|route| (route.method, route.path) == (*method, *path)).unwrap();
+        let body = body(&stage, route).await;
+        let before = links(&stage.control, "").await.len();
+        for status in refusals(&stage, route, &body).await {
+            assert!((400..500).contains(&status), "{path}: {status}");
+        }
+        assert_eq!(links(&stage.control, "").await.len(), before, "{method} {path} was refused");
+
+        let (id, sent) = (format!("request-{number}"), SystemClock.now().micros());
+        let answer = send(&stage, route, &body, &id).await;
+        assert_eq!(answer.status, route.good, "{method} {path}: {}", answer.body);
+        let after = links(&stage.control, "").await;
+        assert_eq!(after.len() - before, usize::from(act.is_some()), "{method} {path}");
+        if let Some(act) = act {
+            judge(&stage, route, act, &after[0], &answer.body);
+            assert_eq!((&after[0]["requestId"], &after[0]["address"]), (&json!(id), &json!("127.0.0.1")));
+            let at = after[0]["at"].as_str().unwrap().parse::<Timestamp>().unwrap().as_microsecond();
+            assert!(sent <= at && at <= SystemClock.now().micros(), "{at}");
+        }
+        // Once more, it either makes another thing or changes nothing.
+        let again = send(&stage, route, &body, "again").await;
+        let makes = ["/services", "/services/{service}/keys"].contains(path);
+        assert_eq!(again.status == 201 && *path != "/auth/register", makes, "{method} {path}: {}", again.body);
+        let once_more = links(&stage.control, "").await.len() - after.len();
+        assert_eq!(once_more, usize::from(makes), "{method} {path} once more");
+    }
+    assert_whole(&stage.control);
+}
+
+/// The statuses of requests that must be refused: no credential, a wrong field.
+async fn refusals(stage: &Stage, route: &Route, body: &Map<String, Value>) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    if !matches!(route.door, Door::Open | Door::Registrant) {
+        statuses.push(Answer::to(stage.request(route).json(body)).await.status);
+    }
+    if !route.fields.is_empty() {
+        let bad: Map<_, _> = [("unheard".to_owned(), json!("of"))].into_iter().chain(body.clone()).collect();
+        statuses.push(Answer::to(stage.admitted(route).json(&bad)).await.status);
+    }
+    statuses
+}
+
+/// Who, what, to whom, with what.
+fn judge(stage: &Stage, route: &Route, act: &str, link: &Value, answer: &Value) {
+    assert_eq!(link["act"], act);
+    let id_of = |key: &str| format!("key_{}", &key["svc_sk_".len()..][..26]);
+    let actor = match route.door {
+        Door::Registrant => json!({ "kind": "public", "issuer": null, "id": null }),
+        Door::Manager => json!({ "kind": "service_key", "issuer": null, "id": id_of(stage.control.key()) }),
+        _ => json!({ "kind": "human", "issuer": "urn:countersign:operator", "id": "developer" }),
+    };
+    assert_eq!(link["actor"], actor, "{act}");
+    let service = match act {
+        "agent.registered" | "agent.status_changed" => Value::Null,
+        "service.created" => answer["serviceId"].clone(),
+        _ => json!(stage.control.service()),
+    };
+    assert_eq!(link["serviceId"], service, "{act}");
+    let agent = match act {
+        "agent.registered" => answer["agentId"].clone(),
+        _ if route.path.contains("{agent}") => json!(stage.agent.id),
+        _ => Value::Null,
+    };
+    assert_eq!(link["agentId"], agent, "{act}");
+    let object = match act {
+        "role.created" => json!({ "kind": "role", "id": answer["roleId"] }),
+        "role.deleted" => json!({ "kind": "role", "id": stage.doomed }),
+        _ if act.starts_with("role.") => json!({ "kind": "role", "id": stage.role }),
+        "service_key.created" => json!({ "kind": "service_key", "id": answer["keyId"] }),
+        "service_key.revoked" => json!({ "kind": "service_key", "id": id_of(&stage.spare_key) }),
+        _ => Value::Null,
+    };
+    assert_eq!(link["object"], object, "{act}");
+    assert_eq!(link["details"], details(act, answer), "{act}");
+}
+
+/// What else is said of the acts of the test.
+fn details(act: &str, answer: &Value) -> Value {
+    match act {
+        "agent.registered" => json!({ "name": "Agent", "publicKeyHash": answer["publicKeyHash"] }),
+        "service.created" => json!({ "name": "Service", "acceptsUnboundTokens": true }),
+        "service.changed" => json!({ "name": { "from": "development", "to": "Service" } }),
+        "service_key.created" => json!({ "name": "Key", "scope": "sync" }),
+        "service_key.revoked" => json!({}),
+        "role.created" => json!({ "name": answer["name"], "description": "Reads", "permissions": ["read"] }),
+        "role.changed" => json!({ "description": { "from": "", "to": "Reads" } }),
+        "role.assigned" => json!({ "name": "reader", "until": 4_070_908_800_u64, "untilBefore": null }),
+        "role.revoked" => json!({ "name": "reader" }),
+        "role.deleted" => json!({ "name": "doomed" }),
+        "agent.status_changed" => json!({ "status": { "from": "active", "to": "suspended" } }),
+        _ => panic!("{act} is not known here"),
+    }
+}
+
+#[tokio::test]
+async fn a_person_is_named_wherever_a_key_would_do() {
+    let stage = Stage::set().await;
+    let body = json!({ "name": "by hand", "permissions": [] });
+    stage.control.api.send_as(stage.control.human(), "POST", &stage.control.path("/roles"), body).await.expect(201);
+    let body = json!({ "email": "a@example.org", "name": "mine", "publicKey": stage.agent.key.public_pem().unwrap() });
+    stage.control.api.send_as(&stage.control.mint_human("dora"), "POST", "/auth/register", body).await.expect(201);
+    let links = links(&stage.control, "").await;
+    let by: Vec<_> = links[..2].iter().map(|link| (&link["act"], &link["actor"]["id"])).collect();
+    let expected = [(&json!("agent.registered"), &json!("dora")), (&json!("role.created"), &json!("developer"))];
+    assert_eq!(by, expected);
+}
