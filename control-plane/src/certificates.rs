@@ -1,5 +1,6 @@
 //! The certificate that both TLS ports show: from the operator's files, or made for development.
 
+use countersign_identity::Timestamp;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
 use rustls::ServerConfig;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
@@ -71,6 +72,14 @@ impl Certificate {
         Ok((Self { chain, key: key.serialize_pem().into() }, ca_file))
     }
 
+    /// When it expires: the first of the chain to do so.
+    pub fn expires_at(&self) -> Result<Timestamp, CertificateError> {
+        let malformed = || CertificateError::Malformed("tls".into());
+        let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes());
+        let ends: Option<Vec<_>> = chain.map(|der| not_after(&der.ok()?)).collect();
+        ends.and_then(|ends| ends.into_iter().min()).ok_or_else(malformed)
+    }
+
     /// What the HTTPS port is configured with.
     pub fn server_config(&self) -> Result<Arc<ServerConfig>, CertificateError> {
         let malformed = |_| CertificateError::Malformed("tls".into());
@@ -81,6 +90,12 @@ impl Certificate {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         Ok(Arc::new(config))
     }
+}
+
+/// The instant from which a certificate is not good any more (RFC 5280, 4.1.2.5).
+fn not_after(der: &[u8]) -> Option<Timestamp> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
+    Some(Timestamp::from_seconds(certificate.validity().not_after.timestamp()))
 }
 
 fn authority_params(year: i32) -> CertificateParams {

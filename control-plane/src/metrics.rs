@@ -1,10 +1,17 @@
 //! The figures of the control plane. A leaf: everybody may count, nobody is imported.
 //!
-//! Labels are closed sets: routes as written in the router, never paths as sent.
+//! Labels are closed sets: routes as written in the router, never paths as sent. Children start at zero, so that a
+//! rate is right from the first time something happens.
 
 use countersign_identity::Reason;
 use countersign_process::telemetry::{register, registry};
-use prometheus::{HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Registry, core::Collector, opts};
+use prometheus::{
+    Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Registry, core::Collector, exponential_buckets,
+    opts,
+};
+
+/// The result of what was done.
+pub const OK: &str = "ok";
 
 /// All metrics, and the registry that the admin port shows.
 #[derive(Clone)]
@@ -17,34 +24,163 @@ pub struct Metrics {
     pub http_seconds: HistogramVec,
     /// Refusals by reason.
     pub refusals: IntCounterVec,
+    /// What was asked for, and what came of it.
+    pub operations: Operations,
+    /// Transactions.
+    pub store: StoreMetrics,
     /// Sidecars that follow now.
     pub sync_streams: IntGauge,
     /// The newest revision that was sent to followers.
     pub feed_revision: IntGauge,
+    /// Seconds from a change until a follower was sent it.
+    pub propagation: Histogram,
+    /// When the TLS certificate expires, in Unix seconds.
+    pub certificate_expiry: IntGauge,
+}
+
+/// What was asked for, each by result: [`OK`], or the code of the error.
+#[derive(Clone)]
+pub struct Operations {
+    /// Agents that registered.
+    pub registrations: IntCounterVec,
+    /// Challenges.
+    pub challenges: IntCounterVec,
+    /// Logins.
+    pub authentications: IntCounterVec,
+    /// Logins that went on.
+    pub refreshes: IntCounterVec,
+    /// Tokens that were revoked by who had them.
+    pub revocations: IntCounterVec,
+    /// Tokens that services asked about.
+    pub verifications: IntCounterVec,
+    /// Roles that were made, changed, deleted, given or taken away.
+    pub role_changes: IntCounterVec,
+    /// What services said of agents.
+    pub feedback: IntCounterVec,
+}
+
+/// Transactions, by backend and kind.
+#[derive(Clone)]
+pub struct StoreMetrics {
+    /// By result.
+    pub transactions: IntCounterVec,
+    /// Seconds from the wait for a connection to the end.
+    pub seconds: HistogramVec,
+}
+
+/// How a transaction may end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// It read what it wanted.
+    Read,
+    /// It changed what it wanted.
+    Committed,
+    /// It decided against it, or failed within.
+    RolledBack,
+    /// Another was in the way, and it is run again.
+    Rerun,
+    /// It could not begin.
+    Failed,
+}
+
+impl Ended {
+    /// The label `result`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Committed => "committed",
+            Self::RolledBack => "rolled_back",
+            Self::Rerun => "rerun",
+            Self::Failed => "failed",
+        }
+    }
+
+    /// How a transaction of this kind may end.
+    const fn of(kind: Kind) -> &'static [Self] {
+        match kind {
+            Kind::Read => &[Self::Read, Self::Failed],
+            Kind::Write => &[Self::Committed, Self::RolledBack, Self::Rerun, Self::Failed],
+        }
+    }
+}
+
+/// What a transaction is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Reading.
+    Read,
+    /// Writing.
+    Write,
+}
+
+impl Kind {
+    /// The label `kind`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+        }
+    }
+}
+
+/// Makes metrics and registers them.
+struct Maker<'a>(&'a Registry);
+
+type Made<T> = Result<T, prometheus::Error>;
+
+impl Maker<'_> {
+    fn count(&self, name: &str, help: &str, labels: &[&str]) -> Made<IntCounterVec> {
+        register(self.0, IntCounterVec::new(opts!(format!("countersign_{name}"), help), labels)?)
+    }
+
+    fn count_results(&self, name: &str, help: &str, codes: &[&str]) -> Made<IntCounterVec> {
+        let counter = self.count(name, help, &["result"])?;
+        for result in [OK].iter().chain(codes) {
+            counter.with_label_values(&[*result]);
+        }
+        Ok(counter)
+    }
+
+    fn gauge(&self, name: &str, help: &str) -> Made<IntGauge> {
+        register(self.0, IntGauge::new(format!("countersign_{name}"), help)?)
+    }
+
+    fn seconds(&self, name: &str, help: &str, labels: &[&str]) -> Made<HistogramVec> {
+        // From half a millisecond to eight seconds.
+        let buckets = exponential_buckets(0.000_5, 2.0, 15)?;
+        let options = HistogramOpts::new(format!("countersign_{name}"), help).buckets(buckets);
+        register(self.0, HistogramVec::new(options, labels)?)
+    }
 }
 
 impl Metrics {
-    /// Registers all of them; children with closed labels start at zero.
-    pub fn new() -> Result<Self, prometheus::Error> {
+    /// Registers all of them. `codes` are the codes that errors may have.
+    pub fn new(codes: &[&str]) -> Made<Self> {
         let registry = registry("countersign", env!("CARGO_PKG_VERSION"))?;
-        let requests = opts!("countersign_http_requests_total", "HTTP answers by method, route and status");
-        let seconds =
-            HistogramOpts::new("countersign_http_request_duration_seconds", "Seconds until the answer, by route");
-        let refusals = opts!("countersign_refusals_total", "Refusals by reason");
-        let streams = IntGauge::new("countersign_sync_streams", "Sidecars that follow now")?;
-        let revision = IntGauge::new("countersign_feed_revision", "Newest revision sent to followers")?;
-        let metrics = Self {
-            http_requests: register(&registry, IntCounterVec::new(requests, &["method", "route", "status"])?)?,
-            http_seconds: register(&registry, HistogramVec::new(seconds, &["route"])?)?,
-            refusals: register(&registry, IntCounterVec::new(refusals, &["reason"])?)?,
-            sync_streams: register(&registry, streams)?,
-            feed_revision: register(&registry, revision)?,
-            registry,
-        };
+        let make = Maker(&registry);
+        let refusals = make.count("refusals_total", "Refusals by reason", &["reason"])?;
         for reason in Reason::ALL {
-            metrics.refusals.with_label_values(&[reason.as_str()]);
+            refusals.with_label_values(&[reason.as_str()]);
         }
-        Ok(metrics)
+        let requests = ("http_requests_total", "HTTP answers by method, route and status");
+        let propagation = "Seconds from the newest change of a batch until a follower was sent it";
+        let expiry = "When the TLS certificate expires, in Unix seconds";
+        Ok(Self {
+            http_requests: make.count(requests.0, requests.1, &["method", "route", "status"])?,
+            http_seconds: make.seconds(
+                "http_request_duration_seconds",
+                "Seconds until the answer, by route",
+                &["route"],
+            )?,
+            refusals,
+            operations: Operations::new(&make, codes)?,
+            store: StoreMetrics::new(&make)?,
+            sync_streams: make.gauge("sync_streams", "Sidecars that follow now")?,
+            feed_revision: make.gauge("feed_revision", "Newest revision sent to followers")?,
+            propagation: make.seconds("sync_propagation_seconds", propagation, &[])?.with_label_values::<&str>(&[]),
+            certificate_expiry: make.gauge("certificate_expiry_timestamp_seconds", expiry)?,
+            registry,
+        })
     }
 
     /// HTTP requests that were answered, all together.
@@ -53,5 +189,48 @@ impl Metrics {
         let counted = self.http_requests.collect();
         let each = counted.iter().flat_map(prometheus::proto::MetricFamily::get_metric);
         each.map(|metric| metric.get_counter().get_value() as u64).sum()
+    }
+}
+
+impl Operations {
+    fn new(make: &Maker, codes: &[&str]) -> Made<Self> {
+        let count = |name: &str, help: &str| make.count_results(name, help, codes);
+        Ok(Self {
+            registrations: count("registrations_total", "Registrations of agents by result")?,
+            challenges: count("challenges_total", "Challenges by result")?,
+            authentications: count("authentications_total", "Logins by result")?,
+            refreshes: count("refreshes_total", "Refreshes by result")?,
+            revocations: count("revocations_total", "Revocations of tokens by result")?,
+            verifications: count("verifications_total", "Verifications for services by result")?,
+            role_changes: count("role_changes_total", "Roles made, changed, deleted, assigned or revoked, by result")?,
+            feedback: count("feedback_total", "Feedback about agents by result")?,
+        })
+    }
+}
+
+impl StoreMetrics {
+    fn new(make: &Maker) -> Made<Self> {
+        let (count, seconds) = ("store_transactions_total", "store_transaction_duration_seconds");
+        let labels = ["backend", "kind", "result"];
+        Ok(Self {
+            transactions: make.count(count, "Transactions by backend, kind and result", &labels)?,
+            seconds: make.seconds(seconds, "Seconds of a transaction, with the wait for a connection", &labels[..2])?,
+        })
+    }
+
+    /// Notes the end of a transaction.
+    pub fn note(&self, backend: &str, kind: Kind, ended: Ended, seconds: f64) {
+        self.transactions.with_label_values(&[backend, kind.as_str(), ended.as_str()]).inc();
+        self.seconds.with_label_values(&[backend, kind.as_str()]).observe(seconds);
+    }
+
+    /// Begins this backend's children at zero.
+    pub fn begin(&self, backend: &str) {
+        for kind in [Kind::Read, Kind::Write] {
+            for ended in Ended::of(kind) {
+                self.transactions.with_label_values(&[backend, kind.as_str(), ended.as_str()]);
+            }
+            self.seconds.with_label_values(&[backend, kind.as_str()]);
+        }
     }
 }

@@ -34,6 +34,11 @@ pub fn postgres(program: &str) -> PathBuf {
     found(root().join(".tools/postgresql").join(program), "scripts/tools.sh tests")
 }
 
+/// A program of Prometheus: the server itself, or `promtool`.
+pub fn prometheus(program: &str) -> PathBuf {
+    found(root().join(".tools/bin").join(program), "scripts/tools.sh tests")
+}
+
 fn found(path: PathBuf, command: &str) -> PathBuf {
     assert!(path.exists(), "{} is missing: run `{command}`", path.display());
     path

@@ -44,7 +44,7 @@ const ROOMS: [(&str, &[Room]); 2] = [
             ("config", &[]),
             ("metrics", &[]),
             ("domain", &[]),
-            ("store", &["domain"]),
+            ("store", &["domain", "metrics"]),
             ("humans", &["domain", "files"]),
             ("keyring", &["domain", "store", "files"]),
             ("sync", &["domain", "store", "metrics"]),

@@ -6,6 +6,7 @@ use crate::{
     domain::audit::chain::Broken,
     http::audit::present,
     keyring::{MasterKey, MasterKeyError},
+    metrics::Metrics,
     store::{self, Purpose, Store, StoreError, deployment},
 };
 use countersign_process::{SystemChance, SystemClock};
@@ -94,7 +95,8 @@ impl Archive {
     async fn open(config: &Config, service: Option<&str>) -> Result<Self, AuditError> {
         super::install_crypto();
         let master = master_key(config)?;
-        let store = open_store(config, Purpose::Inspect, &master, Arc::new(SystemClock)).await?;
+        let metrics = Metrics::new(&[]).map_err(AppError::from)?;
+        let store = open_store(config, Purpose::Inspect, &master, Arc::new(SystemClock), &metrics).await?;
         let mut read = store.read().await?;
         let kept = deployment::find(read.conn()).await?.ok_or(AppError::Foreign("this database is empty"))?;
         if kept.master_key_fingerprint != master.fingerprint() {

@@ -2,28 +2,33 @@
 //!
 //! Internal text has no way out: what is logged here is not what is answered.
 
+use super::code::ErrorCode;
 use crate::operations::{Denied, Missing};
 use axum::{
     Json,
-    http::{HeaderValue, StatusCode, header},
+    http::{HeaderValue, header},
     response::{IntoResponse, Response},
 };
-use countersign_identity::{Code, Reason, Refusal, Timestamp};
+use countersign_identity::{Reason, Refusal, Timestamp};
 use serde_json::{Map, Value, json};
 
 /// An error as the specification shapes it.
 #[derive(Debug)]
 pub struct ApiError {
-    status: StatusCode,
-    code: &'static str,
+    code: ErrorCode,
     message: String,
     details: Map<String, Value>,
     reason: Option<Reason>,
 }
 
-/// The reason of a refusal, for the metrics: an extension of its response.
+/// What was refused and why, for log and metrics: an extension of the response.
 #[derive(Debug, Clone, Copy)]
-pub struct Refused(pub Reason);
+pub struct Refused {
+    /// What kind of error it is.
+    pub code: ErrorCode,
+    /// Why, where a reason of the closed list says it.
+    pub reason: Option<Reason>,
+}
 
 /// A field of a body, and what is wrong with it.
 #[derive(Debug)]
@@ -35,25 +40,25 @@ pub struct Problem {
 }
 
 impl ApiError {
-    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into(), details: Map::new(), reason: None }
+    fn new(code: ErrorCode, message: impl Into<String>) -> Self {
+        Self { code, message: message.into(), details: Map::new(), reason: None }
     }
 
     /// Nothing is at this path.
     pub fn not_found() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "NOT_FOUND", "Nothing is at this path")
+        Self::new(ErrorCode::NotFound, "Nothing is at this path")
     }
 
     /// The path exists, but not with this method.
     pub fn method_not_allowed() -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "METHOD_NOT_ALLOWED", "This path does not answer to this method")
+        Self::new(ErrorCode::MethodNotAllowed, "This path does not answer to this method")
     }
 
     /// Fields that are missing, wrong or unknown.
     pub fn invalid(problems: &[Problem]) -> Self {
         let list: Vec<_> = problems.iter().map(|problem| format!("`{}` {}", problem.field, problem.message)).collect();
         let fields = problems.iter().map(|problem| (problem.field.clone(), json!(problem.message)));
-        let mut error = Self::new(StatusCode::BAD_REQUEST, "VALIDATION_ERROR", list.join("; "));
+        let mut error = Self::new(ErrorCode::ValidationError, list.join("; "));
         error.details.insert("fields".into(), Value::Object(fields.collect()));
         error
     }
@@ -67,7 +72,7 @@ impl ApiError {
 
     /// A body that is no JSON object.
     pub fn unreadable(message: impl Into<String>) -> Self {
-        let mut error = Self::new(StatusCode::BAD_REQUEST, "VALIDATION_ERROR", message);
+        let mut error = Self::new(ErrorCode::ValidationError, message);
         error.details.insert("fields".into(), json!({}));
         error
     }
@@ -75,35 +80,35 @@ impl ApiError {
     /// A body above the limit.
     pub fn too_large(limit: usize) -> Self {
         let message = format!("The body must not be larger than {limit} bytes");
-        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "PAYLOAD_TOO_LARGE", message)
+        Self::new(ErrorCode::PayloadTooLarge, message)
     }
 
     /// A body that is not JSON by its own word.
     pub fn unsupported_media_type() -> Self {
         let message = "The body must be JSON in UTF-8 and not compressed: send `Content-Type: application/json` once";
-        Self::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "UNSUPPORTED_MEDIA_TYPE", message)
+        Self::new(ErrorCode::UnsupportedMediaType, message)
     }
 
     /// Plain HTTP, where it is a proxy that must terminate TLS.
     pub fn https_required() -> Self {
         let message = "This API is reached over HTTPS only, through the proxy in front of it: use https:// in the URL";
-        Self::new(StatusCode::BAD_REQUEST, "HTTPS_REQUIRED", message)
+        Self::new(ErrorCode::HttpsRequired, message)
     }
 
     /// What an id in path or body did not lead to.
     pub fn missing(what: Missing) -> Self {
         let (code, message) = match what {
-            Missing::Agent => ("AGENT_NOT_FOUND", "The agent does not exist"),
-            Missing::Service => ("SERVICE_NOT_FOUND", "The service does not exist"),
-            Missing::Key => ("NOT_FOUND", "The API key does not exist at this service"),
-            Missing::Role => ("ROLE_NOT_FOUND", "The role does not exist at this service"),
+            Missing::Agent => (ErrorCode::AgentNotFound, "The agent does not exist"),
+            Missing::Service => (ErrorCode::ServiceNotFound, "The service does not exist"),
+            Missing::Key => (ErrorCode::NotFound, "The API key does not exist at this service"),
+            Missing::Role => (ErrorCode::RoleNotFound, "The role does not exist at this service"),
         };
-        Self::new(StatusCode::NOT_FOUND, code, message)
+        Self::new(code, message)
     }
 
     /// A fault of ours that a retry may not mend.
     pub fn internal() -> Self {
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "INTERNAL", "The request failed; the request id leads to the log")
+        Self::new(ErrorCode::Internal, "The request failed; the request id leads to the log")
     }
 
     /// What is answered after a handler panicked.
@@ -114,21 +119,19 @@ impl ApiError {
 
     /// The body, to which an endpoint may add.
     pub fn body(&self) -> Value {
-        json!({ "error": { "code": self.code, "message": self.message, "details": self.details } })
+        json!({ "error": { "code": self.code.as_str(), "message": self.message, "details": self.details } })
     }
 
     /// The response with another body.
     pub fn respond(self, body: Value) -> Response {
-        let mut response = (self.status, Json(body)).into_response();
-        if self.status == StatusCode::UNAUTHORIZED {
+        let mut response = (self.code.status(), Json(body)).into_response();
+        if self.code == ErrorCode::AuthenticationFailed {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if self.status == StatusCode::SERVICE_UNAVAILABLE {
+        if self.code == ErrorCode::ServiceUnavailable {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
-        if let Some(reason) = self.reason {
-            response.extensions_mut().insert(Refused(reason));
-        }
+        response.extensions_mut().insert(Refused { code: self.code, reason: self.reason });
         response
     }
 }
@@ -149,12 +152,7 @@ impl From<Reason> for ApiError {
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         let Refusal { reason, expired_at } = refusal;
-        let status = match reason.code() {
-            Code::AuthenticationFailed => StatusCode::UNAUTHORIZED,
-            Code::InsufficientPermissions => StatusCode::FORBIDDEN,
-            Code::ServiceUnavailable => StatusCode::SERVICE_UNAVAILABLE,
-        };
-        let mut error = Self::new(status, reason.code().as_str(), reason.message());
+        let mut error = Self::new(reason.code().into(), reason.message());
         error.details.insert("reason".into(), json!(reason.as_str()));
         if let Some(at) = expired_at {
             error.details.insert("expiredAt".into(), json!(timestamp(at)));
@@ -170,17 +168,17 @@ impl From<Denied> for ApiError {
             Denied::Refused(refusal) => refusal.into(),
             Denied::InvalidSignature => {
                 let message = "The signature does not fit the challenge: sign the nonce with ECDSA P-256 and SHA-256, send it as hex";
-                Self::new(StatusCode::BAD_REQUEST, "INVALID_SIGNATURE", message)
+                Self::new(ErrorCode::InvalidSignature, message)
             }
             Denied::Missing(what) => Self::missing(what),
-            Denied::Conflict(message) => Self::new(StatusCode::CONFLICT, "CONFLICT", message),
+            Denied::Conflict(message) => Self::new(ErrorCode::Conflict, message),
             Denied::Invalid { field, message } => {
                 Self::invalid(&[Problem { field: field.to_owned(), message: message.to_owned() }])
             }
             Denied::Store(error) => {
                 tracing::error!(%error, "store failed");
                 let message = "The database cannot be used right now; nothing was changed";
-                Self::new(StatusCode::SERVICE_UNAVAILABLE, "SERVICE_UNAVAILABLE", message)
+                Self::new(ErrorCode::ServiceUnavailable, message)
             }
             Denied::Keyring(error) => {
                 tracing::error!(%error, "keyring failed");

@@ -8,6 +8,8 @@ pub mod audit;
 mod auth;
 mod body;
 mod caller;
+mod code;
+mod counted;
 mod error;
 mod health;
 mod ids;
@@ -24,5 +26,6 @@ pub mod tls;
 mod trust;
 mod verify;
 
+pub use code::ErrorCode;
 pub use origin::Proxies;
 pub use router::{AppState, router};

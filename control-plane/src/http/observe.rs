@@ -1,6 +1,7 @@
 //! What every request gets: an id, a line in the log, its place in the metrics.
 
-use super::{error::Refused, origin::Origin, router::AppState};
+use super::{code::ErrorCode, counted, error::Refused, origin::Origin, router::AppState};
+use crate::metrics;
 use axum::{
     extract::{MatchedPath, Request, State},
     http::HeaderValue,
@@ -31,9 +32,13 @@ pub async fn observe(State(state): State<AppState>, mut request: Request, next: 
     let mut response = next.run(request).instrument(span.clone()).await;
     let seconds = state.context.clock.since_boot().saturating_sub(began).as_secs_f64();
     let status = response.status();
-    let reason = response.extensions().get::<Refused>().map(|refused| refused.0);
+    let refused = response.extensions().get::<Refused>().copied();
+    let (code, reason) = (refused.map(|refused| refused.code), refused.and_then(|refused| refused.reason));
     state.metrics.http_requests.with_label_values(&[method_label(&method), &route, status.as_str()]).inc();
     state.metrics.http_seconds.with_label_values(&[&route]).observe(seconds);
+    if let Some(counter) = counted::counter(&state.metrics.operations, method.as_str(), &route) {
+        counter.with_label_values(&[code.map_or(metrics::OK, ErrorCode::as_str)]).inc();
+    }
     if let Some(reason) = reason {
         state.metrics.refusals.with_label_values(&[reason.as_str()]).inc();
     }

@@ -2,6 +2,7 @@
 //!
 //! Where proxies terminate TLS, [`ForProxies`] takes plain HTTP, and `origin` asks of each request how it came.
 
+use super::code::ErrorCode;
 use axum_server::accept::Accept;
 use countersign_process::Chance;
 use serde_json::json;
@@ -93,7 +94,7 @@ async fn refuse_plain(mut stream: TcpStream, chance: &dyn Chance) -> io::Result<
         }
     }
     let body = json!({ "error": {
-        "code": "HTTPS_REQUIRED",
+        "code": ErrorCode::HttpsRequired.as_str(),
         "message": "This port speaks HTTPS only: use https:// in the URL",
         "details": {},
     }})

@@ -3,37 +3,33 @@
 use super::{
     audit,
     deployment::{self, Deployment},
+    failure::{StoreError, Transient},
     feed,
+    pools::{CONNECTIONS, READERS, postgres_pool, sqlite_pool},
+    watch::Watch,
 };
-use crate::domain::{
-    audit::{Author, Entry, chain::AuditKeys},
-    change::Change,
+use crate::{
+    domain::{
+        audit::{Author, Entry, chain::AuditKeys},
+        change::Change,
+    },
+    metrics::{Ended, Kind, StoreMetrics},
 };
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Clock;
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::{Any, AnyConnection, AnyPool, Connection, Executor, Transaction, any::AnyPoolOptions};
+use sqlx::{Any, AnyConnection, AnyPool, Connection, Transaction, any::AnyPoolOptions};
 use std::{
     path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
 };
 use tokio::sync::watch;
 
-/// How long a request may wait for a connection.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// How often a transaction that lost a race is tried again.
 const RERUNS: u32 = 5;
-
-/// Readers beside the one writer of SQLite.
-const READERS: u32 = 8;
-
-/// Connections to PostgreSQL, half of them for writing.
-const CONNECTIONS: u32 = 16;
 
 /// What the two engines do differently.
 #[derive(Debug, Clone, Copy)]
@@ -70,41 +66,14 @@ pub enum Purpose {
     Inspect,
 }
 
-/// What went wrong with the database. Its text stays inside the process.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The driver or the engine says no.
-    #[error("database: {0}")]
-    Engine(#[from] sqlx::Error),
-    /// The database that the settings name cannot be opened.
-    #[error("cannot open the database (database.url): {0}")]
-    Unreachable(sqlx::Error),
-    /// A schema that cannot be brought up to date.
-    #[error("migration: {0}")]
-    Migration(#[from] sqlx::migrate::MigrateError),
-    /// A column holds what we never write.
-    #[error("column `{0}` holds an unreadable value")]
-    Corrupt(&'static str),
-    /// A statement touched another number of rows than it must.
-    #[error("statement `{0}` touched an unexpected number of rows")]
-    Rows(&'static str),
-    /// An act was recorded after the feed was locked: others lock these two the other way round.
-    #[error("an act must be recorded before the revision is taken")]
-    Order,
-}
-
-/// Errors after which the same transaction may be run again.
-pub trait Transient {
-    /// True if another transaction was in the way.
-    fn is_transient(&self) -> bool;
-}
-
-impl Transient for StoreError {
-    fn is_transient(&self) -> bool {
-        let Self::Engine(sqlx::Error::Database(error)) = self else { return false };
-        // PostgreSQL: serialization failure, deadlock. SQLite: busy.
-        matches!(error.code().as_deref(), Some("40001" | "40P01" | "5" | "517"))
-    }
+/// What a store works with.
+pub struct Equipment {
+    /// Says when a transaction is.
+    pub clock: Arc<dyn Clock>,
+    /// Bind the links of the audit chains.
+    pub audit_keys: Arc<AuditKeys>,
+    /// Where transactions are counted.
+    pub metrics: StoreMetrics,
 }
 
 /// The database.
@@ -117,10 +86,14 @@ pub struct Store {
     audit_keys: Arc<AuditKeys>,
     committed: watch::Sender<Revision>,
     writable: Arc<AtomicBool>,
+    metrics: StoreMetrics,
 }
 
 /// A read transaction.
-pub struct Read(Transaction<'static, Any>);
+pub struct Read {
+    transaction: Transaction<'static, Any>,
+    _watch: Watch,
+}
 
 /// A write transaction. Dropped without [`Write::commit`], it leaves no trace.
 pub struct Write {
@@ -140,38 +113,27 @@ pub struct Committed<T> {
 
 impl Store {
     /// Opens the SQLite database in the file.
-    pub async fn open_sqlite(
-        purpose: Purpose,
-        file: &Path,
-        clock: Arc<dyn Clock>,
-        audit_keys: AuditKeys,
-    ) -> Result<Self, StoreError> {
+    pub async fn open_sqlite(purpose: Purpose, file: &Path, equipment: Equipment) -> Result<Self, StoreError> {
         let mode = if purpose == Purpose::Serve { "rwc" } else { "ro" };
         let url = format!("sqlite://{}?mode={mode}", file.display());
         // One writing connection: SQLite has one writer at a time, and waiting in our queue is fairer
         // and cheaper than polling its lock.
         let (writer, reader) =
             (sqlite_pool(1, "PRAGMA foreign_keys = ON"), sqlite_pool(READERS, "PRAGMA query_only = ON"));
-        Self::open((Engine::Sqlite, purpose), &url, (writer, reader), clock, audit_keys).await
+        Self::open((Engine::Sqlite, purpose), &url, (writer, reader), equipment).await
     }
 
     /// Opens the PostgreSQL database at the URL.
-    pub async fn open_postgres(
-        purpose: Purpose,
-        url: &SecretString,
-        clock: Arc<dyn Clock>,
-        audit_keys: AuditKeys,
-    ) -> Result<Self, StoreError> {
+    pub async fn open_postgres(purpose: Purpose, url: &SecretString, equipment: Equipment) -> Result<Self, StoreError> {
         let pools = (postgres_pool(CONNECTIONS / 2), postgres_pool(CONNECTIONS / 2));
-        Self::open((Engine::Postgres, purpose), url.expose_secret(), pools, clock, audit_keys).await
+        Self::open((Engine::Postgres, purpose), url.expose_secret(), pools, equipment).await
     }
 
     async fn open(
         (engine, purpose): (Engine, Purpose),
         url: &str,
         (writer, reader): (AnyPoolOptions, AnyPoolOptions),
-        clock: Arc<dyn Clock>,
-        audit_keys: AuditKeys,
+        equipment: Equipment,
     ) -> Result<Self, StoreError> {
         sqlx::any::install_default_drivers();
         // A pool would try again until its time is over, and not say what was wrong.
@@ -182,8 +144,10 @@ impl Store {
         }
         let reader = reader.connect(url).await?;
         let committed = watch::Sender::new(Revision::default());
-        let (writable, audit_keys) = (Arc::new(AtomicBool::new(true)), Arc::new(audit_keys));
-        let store = Self { engine, writer, reader, clock, audit_keys, committed, writable };
+        let Equipment { clock, audit_keys, metrics } = equipment;
+        let writable = Arc::new(AtomicBool::new(true));
+        let store = Self { engine, writer, reader, clock, audit_keys, committed, writable, metrics };
+        store.metrics.begin(store.engine_name());
         let mut read = store.read().await?;
         if let Some(position) = feed::position_if_any(read.conn()).await? {
             store.committed.send_replace(position.revision);
@@ -207,7 +171,10 @@ impl Store {
 
     /// Begins a read transaction: everything read in it belongs together.
     pub async fn read(&self) -> Result<Read, StoreError> {
-        Ok(Read(self.reader.begin_with(self.engine.begin_read()).await?))
+        let mut watch = self.watch(Kind::Read);
+        let transaction = self.reader.begin_with(self.engine.begin_read()).await?;
+        watch.ends(Ended::Read);
+        Ok(Read { transaction, _watch: watch })
     }
 
     /// Runs a write transaction, again if another one was in the way. So `work` must make its ids and
@@ -218,19 +185,38 @@ impl Store {
         F: Future<Output = Result<Committed<T>, E>>,
         E: From<StoreError> + Transient,
     {
-        for _ in 0..RERUNS {
-            match work(self.begin().await?).await {
-                Ok(committed) => return Ok(self.announce(committed)),
-                Err(error) if error.is_transient() => tracing::debug!(transaction = name, "run again"),
+        let mut runs_left = RERUNS;
+        loop {
+            let mut watch = self.watch(Kind::Write);
+            let begun = self.begin().await?;
+            watch.ends(Ended::RolledBack);
+            match work(begun).await {
+                Ok(committed) => {
+                    watch.ends(Ended::Committed);
+                    return Ok(self.announce(committed));
+                }
+                Err(error) if error.is_transient() && runs_left > 0 => {
+                    tracing::debug!(transaction = name, "run again");
+                    watch.ends(Ended::Rerun);
+                    runs_left -= 1;
+                }
                 Err(error) => return Err(error),
             }
         }
-        work(self.begin().await?).await.map(|committed| self.announce(committed))
+    }
+
+    fn watch(&self, kind: Kind) -> Watch {
+        Watch::begin(self.engine_name(), kind, &self.clock, &self.metrics)
     }
 
     /// The revision of the newest change committed by this process.
     pub fn committed(&self) -> watch::Receiver<Revision> {
         self.committed.subscribe()
+    }
+
+    /// What time it is, by the clock of transactions.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
     }
 
     /// Whether the last write could be made.
@@ -272,34 +258,10 @@ impl Store {
     }
 }
 
-fn sqlite_pool(connections: u32, pragma: &'static str) -> AnyPoolOptions {
-    AnyPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).after_connect(
-        move |connection, _| {
-            Box::pin(async move {
-                connection.execute("PRAGMA busy_timeout = 5000").await?;
-                connection.execute("PRAGMA journal_mode = WAL").await?;
-                connection.execute("PRAGMA synchronous = FULL").await?;
-                connection.execute(pragma).await.map(drop)
-            })
-        },
-    )
-}
-
-fn postgres_pool(connections: u32) -> AnyPoolOptions {
-    AnyPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).after_connect(
-        |connection, _| {
-            Box::pin(async move {
-                connection.execute("SET statement_timeout = '5s'").await?;
-                connection.execute("SET idle_in_transaction_session_timeout = '10s'").await.map(drop)
-            })
-        },
-    )
-}
-
 impl Read {
     /// Where queries run.
     pub fn conn(&mut self) -> &mut AnyConnection {
-        &mut self.0
+        &mut self.transaction
     }
 }
 

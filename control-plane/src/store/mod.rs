@@ -9,15 +9,19 @@ pub mod assignments;
 pub mod audit;
 pub mod deployment;
 mod engine;
+mod failure;
 pub mod feed;
+mod pools;
 pub mod roles;
 mod row;
 pub mod services;
 pub mod sessions;
 pub mod signing_keys;
 pub mod trust;
+mod watch;
 
-pub use engine::{Committed, Purpose, Store, StoreError, Transient, Write};
+pub use engine::{Committed, Equipment, Purpose, Store, Write};
+pub use failure::{StoreError, Transient};
 
 #[cfg(test)]
 mod tests {

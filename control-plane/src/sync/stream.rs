@@ -141,6 +141,9 @@ impl Follower {
             self.tell(Told::Delta(v1::Delta { revision, ..delta })).await?;
         }
         self.covered = batch.revision;
+        // A revision is an instant, or just above one.
+        let age = self.shared.store.now().micros().saturating_sub(batch.revision.number());
+        self.shared.metrics.propagation.observe(Duration::from_micros(u64::try_from(age).unwrap_or(0)).as_secs_f64());
         Ok(())
     }
 

@@ -1,0 +1,81 @@
+//! A real Prometheus that scrapes our processes, and its linter.
+
+use crate::{
+    process::{Process, eventually, free_port},
+    tools,
+    web::Site,
+};
+use std::{
+    io::Write as _,
+    process::{Command, Stdio},
+};
+use tempfile::TempDir;
+
+/// A running Prometheus.
+pub struct Prometheus {
+    process: Process,
+    site: Site,
+    _folder: TempDir,
+}
+
+impl Prometheus {
+    /// Starts it; it scrapes the `/metrics` of these addresses, each as the job of its name, five times a second.
+    pub async fn scraping(targets: &[(&str, &str)]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let jobs = targets.iter().map(|(job, at)| {
+            let at = at.trim_start_matches("http://");
+            format!("  - job_name: {job}\n    static_configs:\n      - targets: [\"{at}\"]\n")
+        });
+        let config = format!(
+            "global:\n  scrape_interval: 200ms\n  scrape_timeout: 200ms\nscrape_configs:\n{}",
+            jobs.collect::<String>()
+        );
+        let (file, port) = (folder.path().join("prometheus.yml"), free_port());
+        std::fs::write(&file, config).expect("a file can be written");
+        let mut command = Command::new(tools::prometheus("prometheus"));
+        command.arg(format!("--config.file={}", file.display()));
+        command.arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()));
+        command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+        let process = Process::start(command, &folder.path().join("log"));
+        let prometheus = Self { process, site: Site::plain(format!("http://127.0.0.1:{port}")), _folder: folder };
+        for (job, _) in targets {
+            prometheus.until(&format!("up{{job=\"{job}\"}}"), 1.0).await;
+        }
+        prometheus
+    }
+
+    /// What an expression comes to, now; nothing if no series fits.
+    pub async fn value(&self, expression: &str) -> Option<f64> {
+        let query: String = form_urlencoded::byte_serialize(expression.as_bytes()).collect();
+        let request = self.site.request("GET", &format!("/api/v1/query?query={query}"));
+        let body: serde_json::Value = request.send().await.ok()?.json().await.ok()?;
+        assert_ne!(body["status"], "error", "{expression}: {body}");
+        body["data"]["result"][0]["value"][1].as_str()?.parse().ok()
+    }
+
+    /// Waits until an expression comes to this.
+    pub async fn until(&self, expression: &str, expected: f64) {
+        let last = std::cell::Cell::new(None);
+        eventually(
+            expression,
+            async || {
+                last.set(self.value(expression).await);
+                last.get().filter(|value| (value - expected).abs() < 1e-9)
+            },
+            || format!("expected {expected}, last {:?}\n{}", last.get(), self.process.log()),
+        )
+        .await;
+    }
+}
+
+/// What the linter of Prometheus says of a text of metrics: nothing, if it is as it should be.
+pub fn lint(metrics: &str) -> String {
+    let mut command = Command::new(tools::prometheus("promtool"));
+    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().expect("promtool runs");
+    child.stdin.take().expect("it reads").write_all(metrics.as_bytes()).expect("it reads all");
+    let output = child.wait_with_output().expect("it ends");
+    let said = [output.stdout, output.stderr].concat();
+    let said = String::from_utf8_lossy(&said).into_owned();
+    if output.status.success() { said } else { format!("{}: {said}", output.status) }
+}
