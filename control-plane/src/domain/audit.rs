@@ -4,7 +4,6 @@
 //! its own. An attempt that was refused or changed nothing is no act.
 
 pub mod chain;
-mod encoding;
 
 use super::agent::Owner;
 use core::net::IpAddr;

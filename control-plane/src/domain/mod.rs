@@ -10,6 +10,8 @@ pub mod caller;
 pub mod challenge;
 pub mod change;
 pub mod credential;
+pub mod idempotency;
+mod netstrings;
 pub mod page;
 pub mod role;
 pub mod service;

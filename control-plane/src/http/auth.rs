@@ -4,12 +4,16 @@ use super::{
     body::{Fields, FormOrJson},
     caller::Presented,
     error::{ApiError, timestamp},
+    idempotency::Repeatable,
     ids::{id, optional_id},
     router::AppState,
 };
 use crate::{
-    domain::{agent::status_text, credential::expose},
-    operations::{self, Login, RegistrationRequest, TokenPair},
+    domain::{
+        agent::{Agent, status_text},
+        credential::expose,
+    },
+    operations::{self, Login, RegistrationRequest, Reply, TokenPair},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use secrecy::SecretString;
@@ -19,6 +23,7 @@ use serde_json::{Value, json};
 pub async fn register(
     State(state): State<AppState>,
     presented: Presented,
+    repeatable: Result<Repeatable, ApiError>,
     body: Fields,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     let human = presented.human_if_any(&state)?;
@@ -27,13 +32,15 @@ pub async fn register(
         let (key, metadata) = (fields.required("publicKey"), fields.optional("metadata"));
         Some(RegistrationRequest { email: email?, name: name?, key: key?, metadata: metadata?.unwrap_or_default() })
     })?;
-    let agent =
-        operations::register_agent(&state.context, &presented.author_of(human.as_ref()), human, request).await?;
-    let body = json!({
-        "agentId": agent.id,
-        "publicKeyHash": agent.registration.key_hash,
-        "status": status_text(agent.status),
-    });
+    let present = |agent: &Agent| {
+        json!({
+            "agentId": agent.id,
+            "publicKeyHash": agent.registration.key_hash,
+            "status": status_text(agent.status),
+        })
+    };
+    let (by, reply) = (presented.author_of(human.as_ref()), Reply { repeat: repeatable?.0, present });
+    let body = operations::register_agent(&state.context, &by, human, request, &reply).await?;
     Ok((StatusCode::CREATED, Json(body)))
 }
 

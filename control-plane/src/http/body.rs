@@ -4,6 +4,7 @@
 
 use super::{
     error::{ApiError, Problem},
+    idempotency::BodyDigest,
     json::Object,
 };
 use crate::domain::{
@@ -52,9 +53,14 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub async fn take_in(request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let limit = if path.starts_with("/auth/") && path != TAKES_ACCESS_TOKENS { AUTH_LIMIT } else { LIMIT };
-    let (parts, body) = request.into_parts();
+    let (mut parts, body) = request.into_parts();
     match timeout(PATIENCE, read(body, limit)).await {
-        Ok(Ok(bytes)) => next.run(Request::from_parts(parts, Body::from(bytes))).await,
+        Ok(Ok(bytes)) => {
+            if let Some(digest) = BodyDigest::of(&parts.headers, &bytes) {
+                parts.extensions.insert(digest);
+            }
+            next.run(Request::from_parts(parts, Body::from(bytes))).await
+        }
         Ok(Err(error)) => error.into_response(),
         Err(_) => ApiError::unreadable("The body did not arrive in time").into_response(),
     }

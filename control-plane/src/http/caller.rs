@@ -98,6 +98,11 @@ impl Presented {
         self.author(human.map_or(Actor::Public, |human| Actor::Human(human.owner.clone())))
     }
 
+    /// The holder of a key, as the author of what follows.
+    pub fn author_with(&self, key: &ServiceKey) -> Author {
+        self.author(Actor::ServiceKey(key.id))
+    }
+
     fn author(&self, actor: Actor) -> Author {
         Author { actor, origin: self.1.clone() }
     }

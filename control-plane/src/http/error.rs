@@ -172,6 +172,11 @@ impl From<Denied> for ApiError {
             }
             Denied::Missing(what) => Self::missing(what),
             Denied::Conflict(message) => Self::new(ErrorCode::Conflict, message),
+            Denied::KeyReused => {
+                let message = "This Idempotency-Key was sent with another body: a new request needs a new key";
+                let error = Self::new(ErrorCode::Conflict, message);
+                error.with_details([("reason", json!("idempotency_key_reused"))])
+            }
             Denied::Invalid { field, message } => {
                 Self::invalid(&[Problem { field: field.to_owned(), message: message.to_owned() }])
             }

@@ -12,6 +12,7 @@ mod code;
 mod counted;
 mod error;
 mod health;
+mod idempotency;
 mod ids;
 mod json;
 mod keys;

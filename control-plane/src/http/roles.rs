@@ -4,6 +4,7 @@ use super::{
     body::Fields,
     caller::Presented,
     error::{ApiError, timestamp},
+    idempotency::Repeatable,
     ids::{Path, id},
     router::AppState,
 };
@@ -12,7 +13,7 @@ use crate::{
         role::{Role, RoleRequest},
         text::Description,
     },
-    operations::{self, AssignmentRequest, RoleChange},
+    operations::{self, AssignmentRequest, Reply, RoleChange},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use serde_json::{Value, json};
@@ -22,6 +23,7 @@ pub async fn create(
     State(state): State<AppState>,
     presented: Presented,
     Path(service): Path<String>,
+    repeatable: Result<Repeatable, ApiError>,
     body: Fields,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
     let service = id(&service)?;
@@ -31,12 +33,15 @@ pub async fn create(
         let permissions = fields.required("permissions");
         Some(RoleRequest { name: name?, description: description?.unwrap_or_default(), permissions: permissions? })
     })?;
-    let role = operations::create_role(&state.context, &by, service, &request).await?;
-    let body = json!({
-        "roleId": role.definition.id,
-        "name": role.definition.name,
-        "permissions": role.definition.permissions,
-    });
+    let present = |role: &Role| {
+        json!({
+            "roleId": role.definition.id,
+            "name": role.definition.name,
+            "permissions": role.definition.permissions,
+        })
+    };
+    let reply = Reply { repeat: repeatable?.0, present };
+    let body = operations::create_role(&state.context, &by, service, &request, &reply).await?;
     Ok((StatusCode::CREATED, Json(body)))
 }
 

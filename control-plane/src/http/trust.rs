@@ -4,6 +4,7 @@ use super::{
     body::Fields,
     caller::Presented,
     error::{ApiError, timestamp},
+    idempotency::Repeatable,
     ids::{Path, id},
     paging,
     router::AppState,
@@ -14,19 +15,20 @@ use crate::{
         text::Description,
         trust::{Feedback, Score},
     },
-    operations::{self, FeedbackRequest},
+    operations::{self, FeedbackRequest, Reply},
 };
 use axum::{Json, extract::State};
-use countersign_identity::ServiceId;
+use countersign_identity::{ServiceId, TrustScore};
 use serde_json::{Value, json};
 
 /// `POST /trust/feedback`
 pub async fn submit(
     State(state): State<AppState>,
     presented: Presented,
+    repeatable: Result<Repeatable, ApiError>,
     body: Fields,
 ) -> Result<Json<Value>, ApiError> {
-    let service = presented.full_key(&state).await?.service;
+    let key = presented.full_key(&state).await?;
     let (least, most) = Score::RANGE;
     let request = body.parse(|fields| {
         let (agent, score) = (fields.required::<String>("agentId"), fields.required("score"));
@@ -36,9 +38,11 @@ pub async fn submit(
     // Told with every complaint: who sends a score outside wants to know what is inside.
     let range = [("minimum", json!(least)), ("maximum", json!(most))];
     let (agent, score, reason, metadata) = request.map_err(|error| error.with_details(range))?;
-    let request = FeedbackRequest { service, agent: id(&agent)?, score, reason, metadata };
-    let trust = operations::submit_feedback(&state.context, &request).await?;
-    Ok(Json(json!({ "recorded": true, "newTrustScore": trust })))
+    let request = FeedbackRequest { service: key.service, agent: id(&agent)?, score, reason, metadata };
+    let present = |trust: &TrustScore| json!({ "recorded": true, "newTrustScore": trust });
+    let reply = Reply { repeat: repeatable?.0, present };
+    let body = operations::submit_feedback(&state.context, &presented.author_with(&key), &request, &reply).await?;
+    Ok(Json(body))
 }
 
 /// `GET /trust/agents/:agentId/history`

@@ -1,6 +1,6 @@
 //! Define a role, and list those that are defined.
 
-use super::{Context, Denied, Missing};
+use super::{Context, Denied, Missing, Reply};
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
@@ -10,14 +10,17 @@ use crate::{
     store::{Write, roles, services},
 };
 use countersign_identity::{Permission, RoleDefinition, RoleId, ServiceId};
+use serde::{Serialize, de::DeserializeOwned};
 
 /// Defines a role. Its name is unique at the service and is never changed.
-pub async fn create_role(
+pub async fn create_role<R: Serialize + DeserializeOwned>(
     context: &Context,
     by: &Author,
     service: ServiceId,
     request: &RoleRequest,
-) -> Result<Role, Denied> {
+    reply: &Reply<Role, R>,
+) -> Result<R, Denied> {
+    let once = &reply.to(by, &["create_role", &service.to_string()]);
     let id = context.fresh(RoleId::from_bits);
     let RoleRequest { name, description, permissions } = request;
     let act = &Entry::at(service, Act::RoleCreated)
@@ -26,6 +29,9 @@ pub async fn create_role(
         .saying("description", description.as_str())
         .saying("permissions", names(permissions));
     let work = async |mut tx: Write| {
+        if let Some(answer) = once.before(&mut tx).await? {
+            return Ok(tx.commit(answer).await?);
+        }
         if !services::lock(tx.conn(), service).await? {
             return Err(Denied::Missing(Missing::Service));
         }
@@ -39,7 +45,8 @@ pub async fn create_role(
             return Err(Denied::Conflict(format!("the service has a role named `{name}` already")));
         }
         tx.changed(Change::Definitions(service));
-        Ok(tx.commit(role).await?)
+        let answer = once.after(&mut tx, &role).await?;
+        Ok(tx.commit(answer).await?)
     };
     context.store.write("create_role", work).await
 }

@@ -34,6 +34,9 @@ pub enum Denied {
     /// It contradicts what is there.
     #[error("conflict: {0}")]
     Conflict(String),
+    /// The key of the request was used for another one.
+    #[error("idempotency key reused")]
+    KeyReused,
     /// A field is well-formed but cannot be accepted now.
     #[error("invalid field {field}: {message}")]
     Invalid {

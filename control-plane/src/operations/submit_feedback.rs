@@ -1,8 +1,9 @@
 //! Say how an agent behaved, and read what was said.
 
-use super::{Context, Denied, Missing};
+use super::{Context, Denied, Missing, Reply};
 use crate::{
     domain::{
+        audit::Author,
         page::{Listed, Page},
         text::{Description, Metadata},
         trust::{Feedback, Opinion, Score, trust},
@@ -10,6 +11,7 @@ use crate::{
     store::{self, Write, agents, services},
 };
 use countersign_identity::{AgentId, FeedbackId, ServiceId, TrustScore};
+use serde::{Serialize, de::DeserializeOwned};
 
 /// What a service says.
 #[derive(Debug)]
@@ -28,10 +30,19 @@ pub struct FeedbackRequest {
 
 /// Records a feedback; gives the agent's trust after it. The agent's row is locked first, so feedbacks about one
 /// agent come one after the other.
-pub async fn submit_feedback(context: &Context, request: &FeedbackRequest) -> Result<TrustScore, Denied> {
+pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
+    context: &Context,
+    by: &Author,
+    request: &FeedbackRequest,
+    reply: &Reply<TrustScore, R>,
+) -> Result<R, Denied> {
+    let once = &reply.to(by, &["submit_feedback"]);
     let id = context.fresh(FeedbackId::from_bits);
     let FeedbackRequest { service, agent, score, reason, metadata } = request;
     let work = async |mut tx: Write| {
+        if let Some(answer) = once.before(&mut tx).await? {
+            return Ok(tx.commit(answer).await?);
+        }
         let now = tx.now();
         if !agents::lock(tx.conn(), *agent).await? {
             return Err(Denied::Missing(Missing::Agent));
@@ -50,11 +61,12 @@ pub async fn submit_feedback(context: &Context, request: &FeedbackRequest) -> Re
         store::trust::insert_feedback(tx.conn(), &feedback).await?;
         agents::set_trust(tx.conn(), *agent, trust, now).await?;
         store::trust::mark(tx.conn(), *agent).await?;
-        Ok(tx.commit(trust).await?)
+        let answer = once.after(&mut tx, &trust).await?;
+        Ok(tx.commit(answer).await?)
     };
-    let trust = context.store.write("submit_feedback", work).await?;
+    let answer = context.store.write("submit_feedback", work).await?;
     context.trust_marked.notify_one();
-    Ok(trust)
+    Ok(answer)
 }
 
 /// What was said of an agent, newest first.

@@ -11,6 +11,7 @@ pub mod deployment;
 mod engine;
 mod failure;
 pub mod feed;
+pub mod idempotency;
 mod pools;
 pub mod roles;
 mod row;

@@ -128,6 +128,15 @@ impl Scene {
     async fn conflict(&self, route: &Route) -> RequestBuilder {
         let long: Vec<_> = (0..33).map(|number| format!("{number:0128}")).collect();
         match (route.method, route.path) {
+            (_, "/auth/register" | "/trust/feedback") => {
+                let keyed = |request: RequestBuilder| request.header("idempotency-key", "one-of-conflict");
+                let body = self.stage.body(route).await;
+                let first = Answer::to(keyed(self.stage.admitted(route).json(&body))).await;
+                assert_eq!(first.status, route.good, "{}", first.body);
+                let mut other = body;
+                other.insert("metadata".to_owned(), json!({ "other": true }));
+                keyed(self.stage.admitted(route).json(&other))
+            }
             ("POST", "/services/{service}/roles") => self.with(route, "name", "reader").await,
             ("PATCH", "/services/{service}/roles/{role}") => self.with(route, "permissions", json!(long)).await,
             ("POST", "/services/{service}/agents/{agent}/roles") => {

@@ -5,7 +5,8 @@
 //! noticed. The head says how long a chain is, under another MAC: missing links at the end are missed. What is not noticed
 //! is a chain put back, with its head, to what both were before; only who kept a later hash knows better.
 
-use super::{Act, Author, Chain, Entry, encoding::fields};
+use super::{Act, Author, Chain, Entry};
+use crate::domain::netstrings::fields;
 use aws_lc_rs::hmac;
 use countersign_identity::Timestamp;
 use sha2::{Digest, Sha256};

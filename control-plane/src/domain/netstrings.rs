@@ -1,10 +1,10 @@
-//! The text that is hashed: each field with its length, so that two different links never read the same.
+//! Fields as text that is hashed: each with its length, so that different fields never read the same.
 //!
-//! A field is written as `LENGTH:BYTES,` (a netstring), one that is absent as `-,`. README.md gives their order, for
-//! whoever checks a chain in another language.
+//! A field is written as `LENGTH:BYTES,` (a netstring), one that is absent as `-,`. README.md says which fields the hashes
+//! of the audit are made of, for whoever checks them in another language.
 
 /// Appends a field.
-pub fn field(to: &mut Vec<u8>, value: Option<&str>) {
+fn field(to: &mut Vec<u8>, value: Option<&str>) {
     if let Some(value) = value {
         to.extend_from_slice(value.len().to_string().as_bytes());
         to.push(b':');
