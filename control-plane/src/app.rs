@@ -1,6 +1,7 @@
 //! Where the parts meet: settings in, running servers out, and a graceful stop.
 
 mod audit;
+mod people;
 mod servers;
 
 pub use audit::{AuditError, export_audit, verify_audit};
@@ -11,7 +12,7 @@ use crate::{
     development::{self, DevelopmentError, Places},
     files,
     http::{AppState, ErrorCode, Proxies},
-    humans::{OperatorError, OperatorKey},
+    humans::{Humans, OperatorError},
     keyring::{Keyring, KeyringError, MasterKey, MasterKeyError},
     metrics::Metrics,
     operations::{Context, Denied, Rules, begin_audit},
@@ -63,6 +64,17 @@ pub enum AppError {
     /// The operator key.
     #[error(transparent)]
     Operator(#[from] OperatorError),
+    /// The operator key is out of use.
+    #[error("{0}")]
+    NoOperator(&'static str),
+    /// An issuer of people's tokens.
+    #[error("{setting}: {error}")]
+    Issuer {
+        /// The setting.
+        setting: String,
+        /// What is wrong with what it names.
+        error: String,
+    },
     /// TLS.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
@@ -112,19 +124,22 @@ impl App {
 
         let codes: Vec<_> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
         let metrics = Metrics::new(&codes)?;
-        let (context, operator) = open(&config, &public_url, clock, chance, &metrics).await?;
+        let issuers = people::issuers(&config, &clock).await?;
+        let context = open(&config, &public_url, clock, chance, &metrics).await?;
+        let operator = people::operator_if_any(&config, context.chance.as_ref())?.map(Arc::new);
         let (certificate, authority) = certificate(&config, &context)?;
         metrics.certificate_expiry.set(certificate.expires_at()?.seconds());
-        if config.dev {
+        if let (true, Some(operator)) = (config.dev, &operator) {
             let (sync, admin) = (ports.sync.local_addr()?, ports.admin.local_addr()?);
             let places = Places { url: &public_url, sync, admin, authority: authority.as_deref() };
-            let file = development::settle(&context, &operator, &config.data_dir, &places).await?;
+            let file = development::settle(&context, operator, &config.data_dir, &places).await?;
             tracing::info!("development: `set -a; . {}` gives clients everything they need", file.display());
         }
         let began = context.clock.since_boot();
+        let humans = Arc::new(Humans::new(operator, issuers));
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
         let proxies = Arc::new(Proxies { trusted: config.proxies.networks(), terminate_tls });
-        let state = AppState { context, operator, metrics, proxies, began };
+        let state = AppState { context, humans, metrics, proxies, began };
         Ok(Self { config, state, certificate, ports, readiness, unready })
     }
 
@@ -170,17 +185,13 @@ pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), AppError> {
 /// Mints a token for a person with the operator key: for the first minutes, until an issuer is set up.
 pub fn mint_human_token(config: &Config, subject: &str, admin: bool, life: Duration) -> Result<String, AppError> {
     make_folder(config)?;
-    let operator = OperatorKey::open(&operator_file(config), &SystemChance)?;
+    let operator = people::operator(config, &SystemChance)?;
     Ok(operator.mint(subject, admin, life, SystemClock.now())?.expose_secret().to_owned())
 }
 
 fn make_folder(config: &Config) -> Result<(), AppError> {
     files::make_private_folder(&config.data_dir)
         .map_err(|error| AppError::Folder { path: config.data_dir.clone(), error })
-}
-
-fn operator_file(config: &Config) -> PathBuf {
-    config.data_dir.join("operator.key")
 }
 
 fn install_crypto() {
@@ -210,7 +221,7 @@ async fn open(
     clock: Arc<dyn Clock>,
     chance: Arc<dyn Chance>,
     metrics: &Metrics,
-) -> Result<(Arc<Context>, Arc<OperatorKey>), AppError> {
+) -> Result<Arc<Context>, AppError> {
     let master = match config.secrets.master_key.expose_secret() {
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), chance.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
@@ -218,7 +229,6 @@ async fn open(
     let store = open_store(config, Purpose::Serve, &master, clock.clone(), metrics).await?;
     belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
     let keyring = Keyring::open(&store, &master, chance.as_ref()).await?;
-    let operator = OperatorKey::open(&operator_file(config), chance.as_ref())?;
     let rules = Rules {
         issuer: issuer.to_owned(),
         access_life: config.access_life(),
@@ -230,7 +240,7 @@ async fn open(
     let trust_marked = Notify::new();
     let context = Context { store, keyring, challenge_keys, clock, chance, rules, trust_marked };
     begin_audit(&context).await.map_err(AppError::Audit)?;
-    Ok((Arc::new(context), Arc::new(operator)))
+    Ok(Arc::new(context))
 }
 
 async fn open_store(

@@ -2,6 +2,12 @@
 //!
 //! A leaf. Every key is described in `config.default.toml`, which is compiled in.
 
+mod humans;
+mod inspection;
+
+pub use humans::{Algorithm, Humans, Issuer};
+pub use inspection::Inspection;
+
 use countersign_process::{
     settings::{Layers, SettingsError},
     telemetry::LogSettings,
@@ -25,7 +31,7 @@ pub enum ConfigError {
     Settings(#[from] SettingsError),
     /// They contradict each other or are incomplete; the text names the key and the choices.
     #[error("{0}")]
-    Refused(&'static str),
+    Refused(String),
 }
 
 /// What the operator decided.
@@ -49,6 +55,8 @@ pub struct Config {
     pub tokens: Tokens,
     /// Who may register agents.
     pub registration: Registration,
+    /// Whose tokens speak for people.
+    pub humans: Humans,
     /// What sidecars are told.
     pub sync: Sync,
     /// The log.
@@ -191,60 +199,53 @@ impl Config {
         flags: Vec<(String, String)>,
         dev: bool,
     ) -> Result<Self, ConfigError> {
-        let mut layers = Layers { defaults: DEFAULTS, file, environment, flags, presets: Vec::new() };
-        if dev {
-            layers.presets = DEVELOPMENT.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        }
-        Ok(Self { dev, ..layers.read()? })
+        Ok(Self { dev, ..layers(file, environment, flags, dev).read()? })
     }
 
     /// Refuses what cannot be served, and names the choices.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let refuse = |text| Err(ConfigError::Refused(text));
+        self.problems().into_iter().next().map_or(Ok(()), |problem| Err(ConfigError::Refused(problem)))
+    }
+
+    /// Everything that cannot be served, with the choices.
+    fn problems(&self) -> Vec<String> {
         let has_tls = !self.tls.certificate.as_os_str().is_empty() && !self.tls.private_key.as_os_str().is_empty();
-        if self.dev && [self.listen.api, self.listen.sync, self.listen.admin].iter().any(|at| !at.ip().is_loopback()) {
-            return refuse(
-                "--dev listens on loopback only: set listen.api, listen.sync and listen.admin to 127.0.0.1 or leave them",
-            );
-        }
-        if !self.dev && !has_tls {
-            return refuse(
-                "no TLS: set tls.certificate and tls.private_key to PEM files, or start with --dev to try things out",
-            );
-        }
-        if self.tls.mode == TlsMode::Terminated && self.proxies.trusted.is_empty() {
-            return refuse(
-                "tls.mode = terminated: set proxies.trusted to the networks of the proxies that terminate TLS, or tls.mode to serve",
-            );
-        }
-        if !self.dev && !self.public_url.starts_with("https://") {
-            return refuse(
-                "no public_url: set it to the https:// URL under which agents reach the API; it is the issuer of every token",
-            );
-        }
-        match self.database_place() {
-            None => {
-                return refuse(
-                    "database.url: leave it empty, or set sqlite://<path> or postgres://<user>@<host>/<database>",
-                );
-            }
-            Some(DatabasePlace::Postgres(_)) if !self.dev => {
-                return refuse(
-                    "database.url: PostgreSQL can be tried out with --dev only, so far: leave it empty or set sqlite://<path>",
-                );
-            }
-            Some(_) => {}
-        }
+        let ports = [self.listen.api, self.listen.sync, self.listen.admin];
+        let place = self.database_place();
         let lives = [self.tokens.access, self.tokens.refresh, self.tokens.challenge];
-        if lives.contains(&0) {
-            return refuse("tokens: every life must be at least one second");
-        }
-        if self.tokens.challenge > self.tokens.refresh {
-            return refuse(
+        let cases = [
+            (
+                self.dev && ports.iter().any(|at| !at.ip().is_loopback()),
+                "--dev listens on loopback only: set listen.api, listen.sync and listen.admin to 127.0.0.1 or leave them",
+            ),
+            (
+                !self.dev && !has_tls,
+                "no TLS: set tls.certificate and tls.private_key to PEM files, or start with --dev to try things out",
+            ),
+            (
+                self.tls.mode == TlsMode::Terminated && self.proxies.trusted.is_empty(),
+                "tls.mode = terminated: set proxies.trusted to the networks of the proxies that terminate TLS, or tls.mode to serve",
+            ),
+            (
+                !self.dev && !self.public_url.starts_with("https://"),
+                "no public_url: set it to the https:// URL under which agents reach the API; it is the issuer of every token",
+            ),
+            (
+                place.is_none(),
+                "database.url: leave it empty, or set sqlite://<path> or postgres://<user>@<host>/<database>",
+            ),
+            (
+                !self.dev && matches!(place, Some(DatabasePlace::Postgres(_))),
+                "database.url: PostgreSQL can be tried out with --dev only, so far: leave it empty or set sqlite://<path>",
+            ),
+            (lives.contains(&0), "tokens: every life must be at least one second"),
+            (
+                self.tokens.challenge > self.tokens.refresh,
                 "tokens.challenge_seconds: must not exceed tokens.refresh_seconds, whose logins remember which challenges were used",
-            );
-        }
-        Ok(())
+            ),
+        ];
+        let found = cases.into_iter().filter(|(wrong, _)| *wrong).map(|(_, text)| text.to_owned());
+        found.chain(self.humans.problems(&self.public_url, self.dev)).collect()
     }
 
     /// Where the database is; `None` if the URL is of no engine that we know.
@@ -280,6 +281,17 @@ impl Config {
             seconds => Duration::from_secs(seconds.into()),
         }
     }
+}
+
+fn layers(
+    file: Option<PathBuf>,
+    environment: Vec<(String, String)>,
+    flags: Vec<(String, String)>,
+    dev: bool,
+) -> Layers {
+    let presets = if dev { &DEVELOPMENT[..] } else { &[] };
+    let presets = presets.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    Layers { defaults: DEFAULTS, file, environment, flags, presets }
 }
 
 /// What --dev puts over the defaults; file, environment and flags still win.

@@ -98,7 +98,7 @@ async fn first_service(
 ) -> Result<(ServiceId, SecretString), DevelopmentError> {
     let named = || DisplayName::try_from("development".to_owned());
     let (Ok(service_name), Ok(key_name)) = (named(), named()) else { return Err(OperatorError::Crypto.into()) };
-    let owner = operator.verify(human.expose_secret(), context.now()).ok_or(OperatorError::Crypto)?.owner;
+    let owner = operator.verify(human.expose_secret(), context.now()).map_err(|_| OperatorError::Crypto)?.owner;
     let service =
         create_service(context, &Author::SYSTEM, owner, NewService { name: service_name, accepts_unbound: true })
             .await?;

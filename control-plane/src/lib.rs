@@ -20,4 +20,4 @@ mod store;
 mod sync;
 
 pub use app::{App, AppError, AuditError, export_audit, mint_human_token, run, verify_audit};
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, Inspection};

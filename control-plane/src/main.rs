@@ -1,7 +1,9 @@
 //! The command line of the control plane.
 
 use clap::{Parser, Subcommand};
-use countersign_control_plane::{AuditError, Config, export_audit, mint_human_token, run, verify_audit};
+use countersign_control_plane::{
+    AuditError, Config, ConfigError, Inspection, export_audit, mint_human_token, run, verify_audit,
+};
 use countersign_process::{Shutdown, telemetry};
 use std::{io::BufWriter, path::PathBuf, process::ExitCode, time::Duration};
 
@@ -35,6 +37,17 @@ enum Command {
     /// The record of who did what, in the database of the settings
     #[command(subcommand)]
     Audit(Audit),
+    /// The settings, without starting anything
+    #[command(subcommand)]
+    Config(ConfigCommand),
+}
+
+#[derive(Subcommand)]
+enum ConfigCommand {
+    /// Say `ok`, or everything for which a start would be refused
+    Check,
+    /// Print the settings that hold, as TOML, each with who said it; secrets are hidden
+    Print,
 }
 
 #[derive(Subcommand)]
@@ -75,6 +88,9 @@ const USAGE: u8 = 2;
 #[tokio::main]
 async fn main() -> ExitCode {
     let Arguments { dev, config, set, command } = Arguments::parse();
+    if let Some(Command::Config(command)) = command {
+        return inspect(&command, Inspection::read(config, environment(), set, dev));
+    }
     let config = match Config::read(config, environment(), set, dev) {
         Ok(config) => config,
         Err(error) => return fail(USAGE, &error),
@@ -87,6 +103,7 @@ async fn main() -> ExitCode {
             Ok(()) => serve(config).await,
             Err(error) => return fail(USAGE, &error),
         },
+        Command::Config(_) => return ExitCode::SUCCESS, // answered above
         Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
         Command::Audit(command) => audit(&config, command).await.map_err(Into::into),
     };
@@ -110,6 +127,22 @@ async fn audit(config: &Config, command: Audit) -> Result<(), AuditError> {
         Audit::Verify(Chains { service }) => verify_audit(config, service.as_deref(), out).await,
         Audit::Export(Chains { service }) => export_audit(config, service.as_deref(), out).await,
     }
+}
+
+#[expect(clippy::print_stdout, reason = "what the command is for")]
+fn inspect(command: &ConfigCommand, inspection: Result<Inspection, ConfigError>) -> ExitCode {
+    let inspection = match inspection {
+        Ok(inspection) => inspection,
+        Err(error) => return fail(USAGE, &error),
+    };
+    let problems = inspection.problems();
+    match command {
+        ConfigCommand::Check if problems.is_empty() => println!("ok"),
+        ConfigCommand::Print => print!("{}", inspection.print()),
+        ConfigCommand::Check => {}
+    }
+    let failed = problems.iter().map(|problem| fail(USAGE, problem)).last();
+    failed.unwrap_or(ExitCode::SUCCESS)
 }
 
 #[expect(clippy::print_stderr, reason = "an error of the command line belongs on standard error")]

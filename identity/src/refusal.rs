@@ -100,6 +100,8 @@ reasons! {
         HumanTokenMissing = "human_token_missing", "A human's token is required";
         /// The human's token does not verify.
         HumanTokenInvalid = "human_token_invalid", "The human's token is invalid";
+        /// The human's token has expired.
+        HumanTokenExpired = "human_token_expired", "The human's token has expired";
         /// A credential is needed, and none or several were sent.
         CredentialsMalformed = "credentials_malformed", "Send exactly one credential as `Authorization: Bearer <credential>`";
         /// We never issued this challenge.
@@ -138,6 +140,8 @@ reasons! {
         AdminRequired = "admin_required", "Only an administrator may do this";
     }
     ServiceUnavailable {
+        /// The keys of the issuer of a human's token cannot be had.
+        HumanIssuerUnavailable = "human_issuer_unavailable", "The issuer of the human's token cannot be asked for its keys right now";
         /// Nothing has been learnt from the control plane yet.
         ViewMissing = "view_missing", "No data from the control plane yet";
         /// The last contact with the control plane is too long ago.

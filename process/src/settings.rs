@@ -3,12 +3,14 @@
 //! The commented default file is compiled in and *is* the default; whatever key it does not have does
 //! not exist, and is refused with the nearest key that does.
 
-use config::{Config, File, FileFormat, Value, ValueKind};
+mod gathered;
+mod known;
+
+pub use gathered::{Gathered, Source};
+
+use known::Known;
 use serde::de::DeserializeOwned;
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// What environment variables of ours begin with.
 const PREFIX: &str = "COUNTERSIGN_";
@@ -37,7 +39,15 @@ pub enum SettingsError {
         /// What the system said.
         error: std::io::Error,
     },
-    /// A value of the wrong type, or a file that is no TOML.
+    /// A file that is no TOML.
+    #[error("{path}: {error}")]
+    NoToml {
+        /// The file.
+        path: PathBuf,
+        /// Where, and what is wrong there.
+        error: Box<config::ConfigError>,
+    },
+    /// A value of the wrong type.
     #[error("{0}")]
     Invalid(#[from] config::ConfigError),
 }
@@ -60,95 +70,30 @@ pub struct Layers {
 impl Layers {
     /// Reads the settings.
     pub fn read<T: DeserializeOwned>(self) -> Result<T, SettingsError> {
-        let defaults = Config::builder().add_source(File::from_str(self.defaults, FileFormat::Toml)).build()?;
-        let known = Known(leaves(&defaults));
-        let mut builder = Config::builder().add_source(File::from_str(self.defaults, FileFormat::Toml));
-        let mut presets = Config::builder();
-        for (key, value) in self.presets {
-            let typed = known.typed(&key, value);
-            presets = presets.set_override(key, typed)?;
-        }
-        builder = builder.add_source(presets.build()?);
-        if let Some(path) = &self.file {
-            let text = read_file(path)?;
-            let file = Config::builder().add_source(File::from_str(&text, FileFormat::Toml)).build()?;
-            for key in leaves(&file).keys() {
-                known.get(key, &path.display().to_string())?;
-            }
-            builder = builder.add_source(file);
-        }
-        for (key, value) in from_environment(&self.environment, &known)? {
-            let typed = known.typed(&key, value);
-            builder = builder.set_override(key, typed)?;
-        }
-        for (key, value) in self.flags {
-            known.get(&key, "a flag")?;
-            let typed = known.typed(&key, value);
-            builder = builder.set_override(key, typed)?;
-        }
-        Ok(builder.build()?.try_deserialize()?)
+        self.gather()?.read()
+    }
+
+    /// Puts the layers together, without looking yet whether they make sense.
+    pub fn gather(&self) -> Result<Gathered, SettingsError> {
+        Gathered::of(self)
     }
 }
 
-/// The keys that exist, with their defaults.
-struct Known(BTreeMap<String, Value>);
-
-impl Known {
-    fn get(&self, key: &str, source_name: &str) -> Result<&Value, SettingsError> {
-        self.0.get(key).ok_or_else(|| SettingsError::Unknown {
-            key: key.to_owned(),
-            source_name: source_name.to_owned(),
-            nearest: self.nearest(key),
-        })
-    }
-
-    fn nearest(&self, key: &str) -> String {
-        let similarity = |known: &&String| strsim::jaro_winkler(known, key);
-        let nearest = self.0.keys().max_by(|a, b| similarity(a).total_cmp(&similarity(b)));
-        nearest.cloned().unwrap_or_default()
-    }
-
-    /// A list in the default file makes its key a list everywhere: commas separate.
-    fn typed(&self, key: &str, text: String) -> ValueKind {
-        match self.0.get(key).map(|value| &value.kind) {
-            Some(ValueKind::Array(_)) => {
-                let items = text.split([',', '\n']).map(str::trim).filter(|item| !item.is_empty());
-                ValueKind::Array(items.map(|item| Value::from(item.to_owned())).collect())
-            }
-            _ => ValueKind::String(text),
-        }
-    }
-}
-
-/// Dotted keys of everything that is not a table.
-fn leaves(config: &Config) -> BTreeMap<String, Value> {
-    let mut found = BTreeMap::new();
-    let mut open: Vec<(String, Value)> = vec![(String::new(), config.cache.clone())];
-    while let Some((path, value)) = open.pop() {
-        match value.kind {
-            ValueKind::Table(entries) => open.extend(
-                entries
-                    .into_iter()
-                    .map(|(name, value)| (if path.is_empty() { name } else { format!("{path}.{name}") }, value)),
-            ),
-            _ => drop(found.insert(path, value)),
-        }
-    }
-    found
-}
+/// A variable, the key that it sets, and the value.
+type Variable = (String, String, String);
 
 /// `COUNTERSIGN_TOKENS__ACCESS_SECONDS` is `tokens.access_seconds`; with `_FILE` behind it, the value is read
 /// from the file that it names.
-fn from_environment(variables: &[(String, String)], known: &Known) -> Result<Vec<(String, String)>, SettingsError> {
+fn from_environment(variables: &[(String, String)], known: &Known) -> Vec<Result<Variable, SettingsError>> {
     let ours = variables.iter().filter_map(|(name, value)| Some((name, name.strip_prefix(PREFIX)?, value)));
     let ours = ours.filter(|(_, rest, _)| !OF_THE_CLIENT.contains(rest));
     ours.map(|(name, rest, value)| {
         let key = rest.to_lowercase().replace("__", ".");
         match key.strip_suffix("_file") {
-            Some(base) if !known.0.contains_key(&key) && known.0.contains_key(base) => {
-                Ok((base.to_owned(), read_file(Path::new(value))?.trim().to_owned()))
+            Some(base) if known.find(&key).is_none() && known.find(base).is_some() => {
+                Ok((name.clone(), base.to_owned(), read_file(Path::new(value))?.trim().to_owned()))
             }
-            _ => known.get(&key, &format!("the environment ({name})")).map(|_| (key.clone(), value.clone())),
+            _ => Ok((name.clone(), key, value.clone())),
         }
     })
     .collect()
@@ -162,13 +107,23 @@ fn read_file(path: &Path) -> Result<String, SettingsError> {
 mod tests {
     use super::*;
     use serde::Deserialize;
+    use std::collections::BTreeMap;
 
-    const DEFAULTS: &str = "name = \"a\"\n[tokens]\nseconds = 5\nkeys = []\n";
+    const DEFAULTS: &str =
+        "name = \"a\"\n[tokens]\nseconds = 5\nkeys = []\n[doors.\"*\"]\ncolour = \"red\"\nwidth = 9\n";
 
     #[derive(Debug, Deserialize, PartialEq)]
     struct Settings {
         name: String,
         tokens: Tokens,
+        #[serde(default)]
+        doors: BTreeMap<String, Door>,
+    }
+
+    #[derive(Debug, Deserialize, PartialEq)]
+    struct Door {
+        colour: String,
+        width: u32,
     }
 
     #[derive(Debug, Deserialize, PartialEq)]
@@ -177,10 +132,14 @@ mod tests {
         keys: Vec<String>,
     }
 
-    fn read(environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+    fn layers(environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Layers {
         let environment = environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        Layers { defaults: DEFAULTS, file: None, environment, flags, presets: Vec::new() }.read()
+        Layers { defaults: DEFAULTS, file: None, environment, flags, presets: Vec::new() }
+    }
+
+    fn read(environment: &[(&str, &str)], flags: &[(&str, &str)]) -> Result<Settings, SettingsError> {
+        layers(environment, flags).read()
     }
 
     #[test]
@@ -204,5 +163,51 @@ mod tests {
     #[test]
     fn a_wrong_type_is_refused() {
         assert!(read(&[("COUNTERSIGN_TOKENS__SECONDS", "soon")], &[]).is_err());
+    }
+
+    #[test]
+    fn a_table_may_have_a_name_of_ones_own_and_has_the_defaults_of_its_kind() {
+        assert_eq!(read(&[], &[]).unwrap().doors, BTreeMap::new());
+        let doors =
+            read(&[("COUNTERSIGN_DOORS__FRONT__WIDTH", "12")], &[("doors.back-1.colour", "blue")]).unwrap().doors;
+        assert_eq!(doors["front"], Door { colour: "red".into(), width: 12 });
+        assert_eq!(doors["back-1"], Door { colour: "blue".into(), width: 9 });
+    }
+
+    #[test]
+    fn in_a_table_of_ones_own_unknown_keys_and_senseless_names_are_refused() {
+        let nearest = |key: &str| match read(&[], &[(key, "1")]).unwrap_err() {
+            SettingsError::Unknown { nearest, .. } => nearest,
+            other => panic!("{other}"),
+        };
+        assert_eq!(nearest("doors.front.widht"), "doors.front.width");
+        assert_eq!(nearest("doors.Front.width"), "doors.front.width");
+        for key in ["doors.*.width", "doors.front", "doors..width", "doors.front.width.x", "doors.a b.width"] {
+            nearest(key);
+        }
+    }
+
+    #[test]
+    fn everything_that_is_wrong_is_told_at_once() {
+        let wrong = [("COUNTERSIGN_TOKENS__SECOND", "6"), ("COUNTERSIGN_DOORS__FRONT__WIDTH", "wide")];
+        let gathered = layers(&wrong, &[("tokens.seconds", "soon"), ("nane", "b")]).gather().unwrap();
+        let problems = gathered.read_or_all::<Settings>().unwrap_err();
+        for said in ["`tokens.second` in", "`doors.front.width` in", "`tokens.seconds` in a flag", "`nane` in a flag"] {
+            assert!(problems.iter().any(|problem| problem.contains(said)), "{said}: {problems:?}");
+        }
+        assert_eq!(problems.len(), 4, "{problems:?}");
+    }
+
+    #[test]
+    fn what_is_printed_reads_back_as_the_same_and_hides_secrets() {
+        let environment = [("COUNTERSIGN_DOORS__FRONT__COLOUR", "a \"b\"\nc"), ("COUNTERSIGN_TOKENS__SECONDS", "6")];
+        let gathered = layers(&environment, &[("tokens.keys", "x,y")]).gather().unwrap();
+        let printed = gathered.print(&[]);
+        assert!(printed.contains("seconds = 6 # the environment (COUNTERSIGN_TOKENS__SECONDS)\n"), "{printed}");
+        assert!(printed.contains("name = \"a\" # default\n"), "{printed}");
+        assert_eq!(toml::from_str::<Settings>(&printed).unwrap(), gathered.read().unwrap(), "{printed}");
+        let gathered = layers(&[], &[("name", "hunter2")]).gather().unwrap();
+        let printed = gathered.print(&["name", "tokens.keys"]);
+        assert!(printed.contains("name = \"(hidden)\" # a flag\n") && !printed.contains("hunter2"), "{printed}");
     }
 }

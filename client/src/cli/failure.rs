@@ -192,9 +192,11 @@ fn after(reason: &str) -> Option<&'static str> {
         "service_key_missing" => "set COUNTERSIGN_SERVICE_KEY; `countersign key create` makes a key",
         "service_key_invalid" => "look at COUNTERSIGN_SERVICE_KEY; `countersign key create` makes another key",
         "scope_insufficient" => "use a key made with `countersign key create --scope full`",
-        "human_token_missing" | "human_token_invalid" => {
-            "set COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint --subject NAME"
+        "human_token_missing" | "human_token_invalid" | "human_token_expired" => {
+            "set COUNTERSIGN_HUMAN_TOKEN to a token of your identity provider; if there is none, the operator mints \
+             one: countersign-control-plane human-token mint --subject NAME"
         }
+        "human_issuer_unavailable" => "try again; is the identity provider of the control plane up?",
         "not_yours" => {
             "is that yours? A person's token is good for that person's agents and services, a service's key for that service"
         }

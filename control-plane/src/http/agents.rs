@@ -64,7 +64,7 @@ pub async fn set_status(
     Path(agent): Path<String>,
     body: Fields,
 ) -> Result<Json<Value>, ApiError> {
-    let human = presented.human(&state)?;
+    let human = presented.human(&state).await?;
     let agent = id(&agent)?;
     let status = body.parse(|fields| fields.required("status"))?;
     let agent =

@@ -28,7 +28,7 @@ pub async fn list(
     page: Result<Page, ApiError>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<Value>, ApiError> {
-    let human = presented.human(&state)?;
+    let human = presented.human(&state).await?;
     let (page, filter) = (page?, filter(query.as_deref().unwrap_or_default())?);
     let listed = operations::list_acts(&state.context, &human, &filter, page).await?;
     Ok(Json(paging::present(page, &listed, present)))

@@ -26,7 +26,7 @@ pub async fn register(
     repeatable: Result<Repeatable, ApiError>,
     body: Fields,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
-    let human = presented.human_if_any(&state)?;
+    let human = presented.human_if_any(&state).await?;
     let request = body.parse(|fields| {
         let (email, name) = (fields.required("email"), fields.required("name"));
         let (key, metadata) = (fields.required("publicKey"), fields.optional("metadata"));

@@ -84,7 +84,7 @@ impl Presented {
         let caller = if credential.starts_with(SERVICE_CREDENTIAL) {
             Caller::Service(find_service_key(&state.context, credential).await?)
         } else {
-            Caller::Human(verify_human(state, credential)?)
+            Caller::Human(verify_human(state, credential).await?)
         };
         require_manager(&state.context, &caller, service).await?;
         Ok(self.author(match caller {
@@ -108,17 +108,17 @@ impl Presented {
     }
 
     /// A person.
-    pub fn human(&self, state: &AppState) -> Result<Human, ApiError> {
-        self.human_if_any(state)?.ok_or_else(|| Reason::HumanTokenMissing.into())
+    pub async fn human(&self, state: &AppState) -> Result<Human, ApiError> {
+        self.human_if_any(state).await?.ok_or_else(|| Reason::HumanTokenMissing.into())
     }
 
     /// A person, or nobody; a credential that is sent must be good.
-    pub fn human_if_any(&self, state: &AppState) -> Result<Option<Human>, ApiError> {
-        self.0.as_ref().map(|credential| verify_human(state, credential.expose_secret())).transpose()
+    pub async fn human_if_any(&self, state: &AppState) -> Result<Option<Human>, ApiError> {
+        let Some(credential) = &self.0 else { return Ok(None) };
+        verify_human(state, credential.expose_secret()).await.map(Some)
     }
 }
 
-fn verify_human(state: &AppState, token: &str) -> Result<Human, ApiError> {
-    let human = state.operator.verify(token, state.context.now());
-    human.ok_or_else(|| Reason::HumanTokenInvalid.into())
+async fn verify_human(state: &AppState, token: &str) -> Result<Human, ApiError> {
+    Ok(state.humans.verify(token, state.context.now()).await?)
 }

@@ -7,7 +7,7 @@ use super::{
     origin::{self, Proxies},
     roles, services, status, trust, verify,
 };
-use crate::{humans::OperatorKey, metrics::Metrics, operations::Context};
+use crate::{humans::Humans, metrics::Metrics, operations::Context};
 use axum::{
     Router, middleware,
     routing::{delete, get, patch, post, put},
@@ -20,8 +20,8 @@ use tower_http::catch_panic::CatchPanicLayer;
 pub struct AppState {
     /// What operations work with.
     pub context: Arc<Context>,
-    /// Who mints people's tokens.
-    pub operator: Arc<OperatorKey>,
+    /// Whose tokens speak for people.
+    pub humans: Arc<Humans>,
     /// What is counted.
     pub metrics: Metrics,
     /// The proxies in front of this server.

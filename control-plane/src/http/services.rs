@@ -25,7 +25,7 @@ pub async fn create(
     presented: Presented,
     body: Fields,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
-    let human = presented.human(&state)?;
+    let human = presented.human(&state).await?;
     let request = body.parse(|fields| {
         let (name, accepts) = (fields.required("name"), fields.optional("acceptsUnboundTokens"));
         Some(NewService { name: name?, accepts_unbound: accepts?.unwrap_or(true) })
@@ -41,7 +41,7 @@ pub async fn list(
     presented: Presented,
     page: Result<Page, ApiError>,
 ) -> Result<Json<Value>, ApiError> {
-    let (human, page) = (presented.human(&state)?, page?);
+    let (human, page) = (presented.human(&state).await?, page?);
     let listed = operations::list_services(&state.context, &human, page).await?;
     Ok(Json(paging::present(page, &listed, present)))
 }
@@ -52,7 +52,7 @@ pub async fn read(
     presented: Presented,
     Path(service): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    let human = presented.human(&state)?;
+    let human = presented.human(&state).await?;
     let service = require_owner(&state.context, &human, id(&service)?).await?;
     Ok(Json(present(&service)))
 }
@@ -64,7 +64,7 @@ pub async fn change(
     Path(service): Path<String>,
     body: Fields,
 ) -> Result<Json<Value>, ApiError> {
-    let human = presented.human(&state)?;
+    let human = presented.human(&state).await?;
     let service = require_owner(&state.context, &human, id(&service)?).await?;
     let change = body.parse(|fields| {
         let (name, accepts) = (fields.optional("name"), fields.optional("acceptsUnboundTokens"));
@@ -82,7 +82,7 @@ pub async fn create_key(
     Path(service): Path<String>,
     body: Fields,
 ) -> Result<(StatusCode, Json<Value>), ApiError> {
-    let human = presented.human(&state)?;
+    let human = presented.human(&state).await?;
     let service = require_owner(&state.context, &human, id(&service)?).await?;
     let request = body.parse(|fields| {
         let (name, scope) = (fields.required("name"), fields.required("scope"));
@@ -107,7 +107,7 @@ pub async fn list_keys(
     Path(service): Path<String>,
     page: Result<Page, ApiError>,
 ) -> Result<Json<Value>, ApiError> {
-    let human = presented.human(&state)?;
+    let human = presented.human(&state).await?;
     let service = require_owner(&state.context, &human, id(&service)?).await?;
     let page = page?;
     let listed = operations::list_service_keys(&state.context, service.id, page).await?;
@@ -129,7 +129,7 @@ pub async fn revoke_key(
     presented: Presented,
     Path((service, key)): Path<(String, String)>,
 ) -> Result<Json<Value>, ApiError> {
-    let human = presented.human(&state)?;
+    let human = presented.human(&state).await?;
     let service = require_owner(&state.context, &human, id(&service)?).await?;
     let revoked =
         operations::revoke_service_key(&state.context, &presented.author_of(Some(&human)), service.id, id(&key)?)

@@ -1,7 +1,7 @@
 //! The operator key: it mints tokens for people until an issuer of the platform is configured.
 
 use crate::domain::{agent::Owner, caller::Human};
-use countersign_identity::{Timestamp, standing::LEEWAY};
+use countersign_identity::{Reason, Refusal, Timestamp, standing::LEEWAY};
 use countersign_process::Chance;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use p256::{
@@ -14,7 +14,7 @@ use std::{path::Path, time::Duration};
 use zeroize::Zeroizing;
 
 /// The `iss` of tokens minted with the operator key.
-const ISSUER: &str = "urn:countersign:operator";
+pub(super) const ISSUER: &str = "urn:countersign:operator";
 
 /// Their `aud`: the control plane beside which the key lies, whatever its URL.
 const AUDIENCE: &str = "urn:countersign:control-plane";
@@ -92,20 +92,25 @@ impl OperatorKey {
         token.map(SecretString::from).map_err(|_| OperatorError::Crypto)
     }
 
-    /// The person whose token this is; `None` for any token that is not good now.
-    pub fn verify(&self, token: &str, now: Timestamp) -> Option<Human> {
+    /// The person whose token this is.
+    pub fn verify(&self, token: &str, now: Timestamp) -> Result<Human, Refusal> {
         let mut validation = Validation::new(Algorithm::ES256);
         validation.validate_exp = false; // by our own clock, below
         validation.leeway = 0;
         validation.set_audience(&[AUDIENCE]);
         validation.set_issuer(&[ISSUER]);
         validation.set_required_spec_claims(&["iss", "aud", "sub", "exp"]);
-        let token = jsonwebtoken::decode::<OperatorClaims>(token, &self.public, &validation).ok()?;
-        let claims = token.claims;
-        let live =
-            now < Timestamp::from_seconds(claims.exp) && Timestamp::from_seconds(claims.iat) <= now.after(LEEWAY);
-        (live && token.header.crit.is_none() && !claims.sub.is_empty())
-            .then_some(Human { owner: Owner { issuer: claims.iss, subject: claims.sub }, admin: claims.admin })
+        let token = jsonwebtoken::decode::<OperatorClaims>(token, &self.public, &validation)
+            .map_err(|_| Reason::HumanTokenInvalid)?;
+        let OperatorClaims { iss, aud: _, sub, iat, exp, admin } = token.claims;
+        let (issued, expires) = (Timestamp::from_seconds(iat), Timestamp::from_seconds(exp));
+        if issued > now.after(LEEWAY) || token.header.crit.is_some() || sub.is_empty() {
+            return Err(Reason::HumanTokenInvalid.into());
+        }
+        if now >= expires {
+            return Err(Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(expires) });
+        }
+        Ok(Human { owner: Owner { issuer: iss, subject: sub }, admin })
     }
 }
 

@@ -61,6 +61,7 @@ const KEY_MISSING: Word = Some((401, "service_key_missing"));
 const KEY_BAD: Word = Some((401, "service_key_invalid"));
 const NO_HUMAN: Word = Some((401, "human_token_missing"));
 const HUMAN_BAD: Word = Some((401, "human_token_invalid"));
+const EXPIRED: Word = Some((401, "human_token_expired"));
 const NOT_ONE: Word = Some((401, "credentials_malformed"));
 const NOT_YOURS: Word = Some((403, "not_yours"));
 const SCOPE: Word = Some((403, "scope_insufficient"));
@@ -70,16 +71,17 @@ const SCOPE: Word = Some((403, "scope_insufficient"));
 pub fn words(door: Door) -> [Word; 14] {
     const K: Word = KEY_BAD;
     const H: Word = HUMAN_BAD;
+    const E: Word = EXPIRED;
     match door {
         //                    nothing      full sync   revoked other's    id access refresh admin stranger expired chal. garb. raw
         Door::Open =>       [OK,          OK, OK,    OK, OK,        OK, OK, OK, OK, OK,        OK, OK, OK, OK],
-        Door::Registrant => [OK,          H,  H,     H,  H,         H,  H,  H,  OK, OK,        H,  H,  H,  NOT_ONE],
+        Door::Registrant => [OK,          H,  H,     H,  H,         H,  H,  H,  OK, OK,        E,  H,  H,  NOT_ONE],
         Door::Verifier =>   [KEY_MISSING, OK, OK,    K,  NOT_YOURS, K,  K,  K,  K,  K,         K,  K,  K,  NOT_ONE],
         Door::FullKey =>    [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  K,  K,  K,  K,         K,  K,  K,  NOT_ONE],
         Door::AnyFullKey => [KEY_MISSING, OK, SCOPE, K,  OK,        K,  K,  K,  K,  K,         K,  K,  K,  NOT_ONE],
-        Door::Manager =>    [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  H,  H,  OK, NOT_YOURS, H,  H,  H,  NOT_ONE],
-        Door::Owner =>      [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NOT_YOURS, H,  H,  H,  NOT_ONE],
-        Door::Person =>     [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, OK,        H,  H,  H,  NOT_ONE],
+        Door::Manager =>    [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  H,  H,  OK, NOT_YOURS, E,  H,  H,  NOT_ONE],
+        Door::Owner =>      [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NOT_YOURS, E,  H,  H,  NOT_ONE],
+        Door::Person =>     [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, OK,        E,  H,  H,  NOT_ONE],
     }
 }
 
