@@ -141,8 +141,7 @@ fn inspect(command: &ConfigCommand, inspection: Result<Inspection, ConfigError>)
         ConfigCommand::Print => print!("{}", inspection.print()),
         ConfigCommand::Check => {}
     }
-    let failed = problems.iter().map(|problem| fail(USAGE, problem)).last();
-    failed.unwrap_or(ExitCode::SUCCESS)
+    problems.iter().fold(ExitCode::SUCCESS, |_, problem| fail(USAGE, problem))
 }
 
 #[expect(clippy::print_stderr, reason = "an error of the command line belongs on standard error")]

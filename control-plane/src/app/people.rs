@@ -54,8 +54,7 @@ async fn issuer(
     settings: &config::Issuer,
     clock: Arc<dyn Clock>,
 ) -> Result<Issuer, AppError> {
-    let config::Issuer { issuer, audience, jwks_url, jwks_file, ca_file, algorithms, admin_claim, admin_value } =
-        settings;
+    let config::Issuer { iss, audience, jwks_url, jwks_file, ca_file, algorithms, admin_claim, admin_value } = settings;
     let wrong = |key: &str, error: String| AppError::Issuer { setting: format!("humans.issuers.{name}.{key}"), error };
     let mut patience = Patience { refresh: config.humans.keys_refresh(), max_age: config.humans.keys_max_age() };
     let keys = if jwks_file.as_os_str().is_empty() {
@@ -63,7 +62,7 @@ async fn issuer(
         let authorities = authorities.map_err(|error| wrong("ca_file", format!("{}: {error}", ca_file.display())))?;
         let web = Web::new(authorities.as_deref(), config.dev).map_err(|error| wrong("ca_file", error.to_string()))?;
         match jwks_url.as_str() {
-            "" => KeysAt::Discovery { issuer: issuer.clone(), web },
+            "" => KeysAt::Discovery { issuer: iss.clone(), web },
             url => KeysAt::Url { url: url.parse().map_err(|_| wrong("jwks_url", "is no URL".to_owned()))?, web },
         }
     } else {
@@ -73,7 +72,7 @@ async fn issuer(
     keys.check().await.map_err(|error| wrong("jwks_file", error.to_string()))?;
     let admin = AdminClaim { name: admin_claim.clone(), value: admin_value.clone() };
     let rules = IssuerRules {
-        issuer: issuer.clone(),
+        issuer: iss.clone(),
         audience: audience.clone(),
         algorithms: algorithms.iter().map(|algorithm| algorithm_of(*algorithm)).collect(),
         admin: (!admin_claim.is_empty()).then_some(admin),

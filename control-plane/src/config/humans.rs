@@ -23,7 +23,8 @@ pub struct Humans {
 #[derive(Debug, Clone, Deserialize)]
 pub struct Issuer {
     /// The `iss` of its tokens, exactly.
-    pub issuer: String,
+    #[serde(rename = "issuer")]
+    pub iss: String,
     /// What the `aud` of its tokens must contain.
     pub audience: String,
     /// Where its keys are, if they are not discovered.
@@ -74,8 +75,8 @@ impl Humans {
         for (name, issuer) in &self.issuers {
             let ours = issuer.problems(public_url, dev);
             problems.extend(ours.into_iter().map(|(key, text)| format!("humans.issuers.{name}.{key}: {text}")));
-            let first = self.issuers.iter().find(|(_, other)| other.issuer == issuer.issuer);
-            if let Some((first, _)) = first.filter(|(first, _)| *first != name && !issuer.issuer.is_empty()) {
+            let first = self.issuers.iter().find(|(_, other)| other.iss == issuer.iss);
+            if let Some((first, _)) = first.filter(|(first, _)| *first != name && !issuer.iss.is_empty()) {
                 problems.push(format!("humans.issuers.{name}.issuer: is that of humans.issuers.{first} already"));
             }
         }
@@ -86,19 +87,19 @@ impl Humans {
 impl Issuer {
     /// Key and text.
     fn problems(&self, public_url: &str, dev: bool) -> Vec<(&'static str, &'static str)> {
-        let Self { issuer, audience, jwks_url, jwks_file, ca_file, algorithms, admin_claim, admin_value } = self;
+        let Self { iss, audience, jwks_url, jwks_file, ca_file, algorithms, admin_claim, admin_value } = self;
         let (by_url, by_file) = (!jwks_url.is_empty(), !jwks_file.as_os_str().is_empty());
-        let ours = [public_url, public_url.trim_end_matches('/')].contains(&issuer.as_str());
+        let ours = [public_url, public_url.trim_end_matches('/')].contains(&iss.as_str());
         let cases = [
-            ("issuer", issuer.is_empty(), "set it to the `iss` of the issuer's tokens, exactly as it stands there"),
+            ("issuer", iss.is_empty(), "set it to the `iss` of the issuer's tokens, exactly as it stands there"),
             (
                 "issuer",
-                !issuer.is_empty() && (ours || issuer == OPERATOR),
+                !iss.is_empty() && (ours || iss == OPERATOR),
                 "is a name of this control plane, whose tokens speak for agents: set that of your identity provider",
             ),
             (
                 "issuer",
-                !issuer.is_empty() && !by_url && !by_file && !(is_acceptable(issuer, dev) && !issuer.contains('?')),
+                !iss.is_empty() && !by_url && !by_file && (!is_acceptable(iss, dev) || iss.contains('?')),
                 "must be an https:// URL without user, query and fragment, since the keys are discovered there \
                  (http:// on loopback with --dev); or set jwks_url or jwks_file",
             ),

@@ -101,10 +101,7 @@ impl Gathered {
 
     /// The settings, or the first thing that is wrong with them.
     pub fn read<T: DeserializeOwned>(mut self) -> Result<T, SettingsError> {
-        match self.problems.is_empty() {
-            true => whole(&self.held),
-            false => Err(self.problems.remove(0)),
-        }
+        if self.problems.is_empty() { whole(&self.held) } else { Err(self.problems.remove(0)) }
     }
 
     /// The settings, or a text for everything that is wrong with them.

@@ -4,6 +4,9 @@ use crate::{NOT_YOURS, control_of};
 use countersign_tests::{ControlPlane, Issuer, SigningKey, issuer::with};
 use serde_json::{Value, json};
 
+/// Settings, the claim that they name, and what in it makes an administrator and what does not.
+type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, Value, Value);
+
 /// Looks at the keys of a service that is not theirs.
 async fn manages_all(control: &ControlPlane, token: &str) -> bool {
     let answer = control.api.get_as(token, &control.path("/keys")).await;
@@ -16,7 +19,7 @@ async fn an_administrator_is_who_the_claim_of_the_issuer_says() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
     let url = "https://example.org/roles";
-    let cases: [(&[(&str, &str)], &str, Value, Value); 6] = [
+    let cases: [Case; 6] = [
         (&[("admin_claim", "admin")], "admin", json!(true), json!("true")),
         (&[("admin_claim", "role"), ("admin_value", "boss")], "role", json!("boss"), json!("bossy")),
         (&[("admin_claim", "groups"), ("admin_value", "boss")], "groups", json!(["user", "boss"]), json!(["user"])),
