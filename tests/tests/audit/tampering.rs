@@ -3,6 +3,7 @@
 use crate::{assert_whole, links, on_both, verify};
 use aws_lc_rs::digest::{SHA256, digest};
 use countersign_tests::{Agent, ControlPlane, Postgres};
+use futures_util::future::join_all;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
 /// The database, open for whatever anybody might do to it.
@@ -201,4 +202,29 @@ async fn only_the_right_master_key_can_verify() {
     let setting = format!("data_dir={}", nowhere.path().display());
     assert!(!control.command(&["--set", &setting, "audit", "verify"]).status.success());
     assert_eq!(std::fs::read_dir(nowhere.path()).unwrap().count(), 0, "nothing is made by looking");
+}
+
+/// A chain is read in strides of five hundred links.
+#[tokio::test]
+async fn a_long_chain_is_checked_to_its_end() {
+    let control = ControlPlane::start().await;
+    for _ in 0..21 {
+        join_all((0..50).map(|_| control.make_key(control.service(), "sync"))).await;
+    }
+    let (said, good) = verify(&control);
+    // Before them, the service was made, and its first key.
+    assert!(good && said.contains(&format!("{}: ok, 1052 links, ", control.service())), "{said}");
+    let exported = control.command(&["audit", "export", "--service", control.service()]);
+    let lines = String::from_utf8(exported.stdout).unwrap();
+    assert_eq!(lines.lines().count(), 1052);
+    let mut database = open(&control).await;
+    for sequence in [1001, 501, 500] {
+        let which = format!("chain = '{}' AND sequence = {sequence}", control.service());
+        run(&mut database, &format!("UPDATE audit_links SET act = 'x' WHERE {which}")).await;
+        let (said, good) = verify(&control);
+        assert!(!good && said.contains(&format!(": broken at link {sequence}: ")), "{said}");
+    }
+    let exported = control.command(&["audit", "export", "--service", control.service()]);
+    assert_eq!(exported.status.code(), Some(1));
+    assert_eq!(String::from_utf8(exported.stdout).unwrap().lines().count(), 499, "up to the first that is broken");
 }
