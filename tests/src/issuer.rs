@@ -14,19 +14,24 @@ use axum::{
     extract::State,
     http::{StatusCode, Uri, header},
     response::{IntoResponse, Response},
+    serve::Listener,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use countersign_process::{Clock, SystemClock};
 use p256::ecdsa::{Signature, signature::Signer};
+use rustls::pki_types::PrivatePkcs8KeyDer;
 use serde_json::{Value, json};
 use std::{
     fmt::Write,
+    net::SocketAddr,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 /// What the tokens of these issuers are for, unless a test says otherwise.
 pub const AUDIENCE: &str = "countersign";
@@ -75,8 +80,29 @@ impl Issuer {
 
     /// The same on a port that is known before.
     pub async fn start_on(port: u16, keys: &[&SigningKey]) -> Self {
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
+        let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
+        Self::serve(listener, url, keys)
+    }
+
+    /// Starts one that speaks TLS, as a real one does; gives the PEM of the certificate that vouches for it.
+    pub async fn start_tls(keys: &[&SigningKey]) -> (Self, String) {
+        let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let key = PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("protocols")
+            .with_no_client_auth()
+            .with_single_cert(vec![pair.cert.der().clone()], key.into())
+            .expect("a certificate and its key");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
+        let url = format!("https://localhost:{}", listener.local_addr().expect("it is bound").port());
+        let listener = TlsListener { listener, acceptor: TlsAcceptor::from(Arc::new(config)) };
+        (Self::serve(listener, url, keys), pair.cert.pem())
+    }
+
+    fn serve<L: Listener<Addr: std::fmt::Debug>>(listener: L, url: String, keys: &[&SigningKey]) -> Self {
         let shared = Shared {
             jwks: Mutex::default(),
             discovery: Mutex::new(json!({ "issuer": url, "jwks_uri": format!("{url}{JWKS}") })),
@@ -144,6 +170,30 @@ impl Issuer {
 impl Drop for Issuer {
     fn drop(&mut self) {
         self.task.abort();
+    }
+}
+
+/// Hands on the connections that got through TLS.
+struct TlsListener {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+}
+
+impl Listener for TlsListener {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let Ok((stream, address)) = self.listener.accept().await else { continue };
+            if let Ok(stream) = self.acceptor.accept(stream).await {
+                return (stream, address);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<Self::Addr> {
+        self.listener.local_addr()
     }
 }
 

@@ -188,3 +188,26 @@ async fn a_file_of_keys_is_read_again_for_a_key_that_is_not_in_it() {
     assert_eq!(ask(&control, &old.token(&issuer.claims("ann"))).await.error(), INVALID);
     assert_eq!((issuer.discoveries(), issuer.fetches()), (0, 0));
 }
+
+#[tokio::test]
+async fn over_tls_an_issuer_is_who_the_named_authority_vouches_for() {
+    let key = SigningKey::rsa("r");
+    let (issuer, authority) = Issuer::start_tls(&[&key]).await;
+    let (_, other) = Issuer::start_tls(&[]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, pem: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, pem).unwrap();
+        path.display().to_string()
+    };
+    let (right, wrong) = (file("right.pem", &authority), file("wrong.pem", &other));
+    let token = key.token(&issuer.claims("ann"));
+    let control = control_of(&issuer, &[("ca_file", &right)]).await;
+    ask(&control, &token).await.expect(200);
+    let asked = issuer.fetches();
+    for settings in [&[("ca_file", wrong.as_str())][..], &[]] {
+        let control = control_of(&issuer, settings).await;
+        assert_eq!(ask(&control, &token).await.error(), UNAVAILABLE, "{settings:?}");
+    }
+    assert_eq!(issuer.fetches(), asked, "nothing is asked of whoever is not vouched for");
+}
