@@ -21,3 +21,4 @@ mod sync;
 
 pub use app::{App, AppError, AuditError, export_audit, mint_human_token, run, verify_audit};
 pub use config::{Config, ConfigError, Inspection};
+pub use http::api_description;

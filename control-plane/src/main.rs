@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use countersign_control_plane::{
-    AuditError, Config, ConfigError, Inspection, export_audit, mint_human_token, run, verify_audit,
+    AuditError, Config, ConfigError, Inspection, api_description, export_audit, mint_human_token, run, verify_audit,
 };
 use countersign_process::{Shutdown, telemetry};
 use std::{io::BufWriter, path::PathBuf, process::ExitCode, time::Duration};
@@ -37,6 +37,8 @@ enum Command {
     /// The record of who did what, in the database of the settings
     #[command(subcommand)]
     Audit(Audit),
+    /// Print the description of the API (OpenAPI 3.1)
+    Openapi,
     /// The settings, without starting anything
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -106,6 +108,10 @@ async fn main() -> ExitCode {
         Command::Config(_) => return ExitCode::SUCCESS, // answered above
         Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
         Command::Audit(command) => audit(&config, command).await.map_err(Into::into),
+        Command::Openapi => {
+            describe();
+            Ok(())
+        }
     };
     done.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
 }
@@ -142,6 +148,11 @@ fn inspect(command: &ConfigCommand, inspection: Result<Inspection, ConfigError>)
         ConfigCommand::Check => {}
     }
     problems.iter().fold(ExitCode::SUCCESS, |_, problem| fail(USAGE, problem))
+}
+
+#[expect(clippy::print_stdout, reason = "the description is what the command is for")]
+fn describe() {
+    print!("{}", api_description());
 }
 
 #[expect(clippy::print_stderr, reason = "an error of the command line belongs on standard error")]

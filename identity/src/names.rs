@@ -15,13 +15,16 @@ pub enum InvalidName {
 }
 
 macro_rules! names {
-    ($($(#[$doc:meta])* $name:ident, $error:expr, $valid:expr;)+) => {$(
+    ($($(#[$doc:meta])* $name:ident up to $longest:literal, $error:expr, $valid:expr;)+) => {$(
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
         pub struct $name(Arc<str>);
 
         impl $name {
+            /// The most characters it may have.
+            pub const LONGEST: usize = $longest;
+
             /// The text as given.
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -67,12 +70,12 @@ macro_rules! names {
 
 names! {
     /// What a service calls a role: 1–64 printable characters, unique per service, never renamed.
-    RoleName, InvalidName::Role, |text| {
-        (1..=64).contains(&text.chars().count()) && is_printable(text)
+    RoleName up to 64, InvalidName::Role, |text| {
+        (1..=RoleName::LONGEST).contains(&text.chars().count()) && is_printable(text)
     };
     /// What a role permits: 1–128 visible ASCII characters, no comma, since headers join with commas.
-    Permission, InvalidName::Permission, |text| {
-        (1..=128).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
+    Permission up to 128, InvalidName::Permission, |text| {
+        (1..=Permission::LONGEST).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
     };
 }
 

@@ -15,6 +15,7 @@ pub mod agent;
 pub mod command_line;
 pub mod control_plane;
 pub mod database;
+pub mod description;
 pub mod envoy;
 pub mod issuer;
 pub mod judges;

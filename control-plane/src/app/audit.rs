@@ -11,6 +11,7 @@ use crate::{
 };
 use countersign_process::{SystemChance, SystemClock};
 use secrecy::ExposeSecret;
+use serde_json::json;
 use std::{
     io::{self, Write},
     sync::Arc,
@@ -67,7 +68,7 @@ pub async fn export_audit(config: &Config, service: Option<&str>, mut out: impl 
         let mut written = Ok(());
         let write = |link: &_| {
             if written.is_ok() {
-                written = writeln!(out, "{}", present(link));
+                written = writeln!(out, "{}", json!(present(link)));
             }
         };
         let walked = store::audit::walk(read.conn(), archive.store.audit_keys(), chain, write).await?;

@@ -10,12 +10,15 @@ use std::fmt;
 pub struct InvalidText(pub &'static str);
 
 macro_rules! texts {
-    ($($(#[$doc:meta])* $name:ident: $valid:expr, $message:literal;)+) => {$(
+    ($($(#[$doc:meta])* $name:ident up to $longest:literal: $valid:expr, $message:literal;)+) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct $name(String);
 
         impl $name {
+            /// The most characters it may have.
+            pub const LONGEST: usize = $longest;
+
             /// The text as given.
             pub fn as_str(&self) -> &str {
                 &self.0
@@ -41,13 +44,13 @@ macro_rules! texts {
 
 texts! {
     /// What people call an agent, a service or a key.
-    DisplayName: |text| (1..=128).contains(&text.chars().count()) && is_printable(text),
+    DisplayName up to 128: |text| (1..=DisplayName::LONGEST).contains(&text.chars().count()) && is_printable(text),
         "must be 1 to 128 printable characters without spaces at the ends";
     /// Where the registrant can be written to.
-    EmailAddress: is_email, "must be an e-mail address of at most 254 characters";
+    EmailAddress up to 254: is_email, "must be an e-mail address of at most 254 characters";
     /// What a role is for; may be empty.
     #[derive(Default)]
-    Description: |text| text.chars().count() <= 1024 && !text.chars().any(|c| c.is_control() && c != '\n'),
+    Description up to 1024: |text| text.chars().count() <= Description::LONGEST && !text.chars().any(|c| c.is_control() && c != '\n'),
         "must be at most 1024 characters without control characters";
 }
 
@@ -62,7 +65,10 @@ fn is_email(text: &str) -> bool {
             && !part.starts_with('-')
             && !part.ends_with('-')
     };
-    text.len() <= 254 && (1..=64).contains(&local.len()) && local.split('.').all(atom) && host.split('.').all(label)
+    text.len() <= EmailAddress::LONGEST
+        && (1..=64).contains(&local.len())
+        && local.split('.').all(atom)
+        && host.split('.').all(label)
 }
 
 /// Free-form JSON that its owner attaches: an object of at most 8 KiB.

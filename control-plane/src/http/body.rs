@@ -2,10 +2,13 @@
 //!
 //! A field that is not known is an error, since a misspelt `expiresAt` must not become a role for ever.
 
+pub mod shape;
+
 use super::{
     error::{ApiError, Problem},
     idempotency::BodyDigest,
     json::Object,
+    schema,
 };
 use crate::domain::{
     agent::parse_status,
@@ -26,6 +29,7 @@ use serde_json::{Map, Value};
 use std::time::Duration;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
+use utoipa::ToSchema;
 
 /// Largest body under `/auth`, in bytes.
 const AUTH_LIMIT: usize = 16 * 1024;
@@ -220,11 +224,16 @@ fn shorten(text: String) -> String {
 
 /// What a field's JSON value can become.
 pub trait FromField: Sized {
+    /// How the value is described.
+    type Word: ToSchema;
+
     /// Reads the value; the error says what it must be.
     fn from_field(value: Value) -> Result<Self, String>;
 }
 
 impl FromField for String {
+    type Word = schema::Text;
+
     fn from_field(value: Value) -> Result<Self, String> {
         match value {
             Value::String(text) => Ok(text),
@@ -234,6 +243,8 @@ impl FromField for String {
 }
 
 impl FromField for SecretString {
+    type Word = schema::AnyToken;
+
     fn from_field(value: Value) -> Result<Self, String> {
         match value {
             Value::String(text) if !text.is_empty() => Ok(text.into()),
@@ -243,12 +254,16 @@ impl FromField for SecretString {
 }
 
 impl FromField for bool {
+    type Word = schema::Truth;
+
     fn from_field(value: Value) -> Result<Self, String> {
         value.as_bool().ok_or_else(|| "must be true or false".into())
     }
 }
 
 impl FromField for Vec<Permission> {
+    type Word = schema::Permissions;
+
     fn from_field(value: Value) -> Result<Self, String> {
         let Value::Array(items) = value else { return Err("must be an array of strings".into()) };
         let named = items.into_iter().enumerate().map(|(position, item)| {
@@ -262,6 +277,8 @@ impl FromField for Vec<Permission> {
 }
 
 impl FromField for Score {
+    type Word = schema::Score;
+
     fn from_field(value: Value) -> Result<Self, String> {
         let points = value.as_f64().ok_or(InvalidScore);
         points.and_then(Self::from_points).map_err(|error| error.to_string())
@@ -269,6 +286,8 @@ impl FromField for Score {
 }
 
 impl FromField for Metadata {
+    type Word = schema::Metadata;
+
     fn from_field(value: Value) -> Result<Self, String> {
         match value {
             Value::Object(map) => Self::try_from(map).map_err(|error| error.to_string()),
@@ -278,8 +297,10 @@ impl FromField for Metadata {
 }
 
 macro_rules! from_text {
-    ($($name:ty: $parse:expr;)+) => {$(
+    ($($name:ty as $word:ident: $parse:expr;)+) => {$(
         impl FromField for $name {
+            type Word = schema::$word;
+
             fn from_field(value: Value) -> Result<Self, String> {
                 let parse: fn(String) -> Result<Self, String> = $parse;
                 parse(String::from_field(value)?)
@@ -289,15 +310,15 @@ macro_rules! from_text {
 }
 
 from_text! {
-    EmailAddress: |text| Self::try_from(text).map_err(|error| error.to_string());
-    DisplayName: |text| Self::try_from(text).map_err(|error| error.to_string());
-    Description: |text| Self::try_from(text).map_err(|error| error.to_string());
-    RoleName: |text| Self::try_from(text).map_err(|error| error.to_string());
-    Permission: |text| Self::try_from(text).map_err(|error| error.to_string());
-    AgentKey: |text| Self::from_pem(&text).map_err(|error| error.to_string());
-    KeyScope: |text| Self::parse(&text).ok_or_else(|| "must be `full` or `sync`".into());
-    AgentStatus: |text| parse_status(&text).ok_or_else(|| "must be `active`, `suspended` or `revoked`".into());
-    Timestamp: |text| parse_instant(&text).ok_or_else(|| "must be an instant such as 2030-01-31T12:00:00Z".into());
+    EmailAddress as Email: |text| Self::try_from(text).map_err(|error| error.to_string());
+    DisplayName as DisplayName: |text| Self::try_from(text).map_err(|error| error.to_string());
+    Description as Description: |text| Self::try_from(text).map_err(|error| error.to_string());
+    RoleName as RoleName: |text| Self::try_from(text).map_err(|error| error.to_string());
+    Permission as Permission: |text| Self::try_from(text).map_err(|error| error.to_string());
+    AgentKey as PublicKey: |text| Self::from_pem(&text).map_err(|error| error.to_string());
+    KeyScope as Scope: |text| Self::parse(&text).ok_or_else(|| "must be `full` or `sync`".into());
+    AgentStatus as AgentStatus: |text| parse_status(&text).ok_or_else(|| "must be `active`, `suspended` or `revoked`".into());
+    Timestamp as End: |text| parse_instant(&text).ok_or_else(|| "must be an instant such as 2030-01-31T12:00:00Z".into());
 }
 
 /// RFC 3339 with `Z` or an offset, which is normalised to UTC.

@@ -6,11 +6,13 @@ use super::code::ErrorCode;
 use crate::operations::{Denied, Missing};
 use axum::{
     Json,
-    http::{HeaderValue, header},
+    http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use countersign_identity::{Reason, Refusal, Timestamp};
+use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
 /// An error as the specification shapes it.
 #[derive(Debug)]
@@ -19,6 +21,33 @@ pub struct ApiError {
     message: String,
     details: Map<String, Value>,
     reason: Option<Reason>,
+}
+
+/// The body of every error.
+#[derive(Serialize, ToSchema)]
+pub struct ErrorBody {
+    /// What went wrong.
+    error: ErrorObject,
+}
+
+impl ErrorBody {
+    /// What people are told.
+    pub fn message(&self) -> &str {
+        &self.error.message
+    }
+}
+
+/// What went wrong: `code` for programs, `message` for people, `details` for both.
+#[derive(Serialize, ToSchema)]
+struct ErrorObject {
+    /// The kind of error. More may come: treat one that you do not know by the status of its response.
+    #[schema(pattern = "^[A-Z_]+$")]
+    code: &'static str,
+    /// One sentence that says what is wrong and how to mend it. Its wording may change.
+    message: String,
+    /// What else is known: `fields` names every wrong field of a body and what it must be; `reason` says which
+    /// credential failed and why, or why it does not suffice; `expiredAt` since when a token is expired.
+    details: Map<String, Value>,
 }
 
 /// What was refused and why, for log and metrics: an extension of the response.
@@ -111,19 +140,32 @@ impl ApiError {
         Self::new(ErrorCode::Internal, "The request failed; the request id leads to the log")
     }
 
+    /// The database fails.
+    pub fn unavailable() -> Self {
+        let message = "The database cannot be used right now; nothing was changed";
+        Self::new(ErrorCode::ServiceUnavailable, message)
+    }
+
     /// What is answered after a handler panicked.
     pub fn answer_to_panic() -> Response {
         tracing::error!("a handler panicked");
         Self::internal().into_response()
     }
 
-    /// The body, to which an endpoint may add.
-    pub fn body(&self) -> Value {
-        json!({ "error": { "code": self.code.as_str(), "message": self.message, "details": self.details } })
+    /// The status, and under which name an example of this error stands: its reason if it has one, else its code.
+    pub fn case(&self) -> (StatusCode, &str) {
+        (self.code.status(), self.details.get("reason").and_then(Value::as_str).unwrap_or(self.code.as_str()))
+    }
+
+    /// The body.
+    pub fn body(&self) -> ErrorBody {
+        let error =
+            ErrorObject { code: self.code.as_str(), message: self.message.clone(), details: self.details.clone() };
+        ErrorBody { error }
     }
 
     /// The response with another body.
-    pub fn respond(self, body: Value) -> Response {
+    pub fn respond(self, body: impl Serialize) -> Response {
         let mut response = (self.code.status(), Json(body)).into_response();
         if self.code == ErrorCode::AuthenticationFailed {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
@@ -182,14 +224,22 @@ impl From<Denied> for ApiError {
             }
             Denied::Store(error) => {
                 tracing::error!(%error, "store failed");
-                let message = "The database cannot be used right now; nothing was changed";
-                Self::new(ErrorCode::ServiceUnavailable, message)
+                Self::unavailable()
             }
             Denied::Keyring(error) => {
                 tracing::error!(%error, "keyring failed");
                 Self::internal()
             }
         }
+    }
+}
+
+/// An instant in an answer.
+pub struct Instant(pub Timestamp);
+
+impl Serialize for Instant {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&timestamp(self.0))
     }
 }
 

@@ -1,28 +1,92 @@
 //! `GET /health`: never behind a credential, never longer than a second.
 
-use super::{error::timestamp, router::AppState};
+use super::{
+    document::errors::{Errors, Nothing},
+    error::Instant,
+    router::AppState,
+    schema,
+};
 use crate::operations::{DatabaseHealth, probe_database};
 use axum::{Json, extract::State, http::StatusCode};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::time::Duration;
+use utoipa::ToSchema;
 
 /// How long the database may take to answer.
 const PATIENCE: Duration = Duration::from_millis(900);
 
-/// 503 only when unhealthy, which is when the database does not answer; degraded when it can be read and not
-/// written.
-pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Value>) {
+/// How the server is.
+#[derive(Serialize, ToSchema)]
+pub struct Health {
+    status: Overall,
+    /// When this was found.
+    #[schema(value_type = schema::Instant)]
+    timestamp: Instant,
+    checks: Checks,
+    backends: Backends,
+}
+
+/// `unhealthy` if the database does not answer; `degraded` if it can be read and not written.
+#[derive(Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Overall {
+    Healthy,
+    Degraded,
+    Unhealthy,
+}
+
+/// How a part is.
+#[derive(Clone, Copy, Serialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+enum Check {
+    Up,
+    Degraded,
+    Down,
+}
+
+/// How the parts are.
+#[derive(Serialize, ToSchema)]
+struct Checks {
+    database: Check,
+    /// Without Redis its part is played by the process.
+    redis: Check,
+    /// Events are queued in the database.
+    webhook_queue: Check,
+}
+
+/// What plays the parts.
+#[derive(Serialize, ToSchema)]
+struct Backends {
+    /// `sqlite` or `postgresql`.
+    #[schema(example = "sqlite")]
+    database: &'static str,
+    /// `memory`: this process.
+    #[schema(example = "memory")]
+    redis: &'static str,
+}
+
+/// Read the health of the server
+///
+/// Answers within a second, also when the database does not. 503 only when unhealthy.
+#[utoipa::path(
+    get, path = "/health", operation_id = "readHealth", tag = "Server", security(()),
+    responses(
+        (status = 200, description = "Healthy or degraded", body = Health),
+        (status = 503, description = "Unhealthy", body = Health),
+        Errors<(Nothing,)>,
+    )
+)]
+pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>) {
     let (code, status, check) = match probe_database(&state.context, PATIENCE).await {
-        DatabaseHealth::Up => (StatusCode::OK, "healthy", "up"),
-        DatabaseHealth::ReadOnly => (StatusCode::OK, "degraded", "degraded"),
-        DatabaseHealth::Down => (StatusCode::SERVICE_UNAVAILABLE, "unhealthy", "down"),
+        DatabaseHealth::Up => (StatusCode::OK, Overall::Healthy, Check::Up),
+        DatabaseHealth::ReadOnly => (StatusCode::OK, Overall::Degraded, Check::Degraded),
+        DatabaseHealth::Down => (StatusCode::SERVICE_UNAVAILABLE, Overall::Unhealthy, Check::Down),
     };
-    let body = json!({
-        "status": status,
-        "timestamp": timestamp(state.context.now()),
-        // Without Redis its part is played by this process; events are queued in the database.
-        "checks": { "database": check, "redis": "up", "webhook_queue": check },
-        "backends": { "database": state.context.store.engine_name(), "redis": "memory" },
-    });
+    let body = Health {
+        status,
+        timestamp: Instant(state.context.now()),
+        checks: Checks { database: check, redis: Check::Up, webhook_queue: check },
+        backends: Backends { database: state.context.store.engine_name(), redis: "memory" },
+    };
     (code, Json(body))
 }

@@ -6,9 +6,20 @@ use axum::{
     extract::FromRequestParts,
     http::{HeaderMap, request::Parts},
 };
+use utoipa::{
+    IntoParams,
+    openapi::{
+        Type,
+        path::{Parameter, ParameterBuilder, ParameterIn},
+        schema::ObjectBuilder,
+    },
+};
 
 /// The header.
 const NAME: &str = "idempotency-key";
+
+/// What `IdempotencyKey::parse` takes: plain, or in quotes.
+const FORM: &str = r#"^([!#-+\--~][!-+\--~]{0,254}|"([!#-\[\]-~]|\\["\\]){1,255}")$"#;
 
 /// The hash of the body of a request with that header, as an extension of it.
 #[derive(Debug, Clone)]
@@ -37,5 +48,15 @@ impl<S: Sync> FromRequestParts<S> for Repeatable {
             return Err(ApiError::invalid(&[Problem { field: "Idempotency-Key".into(), message: message.into() }]));
         };
         Ok(Self(Some(Repeat { key, body_digest })))
+    }
+}
+
+impl IntoParams for Repeatable {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let about = "A string that is new for every request, and the same when one is sent again because its answer was lost: \
+                     it is done once, and answered alike.";
+        let key = ObjectBuilder::new().schema_type(Type::String).pattern(Some(FORM));
+        let parameter = ParameterBuilder::new().name("Idempotency-Key").parameter_in(ParameterIn::Header);
+        vec![parameter.description(Some(about)).schema(Some(key)).build()]
     }
 }

@@ -8,9 +8,9 @@ use serde::de::DeserializeOwned;
 use std::str::FromStr;
 
 /// The parts of a path; what is no text leads nowhere.
-pub struct Path<T>(pub T);
+pub struct InPath<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Path<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for InPath<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
@@ -44,9 +44,4 @@ impl PathId for RoleId {
 /// Reads an id.
 pub fn id<T: PathId>(text: &str) -> Result<T, ApiError> {
     text.parse().map_err(|_| ApiError::missing(T::KIND))
-}
-
-/// Reads an id that may be left out.
-pub fn optional_id<T: PathId>(text: Option<String>) -> Result<Option<T>, ApiError> {
-    text.map(|text| id(&text)).transpose()
 }

@@ -3,8 +3,68 @@
 use super::error::{ApiError, Problem};
 use crate::domain::page::{Listed, Page};
 use axum::{extract::FromRequestParts, http::request::Parts};
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::borrow::Cow;
+use utoipa::{
+    IntoParams, PartialSchema, ToSchema,
+    openapi::{
+        Ref, RefOr, Schema, Type,
+        path::{Parameter, ParameterBuilder, ParameterIn},
+        schema::{ArrayBuilder, ObjectBuilder},
+    },
+};
+
+/// A page of a listing.
+#[derive(Serialize)]
+pub struct Paged<T> {
+    /// What is on this page.
+    data: Vec<T>,
+    pagination: Pagination,
+}
+
+impl<T: ToSchema> PartialSchema for Paged<T> {
+    fn schema() -> RefOr<Schema> {
+        let items = ArrayBuilder::new().items(RefOr::<Schema>::from(Ref::from_schema_name(T::name())));
+        let page = ObjectBuilder::new()
+            .schema_type(Type::Object)
+            .description(Some("A page of a listing."))
+            .property("data", items.description(Some("What is on this page.")))
+            .property("pagination", Ref::from_schema_name(Pagination::name()))
+            .required("data")
+            .required("pagination");
+        Schema::Object(page.build()).into()
+    }
+}
+
+impl<T: ToSchema> ToSchema for Paged<T> {
+    fn name() -> Cow<'static, str> {
+        format!("{}Page", T::name()).into()
+    }
+
+    fn schemas(words: &mut Vec<(String, RefOr<Schema>)>) {
+        words.push((T::name().into_owned(), T::schema()));
+        words.push((Pagination::name().into_owned(), Pagination::schema()));
+        T::schemas(words);
+    }
+}
+
+/// Which part of a listing this is.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct Pagination {
+    /// How many items at the most: what was asked for, or the most there can be.
+    #[schema(minimum = 1, maximum = 200, example = 50)]
+    limit: i64,
+    /// How many items were passed over.
+    #[schema(minimum = 0, example = 0)]
+    offset: i64,
+    /// How many items there are on all pages.
+    #[schema(minimum = 0, example = 1)]
+    total: i64,
+    /// Whether there are items after these.
+    #[schema(example = false)]
+    has_more: bool,
+}
 
 impl<S: Sync> FromRequestParts<S> for Page {
     type Rejection = ApiError;
@@ -22,6 +82,20 @@ impl<S: Sync> FromRequestParts<S> for Page {
             }
         }
     }
+}
+
+impl IntoParams for Page {
+    fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
+        let (usual, largest) = (Self::USUAL, Self::LARGEST);
+        let limit = format!("How many items at the most. More than {largest} counts as {largest}.");
+        vec![in_query("limit", &limit, usual, 1), in_query("offset", "How many items to pass over.", 0, 0)]
+    }
+}
+
+fn in_query(name: &str, about: &str, usual: i64, least: i32) -> Parameter {
+    let whole = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(least)).default(Some(usual.into()));
+    let parameter = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Query).description(Some(about));
+    parameter.schema(Some(whole)).build()
 }
 
 /// A parameter of the query, which must not stand twice.
@@ -43,13 +117,14 @@ fn number(query: &str, name: &str, least: i64) -> Result<Option<i64>, Problem> {
 }
 
 /// A page as the specification shapes it.
-pub fn present<T>(page: Page, listed: &Listed<T>, item: impl Fn(&T) -> Value) -> Value {
+pub fn present<T, U>(page: Page, listed: Listed<T>, item: impl FnMut(T) -> U) -> Paged<U> {
     let Listed { items, total } = listed;
     let seen = page.offset.saturating_add(i64::try_from(items.len()).unwrap_or(i64::MAX));
-    json!({
-        "data": items.iter().map(item).collect::<Vec<_>>(),
-        "pagination": { "limit": page.limit, "offset": page.offset, "total": total, "hasMore": seen < *total },
-    })
+    let Page { limit, offset } = page;
+    Paged {
+        data: items.into_iter().map(item).collect(),
+        pagination: Pagination { limit, offset, total, has_more: seen < total },
+    }
 }
 
 #[cfg(test)]
@@ -77,8 +152,8 @@ mod tests {
     fn more_is_told_as_long_as_there_is_more() {
         for (offset, count, more) in [(0, 2, true), (1, 2, false), (3, 0, false), (i64::MAX, 0, false)] {
             let listed = Listed { items: vec![0; count], total: 3 };
-            let presented = present(Page { limit: 2, offset }, &listed, |item| json!(item));
-            assert_eq!(presented["pagination"]["hasMore"], more, "offset {offset}");
+            let presented = present(Page { limit: 2, offset }, listed, |item| item);
+            assert_eq!(presented.pagination.has_more, more, "offset {offset}");
         }
     }
 }

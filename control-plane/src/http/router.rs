@@ -1,19 +1,18 @@
 //! Every route there is.
 
 use super::{
-    agents, audit, auth, body,
+    agents, audit, auth, body, docs,
+    document::{self, Published},
     error::ApiError,
     health, keys, observe,
     origin::{self, Proxies},
     roles, services, status, trust, verify,
 };
 use crate::{humans::Humans, metrics::Metrics, operations::Context};
-use axum::{
-    Router, middleware,
-    routing::{delete, get, patch, post, put},
-};
+use axum::{Extension, Router, middleware};
 use std::{sync::Arc, time::Duration};
 use tower_http::catch_panic::CatchPanicLayer;
+use utoipa_axum::{router::OpenApiRouter, routes};
 
 /// What every handler works with.
 #[derive(Clone)]
@@ -30,34 +29,50 @@ pub struct AppState {
     pub began: Duration,
 }
 
+/// Every route. Method, path and what is said of it stand at its handler; what is in one line shares a path.
+fn routes() -> OpenApiRouter<AppState> {
+    OpenApiRouter::with_openapi(document::blank())
+        .routes(routes!(auth::register))
+        .routes(routes!(auth::challenge))
+        .routes(routes!(auth::authenticate))
+        .routes(routes!(auth::refresh))
+        .routes(routes!(auth::revoke))
+        .routes(routes!(services::create, services::list))
+        .routes(routes!(services::read, services::change))
+        .routes(routes!(services::create_key, services::list_keys))
+        .routes(routes!(services::revoke_key))
+        .routes(routes!(verify::verify))
+        .routes(routes!(roles::create, roles::list))
+        .routes(routes!(roles::change, roles::remove))
+        .routes(routes!(agents::list))
+        .routes(routes!(agents::read))
+        .routes(routes!(roles::assign))
+        .routes(routes!(roles::revoke))
+        .routes(routes!(agents::set_status))
+        .routes(routes!(trust::submit))
+        .routes(routes!(trust::history))
+        .routes(routes!(audit::list))
+        .routes(routes!(keys::jwks))
+        .routes(routes!(health::health))
+        .routes(routes!(status::status))
+        .routes(routes!(document::openapi))
+        .routes(routes!(docs::page))
+        .routes(routes!(docs::file))
+}
+
+/// The description of the API in OpenAPI 3.1, of no server in particular.
+pub fn api_description() -> String {
+    document::text_of(&document::finish(routes().into_openapi(), document::ANYWHERE))
+}
+
 /// The API.
 pub fn router(state: AppState) -> Router {
-    Router::new()
-        .route("/auth/register", post(auth::register))
-        .route("/auth/challenge", post(auth::challenge))
-        .route("/auth/authenticate", post(auth::authenticate))
-        .route("/auth/refresh", post(auth::refresh))
-        .route("/auth/revoke", post(auth::revoke))
-        .route("/services", post(services::create).get(services::list))
-        .route("/services/{service}", get(services::read).patch(services::change))
-        .route("/services/{service}/keys", post(services::create_key).get(services::list_keys))
-        .route("/services/{service}/keys/{key}", delete(services::revoke_key))
-        .route("/services/{service}/verify", get(verify::verify))
-        .route("/services/{service}/roles", post(roles::create).get(roles::list))
-        .route("/services/{service}/roles/{role}", patch(roles::change).delete(roles::remove))
-        .route("/services/{service}/agents", get(agents::list))
-        .route("/services/{service}/agents/{agent}", get(agents::read))
-        .route("/services/{service}/agents/{agent}/roles", post(roles::assign))
-        .route("/services/{service}/agents/{agent}/roles/{role}", delete(roles::revoke))
-        .route("/agents/{agent}/status", put(agents::set_status))
-        .route("/trust/feedback", post(trust::submit))
-        .route("/trust/agents/{agent}/history", get(trust::history))
-        .route("/audit", get(audit::list))
-        .route("/.well-known/jwks.json", get(keys::jwks))
-        .route("/health", get(health::health))
-        .route("/status", get(status::status))
+    let (routes, document) = routes().split_for_parts();
+    let published = Arc::new(Published::new(document, &state.context.rules.issuer));
+    routes
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
+        .layer(Extension(published))
         .layer(middleware::from_fn(body::take_in))
         .layer(middleware::from_fn(origin::require_https))
         .layer(CatchPanicLayer::custom(|_| ApiError::answer_to_panic()))

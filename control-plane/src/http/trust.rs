@@ -1,27 +1,102 @@
 //! `/trust`: what services say of agents.
 
 use super::{
-    body::Fields,
+    body::{
+        Fields,
+        shape::{Sent, body},
+    },
     caller::Presented,
-    error::{ApiError, timestamp},
+    document::errors::{Body, Errors, FullKey, NoAgent, Paging, Repeated},
+    error::{ApiError, Instant},
     idempotency::Repeatable,
-    ids::{Path, id},
-    paging,
+    ids::{InPath, id},
+    paging::{self, Paged},
     router::AppState,
+    schema::{self, AgentInPath},
 };
 use crate::{
     domain::{
         page::Page,
-        text::Description,
+        text::{Description, Metadata},
         trust::{Feedback, Score},
     },
     operations::{self, FeedbackRequest, Reply},
 };
 use axum::{Json, extract::State};
-use countersign_identity::{ServiceId, TrustScore};
-use serde_json::{Value, json};
+use countersign_identity::{AgentId, FeedbackId, ServiceId, TrustScore};
+use serde::{Serialize, Serializer};
+use serde_json::{Map, Value, json};
+use utoipa::ToSchema;
 
-/// `POST /trust/feedback`
+body! {
+    /// What a service says of an agent.
+    FeedbackBody {
+        required "agentId" agent: Sent<AgentId>,
+        required "score" score: Score,
+        /// Why; every service can read it.
+        optional "reason" reason: Description,
+        /// What the service attaches; no other service can read it.
+        optional "metadata" metadata: Metadata,
+    }
+}
+
+/// Feedback was taken down.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Recorded {
+    /// Always true.
+    #[schema(example = true)]
+    recorded: bool,
+    /// How much the agent is trusted now.
+    #[schema(value_type = schema::TrustScore)]
+    new_trust_score: TrustScore,
+}
+
+/// A page of a listing.
+type FeedbackPage = Paged<FeedbackRecord>;
+
+/// What a service said of an agent.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct FeedbackRecord {
+    #[schema(value_type = schema::FeedbackId)]
+    id: FeedbackId,
+    /// Who said it.
+    #[schema(value_type = schema::ServiceId)]
+    service_id: ServiceId,
+    #[schema(value_type = schema::Score)]
+    score: Points,
+    #[schema(value_type = schema::Description)]
+    reason: String,
+    /// What the service attached; empty if that was another service.
+    #[schema(value_type = schema::Metadata)]
+    metadata: Map<String, Value>,
+    /// When it was said.
+    #[schema(value_type = schema::Instant)]
+    created_at: Instant,
+}
+
+/// A score as a JSON number, whole where it is whole.
+struct Points(Score);
+
+impl Serialize for Points {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (whole, rest) = (self.0.millionths() / 1_000_000, self.0.millionths() % 1_000_000);
+        if rest == 0 { serializer.serialize_i64(whole) } else { serializer.serialize_f64(self.0.points()) }
+    }
+}
+
+/// Give feedback
+///
+/// Counts at once, and moves the agent's trust score the less the more this service has said already.
+#[utoipa::path(
+    post, path = "/trust/feedback", operation_id = "giveFeedback", tag = "Trust",
+    params(Repeatable), request_body = FeedbackBody, security(("serviceKey" = [])),
+    responses(
+        (status = 200, description = "The feedback is taken down", body = Recorded),
+        Errors<(FullKey, Body, NoAgent, Repeated)>,
+    )
+)]
 pub async fn submit(
     State(state): State<AppState>,
     presented: Presented,
@@ -30,49 +105,49 @@ pub async fn submit(
 ) -> Result<Json<Value>, ApiError> {
     let key = presented.full_key(&state).await?;
     let (least, most) = Score::RANGE;
-    let request = body.parse(|fields| {
-        let (agent, score) = (fields.required::<String>("agentId"), fields.required("score"));
-        let (reason, metadata) = (fields.optional::<Description>("reason"), fields.optional("metadata"));
-        Some((agent?, score?, reason?.unwrap_or_default(), metadata?.unwrap_or_default()))
-    });
     // Told with every complaint: who sends a score outside wants to know what is inside.
     let range = [("minimum", json!(least)), ("maximum", json!(most))];
-    let (agent, score, reason, metadata) = request.map_err(|error| error.with_details(range))?;
-    let request = FeedbackRequest { service: key.service, agent: id(&agent)?, score, reason, metadata };
-    let present = |trust: &TrustScore| json!({ "recorded": true, "newTrustScore": trust });
+    let FeedbackBody { agent, score, reason, metadata } = body.read().map_err(|error| error.with_details(range))?;
+    let (reason, metadata) = (reason.unwrap_or_default(), metadata.unwrap_or_default());
+    let request = FeedbackRequest { service: key.service, agent: agent.id()?, score, reason, metadata };
+    let present = |trust: &TrustScore| json!(Recorded { recorded: true, new_trust_score: *trust });
     let reply = Reply { repeat: repeatable?.0, present };
     let body = operations::submit_feedback(&state.context, &presented.author_with(&key), &request, &reply).await?;
     Ok(Json(body))
 }
 
-/// `GET /trust/agents/:agentId/history`
+/// Read what was said of an agent
+///
+/// By all services, the latest first.
+#[utoipa::path(
+    get, path = "/trust/agents/{agent}/history", operation_id = "readTrustHistory", tag = "Trust",
+    params(AgentInPath, Page), security(("serviceKey" = [])),
+    responses(
+        (status = 200, description = "A page of feedback", body = FeedbackPage),
+        Errors<(FullKey, Paging, NoAgent)>,
+    )
+)]
 pub async fn history(
     State(state): State<AppState>,
     presented: Presented,
-    Path(agent): Path<String>,
+    InPath(agent): InPath<String>,
     page: Result<Page, ApiError>,
-) -> Result<Json<Value>, ApiError> {
+) -> Result<Json<FeedbackPage>, ApiError> {
     let service = presented.full_key(&state).await?.service;
     let page = page?;
     let listed = operations::trust_history(&state.context, id(&agent)?, page).await?;
-    Ok(Json(paging::present(page, &listed, |feedback| present(feedback, service))))
+    Ok(Json(paging::present(page, listed, |feedback| present(feedback, service))))
 }
 
 /// What another service attached is its own affair.
-fn present(feedback: &Feedback, reader: ServiceId) -> Value {
-    let own = feedback.service == reader;
-    json!({
-        "id": feedback.id,
-        "serviceId": feedback.service,
-        "score": number(feedback.score),
-        "reason": feedback.reason.as_str(),
-        "metadata": if own { feedback.metadata.as_map().clone() } else { serde_json::Map::new() },
-        "createdAt": timestamp(feedback.created_at),
-    })
-}
-
-/// A JSON number, whole where it is whole.
-fn number(score: Score) -> Value {
-    let (whole, rest) = (score.millionths() / 1_000_000, score.millionths() % 1_000_000);
-    if rest == 0 { json!(whole) } else { json!(score.points()) }
+fn present(feedback: Feedback, reader: ServiceId) -> FeedbackRecord {
+    let Feedback { id, agent: _, service, score, reason, metadata, created_at } = feedback;
+    FeedbackRecord {
+        id,
+        service_id: service,
+        score: Points(score),
+        reason: reason.to_string(),
+        metadata: if service == reader { metadata.as_map().clone() } else { Map::new() },
+        created_at: Instant(created_at),
+    }
 }

@@ -2,9 +2,11 @@
 
 use super::{
     caller::Presented,
-    error::ApiError,
-    ids::{Path, id},
+    document::errors::{AgentToken, Errors, Key, NoService},
+    error::{ApiError, ErrorBody},
+    ids::{InPath, id},
     router::AppState,
+    schema::{self, ServiceInPath},
 };
 use crate::operations;
 use axum::{
@@ -14,26 +16,79 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use countersign_identity::{
-    Reason, ServiceId, Standing,
+    AgentId, Permission, Reason, RoleName, ServiceId, Standing, TrustScore,
     bearer::{TOKEN_HEADER, in_token_header},
 };
-use serde_json::json;
+use serde::Serialize;
+use utoipa::ToSchema;
 
-/// Says who stands behind the agent's token. A bad token gets the error *and* `"valid": false`, so that
-/// a client that looks at either is safe.
+/// A good token, and who stands behind it.
+#[derive(Serialize, ToSchema)]
+struct Verified {
+    /// True: a bad token is an error.
+    #[schema(example = true)]
+    valid: bool,
+    agent: VerifiedAgent,
+}
+
+/// The agent as it is now, whatever its token says.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+struct VerifiedAgent {
+    #[schema(value_type = schema::AgentId)]
+    id: AgentId,
+    #[schema(value_type = schema::DisplayName)]
+    name: String,
+    #[schema(value_type = schema::TrustScore)]
+    trust_score: TrustScore,
+    /// Names of the roles that it holds at this service.
+    #[schema(value_type = Vec<schema::RoleName>)]
+    roles: Vec<RoleName>,
+    #[schema(value_type = schema::Permissions)]
+    permissions: Vec<Permission>,
+}
+
+/// The error, and once more that the token is not valid: a client that looks at either is safe. Where the error is not
+/// about the agent's token, `valid` is missing.
+#[derive(Serialize, ToSchema)]
+pub struct RefusedToken {
+    #[serde(flatten)]
+    error: ErrorBody,
+    /// Always false.
+    #[schema(required = false)]
+    valid: bool,
+}
+
+impl RefusedToken {
+    /// The body of an error about a token.
+    pub fn of(error: &ApiError) -> Self {
+        Self { error: error.body(), valid: false }
+    }
+}
+
+/// Verify an agent's token
+///
+/// Says who stands behind the token in `X-Agent-Token`, with the roles, permissions and trust that hold now.
+#[utoipa::path(
+    get, path = "/services/{service}/verify", operation_id = "verifyToken", tag = "Verification",
+    params(ServiceInPath), security(("serviceKey" = [], "agentToken" = [])),
+    responses(
+        (status = 200, description = "The token is good", body = Verified),
+        Errors<(Key, AgentToken, NoService)>,
+    )
+)]
 pub async fn verify(
     State(state): State<AppState>,
     presented: Presented,
-    Path(service): Path<String>,
+    InPath(service): InPath<String>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let service: ServiceId = id(&service)?;
     presented.key_of(&state, service).await?;
     Ok(match stand(&state, service, &headers).await {
-        Ok(standing) => Json(present(&standing)).into_response(),
+        Ok(standing) => Json(present(standing)).into_response(),
         Err(error) => {
-            let mut body = error.body();
-            body["valid"] = json!(false);
+            let body = RefusedToken::of(&error);
             error.respond(body)
         }
     })
@@ -49,10 +104,7 @@ fn agent_token(headers: &HeaderMap) -> Result<&str, Reason> {
     in_token_header(&values)?.ok_or(Reason::TokenMissing)
 }
 
-fn present(standing: &Standing) -> serde_json::Value {
+fn present(standing: Standing) -> Verified {
     let Standing { agent, name, roles, permissions, trust_score, token: _ } = standing;
-    json!({
-        "valid": true,
-        "agent": { "id": agent, "name": name, "trustScore": trust_score, "roles": roles, "permissions": permissions },
-    })
+    Verified { valid: true, agent: VerifiedAgent { id: agent, name, trust_score, roles, permissions } }
 }

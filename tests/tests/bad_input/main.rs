@@ -12,6 +12,7 @@ mod checks;
 mod claims;
 mod contract;
 mod credentials;
+mod description;
 mod logs;
 mod paths;
 mod refusals;
@@ -20,19 +21,3 @@ mod signer;
 mod stage;
 mod streams;
 mod wire;
-
-use countersign_tests::tools;
-use std::collections::BTreeSet;
-
-#[test]
-fn every_route_of_the_router_is_in_the_table() {
-    let source = std::fs::read_to_string(tools::root().join("control-plane/src/http/router.rs")).unwrap();
-    let here: BTreeSet<_> =
-        routes::ROUTES.iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
-    assert_eq!(here, routes::in_router(&source), "left: the table in routes.rs, right: router.rs");
-    let planted =
-        ".route(\n            \"/planted\",\n            get(a::get).patch(b),\n        )\n        .fallback(";
-    let found = routes::in_router(&source.replace(".fallback(", planted));
-    let more: Vec<_> = found.difference(&here).map(|(method, path)| format!("{method} {path}")).collect();
-    assert_eq!(more, ["GET /planted", "PATCH /planted"], "a route that is missing in the table is seen");
-}

@@ -92,6 +92,7 @@ impl Scene {
             "ROLE_NOT_FOUND" if named("role") => self.nowhere(route, "role").await,
             "ROLE_NOT_FOUND" if has("roleId") => self.with(route, "roleId", "role_00000000000000000000000000").await,
             "ROLE_NOT_FOUND" => self.at(route, &format!("{}?role=role_nowhere", self.stage.path(route))).await,
+            "NOT_FOUND" if named("file") => self.nowhere(route, "file").await,
             "NOT_FOUND" if named("key") => self.nowhere(route, "key").await,
             "CONFLICT" => self.conflict(route).await,
             other => panic!("docs/api.md promises {other} of {} {}: provoke it here", route.method, route.path),

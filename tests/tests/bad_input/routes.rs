@@ -1,7 +1,6 @@
 //! Every route there is, as data: who may use it, and what its body must be. A new route is one entry here.
 
 use Shape::{Array, Boolean, Line, Number, Object, Prose};
-use std::collections::BTreeSet;
 
 /// Who may use a route; what everybody else is told stands in `credentials`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,23 +234,9 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/trust/agents/{agent}/history", Door::AnyFullKey, 200, &[]),
     route("GET", "/audit", Door::Owner, 200, &[]),
     route("GET", "/.well-known/jwks.json", Door::Open, 200, &[]),
+    route("GET", "/openapi.json", Door::Open, 200, &[]),
+    route("GET", "/docs", Door::Open, 200, &[]),
+    route("GET", "/docs/{file}", Door::Open, 200, &[]),
     route("GET", "/health", Door::Open, 200, &[]),
     route("GET", "/status", Door::AnyFullKey, 200, &[]),
 ];
-
-/// The method and path of every route in the source of the router.
-pub fn in_router(source: &str) -> BTreeSet<(String, String)> {
-    let methods = ["get", "post", "put", "patch", "delete", "any"];
-    let mut found = BTreeSet::new();
-    for entry in source.split(".route(").skip(1) {
-        let path = entry.split('"').nth(1).unwrap_or_default();
-        let handlers = entry.split(".fallback(").next().unwrap_or_default();
-        let named = |method: &&&str| {
-            let call = format!("{method}(");
-            let starts = |(at, _): (usize, &str)| !handlers[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_');
-            handlers.match_indices(&call).any(starts)
-        };
-        found.extend(methods.iter().filter(named).map(|method| (method.to_uppercase(), path.to_owned())));
-    }
-    found
-}

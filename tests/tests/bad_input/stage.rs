@@ -102,7 +102,8 @@ impl Stage {
         let key_id = format!("key_{}", &self.spare_key["svc_sk_".len()..][..26]);
         let role = if route.again.is_some() { &self.doomed } else { &self.role };
         let ids = [("service", self.control.service()), ("agent", &self.agent.id), ("key", &key_id), ("role", role)];
-        ids.iter().fold(route.path.to_owned(), |path, (name, value)| path.replace(&format!("{{{name}}}"), value))
+        let ids = ids.into_iter().chain([("file", "swagger-ui.css")]);
+        ids.fold(route.path.to_owned(), |path, (name, value)| path.replace(&format!("{{{name}}}"), value))
     }
 
     /// A good body for a route: what is used up by success is fresh.

@@ -1,0 +1,79 @@
+//! The description of the API: where it is, that it is true, and that reading it needs nobody else.
+
+use countersign_tests::{Answer, ControlPlane, description, tools};
+use reqwest::Method;
+use serde_json::Value;
+use std::fs;
+
+#[test]
+fn the_copy_in_the_repository_is_what_the_handlers_say() {
+    let kept = fs::read_to_string(tools::root().join("docs/openapi.json")).unwrap_or_default();
+    let same = kept == description::printed();
+    assert!(same, "docs/openapi.json is outdated: run `{}` and look at the difference", description::COMMAND);
+}
+
+#[tokio::test]
+async fn a_server_describes_itself_to_everybody() {
+    let control = ControlPlane::start().await;
+    let answer = control.api.get("/openapi.json").await;
+    assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"));
+    let tag = answer.header("etag").to_owned();
+    let mut served = answer.expect(200);
+    assert_eq!(served["openapi"], "3.1.0");
+    assert_eq!(served["servers"][0]["url"], control.env["URL"]);
+    let mut printed = description::read();
+    for description in [&mut served, &mut printed] {
+        description["servers"] = Value::Null;
+    }
+    assert_eq!(served, printed);
+    let again = Answer::to(control.api.request("GET", "/openapi.json").header("if-none-match", &tag)).await;
+    assert_eq!((again.status, again.header("etag")), (304, tag.as_str()));
+    let head = Answer::to(control.api.request("HEAD", "/openapi.json")).await;
+    assert_eq!((head.status, head.header("etag"), &head.body), (200, tag.as_str(), &Value::String(String::new())));
+}
+
+#[tokio::test]
+async fn whoever_reads_it_asks_nobody_else() {
+    let control = ControlPlane::start().await;
+    let page = control.api.get("/docs").await;
+    assert_guarded(&page, "text/html");
+    let html = page.body.as_str().unwrap();
+    let named: Vec<_> = html
+        .split(['"', '\''])
+        .filter(|text| text.contains(".css") || text.contains(".js") || text.contains(".png"))
+        .collect();
+    assert_eq!(named.len(), 7, "{html}");
+    assert!(!html.contains("//"), "an address elsewhere: {html}");
+    for name in named {
+        let file = control.api.get(&format!("/{name}")).await;
+        let kind = match name.rsplit('.').next().unwrap() {
+            "css" => "text/css",
+            "js" => "text/javascript",
+            _ => "image/png",
+        };
+        assert_guarded(&file, kind);
+        let text = file.body.as_str().unwrap();
+        let loads = ["url(http", "url(//", "@import", "importScripts", "fonts.googleapis"];
+        let elsewhere: Vec<_> = loads.iter().filter(|load| text.contains(*load)).collect();
+        assert!(elsewhere.is_empty(), "{name} loads something from elsewhere: {elsewhere:?}");
+        let head = Answer::to(control.api.client.request(Method::HEAD, format!("{}/{name}", control.api.url))).await;
+        assert_eq!((head.status, head.header("etag")), (200, file.header("etag")));
+    }
+    let settings = control.api.get("/docs/swagger-initializer.js").await.expect(200);
+    let settings = settings.as_str().unwrap();
+    // The badge of a validator would send the address of the description to whoever runs it.
+    assert!(settings.contains(r#""validatorUrl": "none""#), "{settings}");
+    assert!(settings.contains(r#""url": "openapi.json""#), "{settings}");
+    for nothing in ["/docs/", "/docs/index.html", "/docs/oauth2-redirect.html", "/docs/..%2fhealth"] {
+        assert_eq!(control.api.get(nothing).await.error(), (404, "NOT_FOUND", ""), "{nothing}");
+    }
+}
+
+fn assert_guarded(answer: &Answer, kind: &str) {
+    assert_eq!(answer.status, 200);
+    assert!(answer.header("content-type").starts_with(kind), "{}", answer.header("content-type"));
+    let policy = answer.header("content-security-policy");
+    assert!(policy.contains("default-src 'self'") && policy.contains("frame-ancestors 'none'"), "{policy}");
+    assert!(!policy.contains("http") && !policy.contains('*') && !policy.contains("unsafe-eval"), "{policy}");
+    assert_eq!((answer.header("x-content-type-options"), answer.header("referrer-policy")), ("nosniff", "no-referrer"));
+}
