@@ -2,11 +2,13 @@
 
 mod agent;
 mod audit;
+mod condition;
 mod management;
 mod place;
 
 pub use agent::{Registered, Tokens};
 pub use audit::{Act, ActFilter, Actor, Object};
+pub use condition::{Health, Status};
 pub use management::{ApiKey, ListedKey, Page, Role, Service};
 pub use place::place;
 

@@ -7,6 +7,7 @@ mod agent;
 mod audit;
 mod call;
 mod context;
+mod doctor;
 mod failure;
 mod key;
 mod login;
@@ -100,6 +101,12 @@ enum Command {
     /// Tokens: what they say, whether they are good, and their end
     #[command(subcommand)]
     Token(token::Token),
+    /// Look at everything that these commands rest on: profile, server, clock, keys, credentials
+    #[command(
+        after_help = "It logs the profile's agent in, and out again. Exit code 0 if nothing is wrong, else that of \
+        the first thing that is.\n\nNext: what it says after `Next`"
+    )]
+    Doctor(doctor::Doctor),
     /// Print a script that completes these commands in a shell
     #[command(after_help = "Next, for bash: countersign completions bash > \
                             ~/.local/share/bash-completion/completions/countersign")]
@@ -138,6 +145,7 @@ pub async fn run(arguments: Arguments) -> Result<Said, Failure> {
         Command::Role(command) => role::run(&context, command).await,
         Command::Audit(command) => audit::run(&context, command).await,
         Command::Token(command) => token::run(&context, command).await,
+        Command::Doctor(asked) => doctor::run(&context, asked).await,
         Command::Completions { .. } => Ok(Said::raw(Vec::new())),
     }
 }

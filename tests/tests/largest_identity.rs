@@ -1,0 +1,83 @@
+//! The largest identity there can be gets to the service through Envoy unharmed, and one above it does not come to be.
+
+#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+
+use countersign_tests::{Agent, Answer, World, control_plane::text, eventually};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+
+/// Four bytes, of which each takes three characters in a header.
+const WIDE: &str = "🤖";
+
+/// Names of 64 characters at the most, of 2048 bytes together with the commas between them.
+fn role_names() -> Vec<String> {
+    let mut names: Vec<_> = ('\u{1f600}'..'\u{1f607}').map(|other| format!("{other}{}", WIDE.repeat(63))).collect();
+    let used: usize = names.iter().map(|name| name.len() + 1).sum();
+    let (wide, narrow) = ((2048 - used) / WIDE.len(), (2048 - used) % WIDE.len());
+    names.push(WIDE.repeat(wide) + &"x".repeat(narrow));
+    assert!(names.last().unwrap().chars().count() <= 64);
+    assert_eq!(names.join(",").len(), 2048);
+    names
+}
+
+/// Names of 128 characters at the most, of 4096 bytes together with the commas between them.
+fn permissions() -> Vec<String> {
+    let mut permissions: Vec<_> = (0..31).map(|number| format!("{number:02}{}", "%".repeat(126))).collect();
+    permissions.push("~".repeat(4096 - 31 * 129));
+    assert_eq!(permissions.join(",").len(), 4096);
+    permissions
+}
+
+fn items(header: &Value) -> BTreeSet<String> {
+    let decoded = |item: &str| percent_encoding::percent_decode_str(item).decode_utf8().unwrap().into_owned();
+    header[0].as_str().unwrap().split(',').map(decoded).collect()
+}
+
+#[tokio::test]
+async fn the_largest_identity_reaches_the_service_and_one_above_is_a_conflict() {
+    let world = World::start().await;
+    let control = &world.control;
+    let name = WIDE.repeat(128);
+    let agent = Agent::register(control, &name).await;
+    let (names, permissions) = (role_names(), permissions());
+    let assignments = control.path(&format!("/agents/{}/roles", agent.id));
+    let all: Vec<_> = permissions.iter().map(String::as_str).collect();
+    for name in &names {
+        let role = control.make_role(name, &all).await;
+        control.assign(&agent.id, &role).await;
+    }
+
+    let one_more = control.make_role("x", &[]).await;
+    let answer = control.api.send_as(control.key(), "POST", &assignments, json!({ "roleId": one_more })).await;
+    assert_eq!((answer.status, answer.text("/error/code")), (409, "CONFLICT"), "{}", answer.body);
+    let more = json!({ "name": "more", "permissions": ["x"] });
+    let answer = control.api.send_as(control.key(), "POST", &control.path("/roles"), more.clone()).await;
+    assert_eq!((answer.status, answer.text("/error/code")), (409, "CONFLICT"), "{}", answer.body);
+    let longer = json!({ "permissions": ["x".repeat(129)] });
+    let path = control.path(&format!("/roles/{one_more}"));
+    let answer = control.api.send_as(control.key(), "PATCH", &path, longer).await;
+    assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{}", answer.body);
+
+    let token = agent.token().await;
+    let verified = control.verify(&token).await.expect(200);
+    let listed = |name: &str| -> BTreeSet<_> { verified["agent"][name].as_array().unwrap().iter().map(text).collect() };
+    let (roles, permitted): (BTreeSet<_>, BTreeSet<_>) =
+        (names.into_iter().collect(), permissions.into_iter().collect());
+    assert_eq!((listed("roles"), listed("permissions")), (roles.clone(), permitted.clone()));
+
+    let over_2 = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    for client in [&world.envoy.site.client, &over_2] {
+        for header in ["authorization", "x-agent-token"] {
+            let request = client.get(&world.envoy.site.url).header(header, format!("Bearer {token}"));
+            // On a busy machine Envoy may not wait long enough for the authorizer.
+            let judged =
+                async || Some(Answer::to(request.try_clone().unwrap()).await).filter(|answer| answer.status != 503);
+            let seen = eventually("the authorizer answers in time", judged, || world.sidecar.log()).await.expect(200);
+            assert_eq!(
+                (items(&seen["x-agent-roles"]), items(&seen["x-agent-permissions"])),
+                (roles.clone(), permitted.clone())
+            );
+            assert_eq!(items(&seen["x-agent-name"]), BTreeSet::from([name.clone()]));
+        }
+    }
+}
