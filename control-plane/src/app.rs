@@ -8,10 +8,11 @@ pub use audit::{AuditError, export_audit, verify_audit};
 
 use crate::{
     certificates::{Certificate, CertificateError},
-    config::{Config, DatabasePlace, TlsMode},
+    config::{Config, DatabasePlace, LimitSettings, TlsMode},
     development::{self, DevelopmentError, Places},
+    ephemeral::Memory,
     files,
-    http::{AppState, ErrorCode, Proxies},
+    http::{AppState, ErrorCode, Limits, PerMinute, Proxies, RATE_CATEGORIES},
     humans::{Humans, OperatorError},
     keyring::{Keyring, KeyringError, MasterKey, MasterKeyError},
     metrics::Metrics,
@@ -123,7 +124,7 @@ impl App {
         let unready = readiness.wait_for("start");
 
         let codes: Vec<_> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
-        let metrics = Metrics::new(&codes)?;
+        let metrics = Metrics::new(&codes, &RATE_CATEGORIES)?;
         let issuers = people::issuers(&config, &clock).await?;
         let context = open(&config, &public_url, clock, chance, &metrics).await?;
         let operator = people::operator_if_any(&config, context.chance.as_ref())?.map(Arc::new);
@@ -139,7 +140,8 @@ impl App {
         let humans = Arc::new(Humans::new(operator, issuers));
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
         let proxies = Arc::new(Proxies { trusted: config.proxies.networks(), terminate_tls });
-        let state = AppState { context, humans, metrics, proxies, began };
+        let limits = Arc::new(Limits::new(per_minute(config.limits), Arc::new(Memory::new(context.clock.clone()))));
+        let state = AppState { context, humans, metrics, limits, proxies, began };
         Ok(Self { config, state, certificate, ports, readiness, unready })
     }
 
@@ -281,6 +283,11 @@ async fn belong_together(store: &Store, master: &MasterKey, dev_since: Option<Ti
         }
         (None, None) | (Some(_), Some(_)) => Ok(()),
     }
+}
+
+const fn per_minute(settings: LimitSettings) -> PerMinute {
+    let LimitSettings { auth, auth_address, verification, management, feedback, failures } = settings;
+    PerMinute { auth, auth_address, verification, feedback, management, failures }
 }
 
 fn certificate(config: &Config, context: &Context) -> Result<(Certificate, Option<PathBuf>), AppError> {

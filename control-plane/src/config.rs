@@ -4,22 +4,21 @@
 
 mod humans;
 mod inspection;
+mod limits;
+mod proxies;
 
 pub use humans::{Algorithm, Humans, Issuer};
 pub use inspection::Inspection;
+pub use limits::LimitSettings;
+pub use proxies::{ProxySettings, TlsMode};
 
 use countersign_process::{
     settings::{Layers, SettingsError},
     telemetry::LogSettings,
 };
-use ipnet::IpNet;
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
-use std::{
-    net::{IpAddr, SocketAddr},
-    path::PathBuf,
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 const DEFAULTS: &str = include_str!("../config.default.toml");
 
@@ -47,6 +46,8 @@ pub struct Config {
     pub tls: Tls,
     /// What stands in front.
     pub proxies: ProxySettings,
+    /// How many requests pass.
+    pub limits: LimitSettings,
     /// The database.
     pub database: Database,
     /// Secrets.
@@ -86,62 +87,6 @@ pub struct Tls {
     pub certificate: PathBuf,
     /// PEM file of its private key.
     pub private_key: PathBuf,
-}
-
-/// Who terminates the TLS of the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(try_from = "String")]
-pub enum TlsMode {
-    /// This server.
-    Serve,
-    /// The listed proxies, which then speak plain HTTP to this server.
-    Terminated,
-}
-
-impl TryFrom<String> for TlsMode {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        match text.as_str() {
-            "serve" => Ok(Self::Serve),
-            "terminated" => Ok(Self::Terminated),
-            _ => Err(format!("tls.mode: `{text}` must be `serve` or `terminated`")),
-        }
-    }
-}
-
-/// `[proxies]`
-#[derive(Debug, Clone, Deserialize)]
-pub struct ProxySettings {
-    trusted: Vec<Network>,
-}
-
-impl ProxySettings {
-    /// The networks of proxies whose word about the client is believed.
-    pub fn networks(&self) -> Vec<IpNet> {
-        self.trusted.iter().map(|network| network.0).collect()
-    }
-}
-
-/// A network, or a single address.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(try_from = "String")]
-struct Network(IpNet);
-
-impl TryFrom<String> for Network {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
-        let network = text.parse().ok().or_else(address).ok_or_else(|| {
-            format!("proxies.trusted: `{text}` is neither a network such as 10.0.0.0/8 nor an address")
-        })?;
-        // Headers of everybody would be believed: what is meant can only be less.
-        if network.prefix_len() == 0 {
-            return Err(format!("proxies.trusted: `{text}` is everybody; list the networks of the proxies only"));
-        }
-        Ok(Self(network))
-    }
 }
 
 /// `[database]`
@@ -223,7 +168,7 @@ impl Config {
                 "no TLS: set tls.certificate and tls.private_key to PEM files, or start with --dev to try things out",
             ),
             (
-                self.tls.mode == TlsMode::Terminated && self.proxies.trusted.is_empty(),
+                self.tls.mode == TlsMode::Terminated && self.proxies.networks().is_empty(),
                 "tls.mode = terminated: set proxies.trusted to the networks of the proxies that terminate TLS, or tls.mode to serve",
             ),
             (
@@ -239,6 +184,10 @@ impl Config {
                 "database.url: PostgreSQL can be tried out with --dev only, so far: leave it empty or set sqlite://<path>",
             ),
             (lives.contains(&0), "tokens: every life must be at least one second"),
+            (
+                !self.limits.are_sensible(),
+                "limits: each must be from 1 to 1000000 calls per minute; 0 would let nobody in",
+            ),
             (
                 self.tokens.challenge > self.tokens.refresh,
                 "tokens.challenge_seconds: must not exceed tokens.refresh_seconds, whose logins remember which challenges were used",
@@ -361,6 +310,18 @@ mod tests {
             let error = read(&[("proxies.trusted", wrong)], true).unwrap_err();
             assert!(error.contains("proxies.trusted") && error.contains(wrong) && error.contains(said), "{error}");
         }
+    }
+
+    #[test]
+    fn a_limit_lets_somebody_in_and_has_an_end() {
+        for (key, value) in [("limits.auth_per_minute", "0"), ("limits.verification_per_minute", "1000001")] {
+            let error = read(&[(key, value)], true).unwrap_err();
+            assert!(error.contains("limits") && error.contains("1000000"), "{error}");
+        }
+        assert!(
+            read(&[("limits.feedback_per_minute", "-1")], true).unwrap_err().contains("limits.feedback_per_minute")
+        );
+        assert!(read(&[("limits.auth_per_minute", "1"), ("limits.management_per_minute", "1000000")], true).is_ok());
     }
 
     #[test]

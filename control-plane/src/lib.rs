@@ -10,6 +10,7 @@ mod certificates;
 mod config;
 mod development;
 mod domain;
+mod ephemeral;
 mod files;
 mod http;
 mod humans;

@@ -28,6 +28,8 @@ pub struct Metrics {
     pub operations: Operations,
     /// Transactions.
     pub store: StoreMetrics,
+    /// Requests refused for being too many, by category of limit.
+    pub rate_limited: IntCounterVec,
     /// Sidecars that follow now.
     pub sync_streams: IntGauge,
     /// The newest revision that was sent to followers.
@@ -154,13 +156,18 @@ impl Maker<'_> {
 }
 
 impl Metrics {
-    /// Registers all of them. `codes` are the codes that errors may have.
-    pub fn new(codes: &[&str]) -> Made<Self> {
+    /// Registers all of them. `codes` are the codes that errors may have, `limits` the categories of limits.
+    pub fn new(codes: &[&str], limits: &[&str]) -> Made<Self> {
         let registry = registry("countersign", env!("CARGO_PKG_VERSION"))?;
         let make = Maker(&registry);
         let refusals = make.count("refusals_total", "Refusals by reason", &["reason"])?;
         for reason in Reason::ALL {
             refusals.with_label_values(&[reason.as_str()]);
+        }
+        let limited = "Requests refused for being too many, by category of limit";
+        let rate_limited = make.count("rate_limited_total", limited, &["category"])?;
+        for category in limits {
+            rate_limited.with_label_values(&[*category]);
         }
         let requests = ("http_requests_total", "HTTP answers by method, route and status");
         let propagation = "Seconds from the newest change of a batch until a follower was sent it";
@@ -173,6 +180,7 @@ impl Metrics {
                 &["route"],
             )?,
             refusals,
+            rate_limited,
             operations: Operations::new(&make, codes)?,
             store: StoreMetrics::new(&make)?,
             sync_streams: make.gauge("sync_streams", "Sidecars that follow now")?,

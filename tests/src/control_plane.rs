@@ -26,13 +26,24 @@ pub struct ControlPlane {
 }
 
 impl ControlPlane {
-    /// Starts with the defaults of `--dev`.
+    /// Starts with the defaults of `--dev`, but for the limits.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
-    /// Starts with settings such as `tokens.access_seconds=5`.
+    /// Starts with settings such as `tokens.access_seconds=5`, and with limits that no test reaches.
     pub async fn start_with(settings: &[&str]) -> Self {
+        let raised: Vec<_> = no_limits().map(|(key, value)| format!("{key}={value}")).collect();
+        Self::start_as_shipped_with(&[&raised.iter().map(String::as_str).collect::<Vec<_>>(), settings].concat()).await
+    }
+
+    /// Starts with the defaults of `--dev`, limits and all.
+    pub async fn start_as_shipped() -> Self {
+        Self::start_as_shipped_with(&[]).await
+    }
+
+    /// The same with settings.
+    pub async fn start_as_shipped_with(settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
         let any = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:0"));
@@ -203,6 +214,12 @@ impl ControlPlane {
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).expect("text").trim().to_owned()
     }
+}
+
+/// Settings with which no number of calls is too many for a test.
+pub fn no_limits() -> impl Iterator<Item = (String, String)> {
+    let categories = ["auth", "auth_address", "verification", "management", "feedback", "failures"];
+    categories.into_iter().map(|category| (format!("limits.{category}_per_minute"), "1000000".to_owned()))
 }
 
 /// A JSON string.

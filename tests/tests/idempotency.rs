@@ -2,15 +2,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
-#[path = "histories/clocks.rs"]
-#[allow(dead_code, reason = "shared with the histories, whose sidecar has a clock of its own")]
-mod clocks;
-
-use clocks::Hand;
 use countersign_client::PrivateKey;
 use countersign_control_plane::{App, Config};
 use countersign_process::{Shutdown, SystemChance};
-use countersign_tests::{Agent, Answer, ControlPlane, Postgres, control_plane::text, eventually, web::Site};
+use countersign_tests::{Agent, Answer, ControlPlane, Hand, Postgres, control_plane::text, eventually, web::Site};
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};

@@ -7,7 +7,7 @@ use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
 /// What there must be before anything happened, with the label that says it is closed.
-const AT_ZERO: [&str; 14] = [
+const AT_ZERO: [&str; 15] = [
     r#"countersign_registrations_total{result="ok"} 0"#,
     r#"countersign_challenges_total{result="AGENT_NOT_FOUND"} 0"#,
     r#"countersign_authentications_total{result="INVALID_SIGNATURE"} 0"#,
@@ -17,6 +17,7 @@ const AT_ZERO: [&str; 14] = [
     r#"countersign_role_changes_total{result="CONFLICT"} 0"#,
     r#"countersign_feedback_total{result="VALIDATION_ERROR"} 0"#,
     r#"countersign_refusals_total{reason="challenge_used"} 0"#,
+    r#"countersign_rate_limited_total{category="auth_address"} 0"#,
     r#"countersign_store_transactions_total{backend="sqlite",kind="write",result="rerun"} 0"#,
     "countersign_sync_streams 0",
     "countersign_sync_propagation_seconds_count 0",

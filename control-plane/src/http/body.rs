@@ -191,6 +191,11 @@ impl Fields {
         }
     }
 
+    /// The text of a field that is not taken yet.
+    pub fn peek(&self, name: &str) -> Option<&str> {
+        self.unread.get(name).and_then(Value::as_str)
+    }
+
     /// A field that must be there.
     pub fn required<T: FromField>(&mut self, name: &'static str) -> Option<T> {
         match self.optional(name)? {

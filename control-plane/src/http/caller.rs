@@ -1,6 +1,12 @@
 //! Who is asking: the bearer credential of a request, and what it proves.
 
-use super::{error::ApiError, observe::RequestId, origin, router::AppState};
+use super::{
+    error::ApiError,
+    limits::{Authenticated, Gate},
+    observe::RequestId,
+    origin,
+    router::AppState,
+};
 use crate::{
     domain::{
         audit::{Actor, Author, Origin},
@@ -19,15 +25,23 @@ use secrecy::{ExposeSecret, SecretString};
 /// What service API keys begin with; a person's token never does.
 const SERVICE_CREDENTIAL: &str = "svc_";
 
-/// The credential that came with a request, and from where; what it is worth is asked by the methods.
-pub struct Presented(Option<SecretString>, Origin);
+/// The credential that came with a request, from where, and the limit it meets; what it is worth is asked by the
+/// methods.
+pub struct Presented {
+    credential: Option<SecretString>,
+    origin: Origin,
+    gate: Gate,
+}
 
 impl FromRequestParts<AppState> for Presented {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _: &AppState) -> Result<Self, ApiError> {
-        let credential = bearer(&parts.headers).map_err(|_| Reason::CredentialsMalformed)?;
-        Ok(Self(credential, origin(parts)))
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let gate = Gate::of(parts)?;
+        match bearer(&parts.headers) {
+            Ok(credential) => Ok(Self { credential, origin: origin(parts), gate }),
+            Err(Malformed) => Err(gate.refuse(state, Reason::CredentialsMalformed.into()).await),
+        }
     }
 }
 
@@ -59,15 +73,13 @@ fn bearer(headers: &HeaderMap) -> Result<Option<SecretString>, Malformed> {
 impl Presented {
     /// A key of this very service, whatever its scope.
     pub async fn key_of(&self, state: &AppState, service: ServiceId) -> Result<ServiceKey, ApiError> {
-        let credential = self.0.as_ref().ok_or(Reason::ServiceKeyMissing)?;
-        let caller = Caller::Service(find_service_key(&state.context, credential.expose_secret()).await?);
+        let caller = Caller::Service(self.service_key(state).await?);
         Ok(caller.require_key_of(service)?.clone())
     }
 
     /// A service's key with full scope.
     pub async fn full_key(&self, state: &AppState) -> Result<ServiceKey, ApiError> {
-        let credential = self.0.as_ref().ok_or(Reason::ServiceKeyMissing)?;
-        let key = find_service_key(&state.context, credential.expose_secret()).await?;
+        let key = self.service_key(state).await?;
         Caller::Service(key.clone()).require_full_key_of(key.service)?;
         Ok(key)
     }
@@ -80,11 +92,11 @@ impl Presented {
 
     /// The service's key with full scope, its owner, or an administrator: whoever it is, as the author of what follows.
     pub async fn manager_of(&self, state: &AppState, service: ServiceId) -> Result<Author, ApiError> {
-        let credential = self.0.as_ref().ok_or(Reason::ServiceKeyMissing)?.expose_secret();
-        let caller = if credential.starts_with(SERVICE_CREDENTIAL) {
-            Caller::Service(find_service_key(&state.context, credential).await?)
+        let is_human = |credential: &SecretString| !credential.expose_secret().starts_with(SERVICE_CREDENTIAL);
+        let caller = if self.credential.as_ref().is_some_and(is_human) {
+            Caller::Human(self.human(state).await?)
         } else {
-            Caller::Human(verify_human(state, credential).await?)
+            Caller::Service(self.service_key(state).await?)
         };
         require_manager(&state.context, &caller, service).await?;
         Ok(self.author(match caller {
@@ -104,18 +116,42 @@ impl Presented {
     }
 
     fn author(&self, actor: Actor) -> Author {
-        Author { actor, origin: self.1.clone() }
+        Author { actor, origin: self.origin.clone() }
     }
 
     /// A person.
     pub async fn human(&self, state: &AppState) -> Result<Human, ApiError> {
-        self.human_if_any(state).await?.ok_or_else(|| Reason::HumanTokenMissing.into())
+        match self.human_if_any(state).await? {
+            Some(human) => Ok(human),
+            None => Err(self.gate.refuse(state, Reason::HumanTokenMissing.into()).await),
+        }
     }
 
     /// A person, or nobody; a credential that is sent must be good.
     pub async fn human_if_any(&self, state: &AppState) -> Result<Option<Human>, ApiError> {
-        let Some(credential) = &self.0 else { return Ok(None) };
-        verify_human(state, credential.expose_secret()).await.map(Some)
+        let Some(credential) = &self.credential else { return Ok(None) };
+        match verify_human(state, credential.expose_secret()).await {
+            Ok(human) => {
+                self.gate.admit(state, Authenticated::Human(&human)).await?;
+                Ok(Some(human))
+            }
+            Err(error) => Err(self.gate.refuse(state, error).await),
+        }
+    }
+
+    /// A service's key.
+    async fn service_key(&self, state: &AppState) -> Result<ServiceKey, ApiError> {
+        let found = match &self.credential {
+            Some(credential) => find_service_key(&state.context, credential.expose_secret()).await,
+            None => Err(Reason::ServiceKeyMissing.into()),
+        };
+        match found {
+            Ok(key) => {
+                self.gate.admit(state, Authenticated::Service(&key)).await?;
+                Ok(key)
+            }
+            Err(error) => Err(self.gate.refuse(state, error.into()).await),
+        }
     }
 }
 

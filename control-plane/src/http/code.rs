@@ -36,6 +36,8 @@ codes! {
     InsufficientPermissions = "INSUFFICIENT_PERMISSIONS", FORBIDDEN;
     /// No such agent.
     AgentNotFound = "AGENT_NOT_FOUND", NOT_FOUND;
+    /// More requests than pass.
+    RateLimitExceeded = "RATE_LIMIT_EXCEEDED", TOO_MANY_REQUESTS;
     /// The signature does not fit.
     InvalidSignature = "INVALID_SIGNATURE", BAD_REQUEST;
     /// Fields are missing, wrong or unknown.

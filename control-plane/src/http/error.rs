@@ -2,7 +2,10 @@
 //!
 //! Internal text has no way out: what is logged here is not what is answered.
 
-use super::code::ErrorCode;
+use super::{
+    code::ErrorCode,
+    limits::{Told, seconds},
+};
 use crate::operations::{Denied, Missing};
 use axum::{
     Json,
@@ -21,6 +24,8 @@ pub struct ApiError {
     message: String,
     details: Map<String, Value>,
     reason: Option<Reason>,
+    /// In seconds.
+    retry_after: Option<u64>,
 }
 
 /// The body of every error.
@@ -70,7 +75,7 @@ pub struct Problem {
 
 impl ApiError {
     fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), details: Map::new(), reason: None }
+        Self { code, message: message.into(), details: Map::new(), reason: None, retry_after: None }
     }
 
     /// Nothing is at this path.
@@ -124,6 +129,27 @@ impl ApiError {
         Self::new(ErrorCode::HttpsRequired, message)
     }
 
+    /// More requests than pass.
+    pub fn rate_limited(told: &Told) -> Self {
+        let Told { category, quota, reading } = told;
+        let wait = seconds(reading.wait).max(1);
+        let plural = if wait == 1 { "" } else { "s" };
+        let message = format!("{}: try again in {wait} second{plural}, as Retry-After says", category.excess());
+        let mut error = Self::new(ErrorCode::RateLimitExceeded, message);
+        error.retry_after = Some(wait);
+        error.with_details([
+            ("category", json!(category.name())),
+            ("limit", json!(quota.most)),
+            ("windowSeconds", json!(quota.window.as_secs())),
+            ("retryAfterSeconds", json!(wait)),
+        ])
+    }
+
+    /// Whether it is the credential that is missing or no good.
+    pub fn is_unauthenticated(&self) -> bool {
+        self.code == ErrorCode::AuthenticationFailed
+    }
+
     /// What an id in path or body did not lead to.
     pub fn missing(what: Missing) -> Self {
         let (code, message) = match what {
@@ -170,8 +196,9 @@ impl ApiError {
         if self.code == ErrorCode::AuthenticationFailed {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        if self.code == ErrorCode::ServiceUnavailable {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        let soon = (self.code == ErrorCode::ServiceUnavailable).then_some(1);
+        if let Some(seconds) = self.retry_after.or(soon) {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response.extensions_mut().insert(Refused { code: self.code, reason: self.reason });
         response

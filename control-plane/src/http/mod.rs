@@ -19,6 +19,7 @@ mod idempotency;
 mod ids;
 mod json;
 mod keys;
+mod limits;
 mod observe;
 mod origin;
 mod paging;
@@ -32,5 +33,6 @@ mod trust;
 mod verify;
 
 pub use code::ErrorCode;
+pub use limits::{Limits, PerMinute, RATE_CATEGORIES};
 pub use origin::Proxies;
 pub use router::{AppState, api_description, router};

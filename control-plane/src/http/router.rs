@@ -4,7 +4,9 @@ use super::{
     agents, audit, auth, body, docs,
     document::{self, Published},
     error::ApiError,
-    health, keys, observe,
+    health, keys,
+    limits::{self, Limits},
+    observe,
     origin::{self, Proxies},
     roles, services, status, trust, verify,
 };
@@ -23,6 +25,8 @@ pub struct AppState {
     pub humans: Arc<Humans>,
     /// What is counted.
     pub metrics: Metrics,
+    /// How many requests pass.
+    pub limits: Arc<Limits>,
     /// The proxies in front of this server.
     pub proxies: Arc<Proxies>,
     /// When this process began, on the boot-time clock.
@@ -73,6 +77,7 @@ pub fn router(state: AppState) -> Router {
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(Extension(published))
+        .layer(middleware::from_fn_with_state(state.clone(), limits::limit))
         .layer(middleware::from_fn(body::take_in))
         .layer(middleware::from_fn(origin::require_https))
         .layer(CatchPanicLayer::custom(|_| ApiError::answer_to_panic()))

@@ -31,6 +31,7 @@ mod revoke_role;
 mod revoke_token;
 mod set_agent_status;
 mod submit_feedback;
+mod tell_holder;
 mod verify;
 
 pub use announce_trust::announce_trust;
@@ -60,4 +61,5 @@ pub use revoke_role::revoke_role;
 pub use revoke_token::revoke_token;
 pub use set_agent_status::set_agent_status;
 pub use submit_feedback::{FeedbackRequest, submit_feedback, trust_history};
+pub use tell_holder::tell_holder;
 pub use verify::verify;

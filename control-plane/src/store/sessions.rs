@@ -5,7 +5,7 @@ use crate::domain::{
     credential::{Credential, SecretHash},
     session::{RefreshToken, Session},
 };
-use countersign_identity::{RefreshId, Revision, SessionId, Timestamp};
+use countersign_identity::{AgentId, RefreshId, Revision, SessionId, Timestamp};
 use sqlx::{AnyConnection, any::AnyRow};
 
 /// Records a login with a challenge; false if somebody logged in with that challenge before.
@@ -65,6 +65,13 @@ pub async fn find_presented(
     let found = sqlx::query(sql).bind(presented.id().to_string()).fetch_optional(conn).await?;
     let token = found.as_ref().map(read_token).transpose()?;
     Ok(token.filter(|token| token.secret.is_of(presented)))
+}
+
+/// The agent whose login a refresh token continues.
+pub async fn find_holder(conn: &mut AnyConnection, id: RefreshId) -> Result<Option<AgentId>, StoreError> {
+    let sql = "SELECT s.agent_id FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id WHERE t.id = $1";
+    let found = sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?;
+    found.as_ref().map(|found| row::parse(found, "agent_id")).transpose()
 }
 
 /// Marks a refresh token as used; false if it had been used before.

@@ -180,3 +180,22 @@ async fn each_promised_error_comes_when_it_is_deserved() {
     }
     assert_none(&faults);
 }
+
+#[tokio::test]
+async fn each_route_is_limited_as_documented() {
+    let stage = Stage::set().await;
+    let mut faults = Vec::new();
+    for route in ROUTES {
+        let request = stage.admitted(route);
+        let request = if route.fields.is_empty() { request } else { request.json(&stage.body(route).await) };
+        let answer = Answer::to(request).await;
+        let policy = answer.header("ratelimit-policy");
+        let Line { category, .. } = line(route.method, route.path);
+        let right = match category {
+            Some(category) => policy.starts_with(&format!("\"{category}\";")),
+            None => policy.is_empty(),
+        };
+        faults.extend((!right).then(|| format!("{} {}: {policy}, not {category:?}", route.method, route.path)));
+    }
+    assert_none(&faults);
+}

@@ -1,7 +1,8 @@
-//! Clocks that stand still until they are told to go on, so that every answer can be foretold.
+//! The clock of the sidecar, which may fall behind that of the control plane.
 
 use countersign_identity::Timestamp;
-use countersign_process::{Clock, SystemClock};
+use countersign_process::Clock;
+use countersign_tests::Hand;
 use std::{
     sync::{
         Arc,
@@ -10,40 +11,11 @@ use std::{
     time::Duration,
 };
 
-/// The control plane's clock.
-#[derive(Debug)]
-pub struct Hand {
-    began: i64,
-    passed: AtomicI64,
-}
-
 /// The sidecar's: its wall clock may be behind, its boot-time clock runs alike.
 #[derive(Debug)]
 pub struct Lagging {
     hand: Arc<Hand>,
     behind: AtomicI64,
-}
-
-impl Hand {
-    /// Stands at the present, for certificates are valid now.
-    pub fn new() -> Arc<Self> {
-        Arc::new(Self { began: SystemClock.now().whole_second().micros(), passed: AtomicI64::new(0) })
-    }
-
-    /// Goes on.
-    pub fn advance(&self, span: Duration) {
-        self.passed.fetch_add(i64::try_from(span.as_micros()).unwrap(), Ordering::SeqCst);
-    }
-}
-
-impl Clock for Hand {
-    fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.began + self.passed.load(Ordering::SeqCst))
-    }
-
-    fn since_boot(&self) -> Duration {
-        Duration::from_micros(self.passed.load(Ordering::SeqCst).unsigned_abs()) + Duration::from_hours(1)
-    }
 }
 
 impl Lagging {

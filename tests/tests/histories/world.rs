@@ -2,7 +2,7 @@
 //! their clocks can be moved, over real sockets, with a database that is looked into from beside.
 
 use crate::{
-    clocks::{Hand, Lagging},
+    clocks::Lagging,
     step::{MAX_STALENESS, SERVICES},
     wire::Wire,
 };
@@ -10,7 +10,9 @@ use countersign_control_plane as plane;
 use countersign_ext_authz as authz;
 use countersign_process::{Shutdown, SystemChance};
 use countersign_tests::{
-    Answer, Opinion, eventually,
+    Answer, Hand, Opinion,
+    control_plane::no_limits,
+    eventually,
     sidecar::{Verdict, request},
     web::Site,
 };
@@ -290,7 +292,7 @@ async fn start_plane(
         ("tokens.access_seconds", token_seconds.to_string()),
         ("sync.max_staleness_seconds", MAX_STALENESS.to_string()),
     ];
-    let flags = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
+    let flags = settings.map(|(key, value)| (key.to_owned(), value)).into_iter().chain(no_limits()).collect();
     let config = plane::Config::read(None, Vec::new(), flags, true).unwrap();
     config.check().unwrap();
     let clock = Arc::clone(hand);

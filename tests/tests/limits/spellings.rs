@@ -1,0 +1,50 @@
+//! Other spellings of a path under `/auth` lead nowhere, so they are no way around its limit.
+
+use countersign_tests::{Agent, ControlPlane, RawRequest};
+use secrecy::ExposeSecret;
+use serde_json::json;
+
+const SPELLINGS: [&str; 14] = [
+    "/auth/refresh/",
+    "//auth/refresh",
+    "/auth//refresh",
+    "/auth/./refresh",
+    "/./auth/refresh",
+    "/x/../auth/refresh",
+    "/auth/refresh/.",
+    "/auth%2frefresh",
+    "/auth/%72efresh",
+    "/%61uth/refresh",
+    "/AUTH/refresh",
+    "/auth/refresh;a=b",
+    "/auth/refresh%20",
+    "/auth\\refresh",
+];
+
+/// Spellings of the same path, which HTTP makes no difference between.
+const SAME: [&str; 3] = ["/auth/refresh", "/auth/refresh?a=b", "http://service/auth/refresh"];
+
+#[tokio::test]
+async fn no_other_spelling_of_a_path_is_a_way_around() {
+    let control = ControlPlane::start_as_shipped().await;
+    let agent = Agent::register(&control, "Agent").await;
+    let pair = agent.login().await;
+    for _ in 0..8 {
+        control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
+    }
+    let body = json!({ "refreshToken": pair.refresh_token.expose_secret() }).to_string();
+    let send = async |path: &str| {
+        let request = RawRequest::new("POST", path).with("content-type", "application/json");
+        request.with("content-length", body.len().to_string()).send_tls(&control, body.as_bytes()).await
+    };
+    for path in SAME {
+        let answer = send(path).await.unwrap();
+        assert_eq!(answer.error(), (429, "RATE_LIMIT_EXCEEDED", ""), "{path}");
+    }
+    for path in SPELLINGS {
+        // One that is no path at all is cut off by the HTTP library, with or without an answer.
+        let Some(answer) = send(path).await else { continue };
+        assert!([400, 404].contains(&answer.status), "{path}: {} {}", answer.status, answer.body);
+        assert!(!answer.body.to_string().contains("accessToken"), "{path}");
+    }
+}
