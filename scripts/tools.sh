@@ -2,7 +2,7 @@
 # Fetches what a task needs into .tools/ of the checkout, pinned; what is there already costs nothing.
 #
 #   tools.sh envoy   .tools/bin/envoy             the real Envoy. ENVOY_BIN=/path takes that one instead
-#   tools.sh tests   Envoy and, for the tests, .tools/bin/node, .tools/venv/bin/python with PyJWT, and
+#   tools.sh tests   Envoy and, for the tests, .tools/bin/node, .tools/venv/bin with Python, PyJWT and Schemathesis, and
 #                    .tools/postgresql: the programs of Debian's PostgreSQL, which root may install;
 #                    .tools/bin/prometheus and promtool, from Debian's package
 #   tools.sh deny    .tools/bin/cargo-deny        judges dependencies (deny.toml)

@@ -29,6 +29,11 @@ pub fn python() -> PathBuf {
     found(root().join(".tools/venv/bin/python"), "scripts/tools.sh tests")
 }
 
+/// A program that came with a Python package.
+pub fn python_program(name: &str) -> PathBuf {
+    found(root().join(".tools/venv/bin").join(name), "scripts/tools.sh tests")
+}
+
 /// A program of PostgreSQL.
 pub fn postgres(program: &str) -> PathBuf {
     found(root().join(".tools/postgresql").join(program), "scripts/tools.sh tests")

@@ -123,12 +123,14 @@ words! {
             "kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": "2026-10-31a",
             "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU", "y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0",
         })]);
-    /// A token to be revoked, as OAuth clients say it. Parameters that are not known are ignored.
+    /// A token to be revoked, as OAuth clients say it. Parameters that are not known are ignored; none may
+    /// stand twice.
     RevocationForm = ObjectBuilder::new()
         .schema_type(Type::Object)
         .property("token", Ref::from_schema_name(AnyToken::name()))
         .property("token_type_hint", Ref::from_schema_name(Text::name()))
-        .required("token");
+        .required("token")
+        .additional_properties(Some(Ref::from_schema_name(Text::name())));
     /// A service API key. It is shown here and never again: only its hash is kept.
     ApiKey = text().pattern(Some("^svc_sk_[0-9a-hjkmnp-tv-z]{26}[0-9a-f]{64}$"));
 }

@@ -1,0 +1,55 @@
+//! The API keeps to its description: Schemathesis makes requests out of it, good ones and bad ones, and judges the answers.
+//!
+//! What it is told beside the description stands in `tests/contract`.
+
+use countersign_tests::{Agent, ControlPlane, description, tools};
+use secrecy::ExposeSecret;
+use std::{
+    fs,
+    process::{Command, Output},
+};
+
+/// How many requests of each kind are made up for an operation.
+const EXAMPLES: &str = "10";
+
+#[test]
+fn the_description_is_valid() {
+    let output = Command::new(tools::python_program("openapi-spec-validator"))
+        .arg(tools::root().join("docs/openapi.json"))
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", shown(&output));
+}
+
+#[tokio::test]
+async fn the_api_keeps_to_its_description() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "Described").await;
+    let role = control.make_role("reader", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    let token = agent.login().await.access_token.expose_secret().to_owned();
+    let spare = Agent::register(&control, "Spare").await;
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["schemathesis.toml", "hooks.py"] {
+        fs::copy(tools::root().join("tests/contract").join(name), folder.path().join(name)).unwrap();
+    }
+    let mut schemathesis = Command::new(tools::python_program("st"));
+    schemathesis.current_dir(folder.path()).args(["run", "--max-examples", EXAMPLES, "--phases"]);
+    schemathesis.arg("examples,coverage,fuzzing,stateful").arg(format!("{}/openapi.json", control.api.url));
+    schemathesis.envs(control.env.iter().map(|(name, value)| (format!("COUNTERSIGN_{name}"), value)));
+    // Over whatever the machine trusts beside.
+    schemathesis.env("REQUESTS_CA_BUNDLE", &control.env["CA"]).env("PYTHONDONTWRITEBYTECODE", "1");
+    schemathesis.env("AGENT_ID", &agent.id).env("AGENT_TOKEN", token).env("ROLE_ID", role);
+    schemathesis.env("SPARE_AGENT_ID", &spare.id);
+    let output = tokio::task::spawn_blocking(move || schemathesis.output().unwrap()).await.unwrap();
+    assert!(output.status.success(), "{}", shown(&output));
+    let said = shown(&output);
+    let described = description::read();
+    // All but the one where the description was found.
+    let count = description::operations(&described).count() - 1;
+    assert!(said.contains(&format!("Tested: {count}\n")), "not all {count} operations were tested: {said}");
+}
+
+fn shown(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
