@@ -10,13 +10,14 @@ use crate::{
     certificates::{Certificate, CertificateError},
     config::{Config, DatabasePlace, LimitSettings, TlsMode},
     development::{self, DevelopmentError, Places},
+    domain::signing_key::KeyRules,
     ephemeral::Memory,
     files,
     http::{AppState, ErrorCode, Limits, PerMinute, Proxies, RATE_CATEGORIES},
     humans::{Humans, OperatorError},
-    keyring::{Keyring, KeyringError, MasterKey, MasterKeyError},
+    keyring::{Keyring, MasterKey, MasterKeyError},
     metrics::Metrics,
-    operations::{Context, Denied, Rules, begin_audit},
+    operations::{Context, Denied, Rules, begin_audit, tend_signing_keys},
     store::{Equipment, Purpose, Store, StoreError, deployment::Deployment},
 };
 use countersign_identity::Timestamp;
@@ -56,9 +57,9 @@ pub enum AppError {
     /// The audit could not begin.
     #[error("audit: {0}")]
     Audit(Denied),
-    /// The signing keys.
-    #[error(transparent)]
-    Keyring(#[from] KeyringError),
+    /// The signing keys cannot be made or opened.
+    #[error("signing keys: {0}")]
+    Keys(Denied),
     /// The master key.
     #[error(transparent)]
     Master(#[from] MasterKeyError),
@@ -170,6 +171,7 @@ impl App {
         servers::serve_sync(&mut servers, ports.sync, &certificate, &config, &state, &shutdown)?;
         servers::serve_api(&mut servers, ports.api, &certificate, state.clone(), &shutdown)?;
         servers::keep_house(&mut servers, state.context.clone(), &shutdown);
+        servers::keep_keys(&mut servers, &state, &shutdown);
         servers::keep_trust_told(&mut servers, state.context.clone(), &shutdown);
         tracing::info!(url = issuer, %api, %sync, %admin, "ready");
         drop(unready);
@@ -230,18 +232,19 @@ async fn open(
     };
     let store = open_store(config, Purpose::Serve, &master, clock.clone(), metrics).await?;
     belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
-    let keyring = Keyring::open(&store, &master, chance.as_ref()).await?;
     let rules = Rules {
         issuer: issuer.to_owned(),
         access_life: config.access_life(),
         refresh_life: config.refresh_life(),
         challenge_life: config.challenge_life(),
+        keys: KeyRules::new(config.max_staleness(), config.rotation(), config.access_life()),
         public_registration: config.registration.public,
     };
-    let challenge_keys = master.challenge_keys();
+    let (challenge_keys, keyring) = (master.challenge_keys(), Keyring::new(master));
     let trust_marked = Notify::new();
     let context = Context { store, keyring, challenge_keys, clock, chance, rules, trust_marked };
     begin_audit(&context).await.map_err(AppError::Audit)?;
+    tend_signing_keys(&context).await.map_err(AppError::Keys)?;
     Ok(Arc::new(context))
 }
 

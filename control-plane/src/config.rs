@@ -54,6 +54,8 @@ pub struct Config {
     pub secrets: Secrets,
     /// Lives.
     pub tokens: Tokens,
+    /// When signing keys change.
+    pub signing_keys: SigningKeys,
     /// Who may register agents.
     pub registration: Registration,
     /// Whose tokens speak for people.
@@ -121,6 +123,12 @@ pub struct Tokens {
     refresh: u32,
     #[serde(rename = "challenge_seconds")]
     challenge: u32,
+}
+
+/// `[signing_keys]`
+#[derive(Debug, Clone, Deserialize)]
+pub struct SigningKeys {
+    rotation_days: u16,
 }
 
 /// `[registration]`
@@ -221,6 +229,12 @@ impl Config {
     /// Life of a challenge.
     pub fn challenge_life(&self) -> Duration {
         Duration::from_secs(self.tokens.challenge.into())
+    }
+
+    /// The age at which a signing key is replaced; `None` for never.
+    pub fn rotation(&self) -> Option<Duration> {
+        let days = self.signing_keys.rotation_days;
+        (days > 0).then(|| Duration::from_hours(24 * u64::from(days)))
     }
 
     /// After this without a confirmed read a sidecar must refuse.
@@ -330,6 +344,14 @@ mod tests {
         assert!(error.contains("proxies.trusted") && error.contains("tls.mode"), "{error}");
         assert!(read(&[("tls.mode", "terminated"), ("proxies.trusted", "127.0.0.1")], true).is_ok());
         assert!(read(&[("tls.mode", "off")], true).unwrap_err().contains("terminated"));
+    }
+
+    #[test]
+    fn signing_keys_are_replaced_after_months_or_never() {
+        let rotation = |days: &str| read(&[("signing_keys.rotation_days", days)], true).map(|config| config.rotation());
+        assert_eq!(read(&[], true).unwrap().rotation(), Some(Duration::from_hours(24 * 90)));
+        assert_eq!((rotation("0"), rotation("1")), (Ok(None), Ok(Some(Duration::from_hours(24)))));
+        assert!(rotation("-1").unwrap_err().contains("signing_keys.rotation_days"));
     }
 
     #[test]

@@ -6,8 +6,8 @@
 use countersign_identity::Reason;
 use countersign_process::telemetry::{register, registry};
 use prometheus::{
-    Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Registry, core::Collector, exponential_buckets,
-    opts,
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounterVec, IntGauge, IntGaugeVec, Registry, core::Collector,
+    exponential_buckets, opts,
 };
 
 /// The result of what was done.
@@ -38,6 +38,10 @@ pub struct Metrics {
     pub propagation: Histogram,
     /// When the TLS certificate expires, in Unix seconds.
     pub certificate_expiry: IntGauge,
+    /// Signing keys whose tokens are believed, by status.
+    pub signing_keys: IntGaugeVec,
+    /// Since when the key signs that signs now, in Unix seconds.
+    pub signing_key_since: Gauge,
 }
 
 /// What was asked for, each by result: [`OK`], or the code of the error.
@@ -147,6 +151,14 @@ impl Maker<'_> {
         register(self.0, IntGauge::new(format!("countersign_{name}"), help)?)
     }
 
+    fn instant(&self, name: &str, help: &str) -> Made<Gauge> {
+        register(self.0, Gauge::new(format!("countersign_{name}_timestamp_seconds"), help)?)
+    }
+
+    fn count_now(&self, name: &str, help: &str, labels: &[&str]) -> Made<IntGaugeVec> {
+        register(self.0, IntGaugeVec::new(opts!(format!("countersign_{name}"), help), labels)?)
+    }
+
     fn seconds(&self, name: &str, help: &str, labels: &[&str]) -> Made<HistogramVec> {
         // From half a millisecond to eight seconds.
         let buckets = exponential_buckets(0.000_5, 2.0, 15)?;
@@ -172,6 +184,8 @@ impl Metrics {
         let requests = ("http_requests_total", "HTTP answers by method, route and status");
         let propagation = "Seconds from the newest change of a batch until a follower was sent it";
         let expiry = "When the TLS certificate expires, in Unix seconds";
+        let (keys, since) =
+            ("Signing keys whose tokens are believed, by status", "When the key began to sign that signs now");
         Ok(Self {
             http_requests: make.count(requests.0, requests.1, &["method", "route", "status"])?,
             http_seconds: make.seconds(
@@ -187,6 +201,8 @@ impl Metrics {
             feed_revision: make.gauge("feed_revision", "Newest revision sent to followers")?,
             propagation: make.seconds("sync_propagation_seconds", propagation, &[])?.with_label_values::<&str>(&[]),
             certificate_expiry: make.gauge("certificate_expiry_timestamp_seconds", expiry)?,
+            signing_keys: make.count_now("signing_keys", keys, &["status"])?,
+            signing_key_since: make.instant("signing_key_signs_from", since)?,
             registry,
         })
     }

@@ -5,7 +5,10 @@ use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::DecodingKey;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, str::FromStr, sync::Arc};
+
+/// Bytes of a SHA-256 digest.
+const THUMBPRINT_LEN: usize = 32;
 
 /// A key's identifier: its RFC 7638 thumbprint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -28,6 +31,23 @@ impl Kid {
     /// The text of the `kid`.
     pub fn as_str(&self) -> &str {
         &self.0
+    }
+}
+
+/// A text that is no thumbprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("must be the thumbprint of a key: 43 characters of base64url")]
+pub struct KidError;
+
+impl FromStr for Kid {
+    type Err = KidError;
+
+    fn from_str(text: &str) -> Result<Self, KidError> {
+        let mut thumbprint = [0; THUMBPRINT_LEN];
+        match URL_SAFE_NO_PAD.decode_slice(text, &mut thumbprint) {
+            Ok(THUMBPRINT_LEN) => Ok(Self::new(text)),
+            Ok(_) | Err(_) => Err(KidError),
+        }
     }
 }
 

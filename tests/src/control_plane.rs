@@ -48,7 +48,10 @@ impl ControlPlane {
         let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
         let any = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:0"));
         let process = launch(folder.path(), any.iter().chain(&settings));
-        let (env, api) = await_env(folder.path(), &process).await;
+        let (env, mut api) = await_env(folder.path(), &process).await;
+        if settings.iter().any(|setting| setting.starts_with("public_url=")) {
+            api.url = await_address(&process).await;
+        }
         Self { process, folder, env, api, settings }
     }
 
@@ -199,6 +202,30 @@ impl ControlPlane {
         command.args(arguments).output().expect("the binary runs")
     }
 
+    /// All signing keys, the one published last first.
+    pub async fn signing_keys(&self) -> Vec<Value> {
+        let listed = self.api.get_as(self.human(), "/signing-keys?limit=200").await.expect(200);
+        listed["data"].as_array().expect("a list").clone()
+    }
+
+    /// The signing key of a status, the one published last if there are several.
+    pub async fn signing_key(&self, status: &str) -> String {
+        let keys = self.signing_keys().await;
+        let key = keys.iter().find(|key| key["status"] == status);
+        text(&key.unwrap_or_else(|| panic!("no key is {status}: {keys:?}"))["kid"])
+    }
+
+    /// Lets the next signing key sign, as soon as it may.
+    pub async fn rotate(&self) -> Answer {
+        Answer::to(self.api.request("POST", "/signing-keys/rotate").bearer_auth(self.human())).await
+    }
+
+    /// Revokes a signing key; says whether it was believed.
+    pub async fn revoke_signing_key(&self, kid: &str) -> bool {
+        let request = self.api.request("DELETE", &format!("/signing-keys/{kid}")).bearer_auth(self.human());
+        Answer::to(request).await.expect(200)["revoked"].as_bool().expect("a boolean")
+    }
+
     /// Mints a person's token with the operator key, as the operator would.
     pub fn mint_human(&self, subject: &str) -> String {
         self.mint_human_for(subject, 8)
@@ -234,6 +261,13 @@ fn launch<'a>(folder: &Path, settings: impl Iterator<Item = &'a String>) -> Proc
         command.args(["--set", setting]);
     }
     Process::start(command, &folder.join("log"))
+}
+
+/// Where it listens, whatever its public URL is.
+async fn await_address(process: &Process) -> String {
+    let told = async || Some(process.log().split_once(" api=127.0.0.1:")?.1.split(' ').next()?.to_owned());
+    let port = eventually("it says where it listens", told, || process.log()).await;
+    format!("https://localhost:{port}")
 }
 
 async fn await_env(folder: &Path, process: &Process) -> (HashMap<String, String>, Site) {

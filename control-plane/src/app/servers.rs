@@ -4,16 +4,18 @@ use super::AppError;
 use crate::{
     certificates::Certificate,
     config::Config,
+    domain::signing_key::{KeyRing, KeyStatus},
     http::{
         AppState, router,
         tls::{ForProxies, TlsOnly},
     },
     metrics::Metrics,
-    operations::{Context, announce_trust, housekeep},
+    operations::{Context, announce_trust, housekeep, tend_signing_keys},
     sync::{Reader, SyncService, Terms},
 };
 use axum::{Router, extract::ConnectInfo, middleware::AddExtension};
 use axum_server::accept::Accept;
+use countersign_identity::Timestamp;
 use countersign_process::{Readiness, Shutdown, admin, shutdown::DRAIN};
 use countersign_proto::v1::sync_server::SyncServer;
 use hyper_util::rt::TokioTimer;
@@ -29,6 +31,9 @@ use tonic::transport::{Identity, Server, ServerTlsConfig};
 
 /// How often old changes and dead logins are forgotten.
 const HOUSEKEEPING: Duration = Duration::from_mins(1);
+
+/// How often somebody looks after the signing keys.
+const KEYS: Duration = Duration::from_secs(5);
 
 /// Between two announcements of changed trust, at the least.
 const TRUST_PAUSE: Duration = Duration::from_millis(500);
@@ -137,6 +142,31 @@ pub(super) fn keep_house(servers: &mut Servers, context: Arc<Context>, shutdown:
             tokio::time::sleep(HOUSEKEEPING).await;
         }
     });
+}
+
+/// Keys are made, rotated by age and removed, and the figures say which there are.
+pub(super) fn keep_keys(servers: &mut Servers, state: &AppState, shutdown: &Shutdown) {
+    let AppState { context, metrics, .. } = state;
+    let (context, metrics) = (context.clone(), metrics.clone());
+    until_stopped(servers, shutdown, async move {
+        loop {
+            match tend_signing_keys(&context).await {
+                Ok(ring) => show_keys(&metrics, &ring, context.now()),
+                Err(error) => tracing::warn!(%error, "signing keys could not be looked after; trying again in seconds"),
+            }
+            tokio::time::sleep(KEYS).await;
+        }
+    });
+}
+
+fn show_keys(metrics: &Metrics, ring: &KeyRing, now: Timestamp) {
+    for status in [KeyStatus::Next, KeyStatus::Signing, KeyStatus::Retired] {
+        let count = ring.live().filter(|key| key.status(now) == status).count();
+        metrics.signing_keys.with_label_values(&[status.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+    let start = ring.signer(now).and_then(|key| key.signs_from);
+    let since_epoch = |start: Timestamp| start.since(Timestamp::from_micros(0)).as_secs_f64();
+    metrics.signing_key_since.set(start.map_or(0.0, since_epoch));
 }
 
 /// Sidecars hear of trust at once if it was quiet, and after a pause if it is not.

@@ -7,7 +7,7 @@ pub mod chain;
 
 use super::agent::Owner;
 use core::net::IpAddr;
-use countersign_identity::{AgentId, KeyId, RoleId, ServiceId};
+use countersign_identity::{AgentId, KeyId, Kid, RoleId, ServiceId};
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt};
 
@@ -58,6 +58,10 @@ acts! {
     RoleAssigned = "role.assigned";
     /// A role was taken from an agent.
     RoleRevoked = "role.revoked";
+    /// Another signing key signs, or will.
+    SigningKeyRotated = "signing_key.rotated";
+    /// A signing key was revoked, with all tokens under it.
+    SigningKeyRevoked = "signing_key.revoked";
 }
 
 impl Act {
@@ -137,20 +141,23 @@ impl fmt::Display for Chain {
 }
 
 /// What was made, changed or taken, beside service and agent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Object {
     /// A role.
     Role(RoleId),
     /// An API key.
     ServiceKey(KeyId),
+    /// A signing key.
+    SigningKey(Kid),
 }
 
 impl Object {
     /// Kind and id, as they are kept.
-    pub fn parts(self) -> (&'static str, String) {
+    pub fn parts(&self) -> (&'static str, String) {
         match self {
             Self::Role(role) => ("role", role.to_string()),
             Self::ServiceKey(key) => ("service_key", key.to_string()),
+            Self::SigningKey(kid) => ("signing_key", kid.as_str().to_owned()),
         }
     }
 }

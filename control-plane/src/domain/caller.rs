@@ -50,6 +50,11 @@ impl Human {
         self.require_owner(Some(&service.owner))
     }
 
+    /// An administrator: for what belongs to the whole deployment.
+    pub const fn require_admin(&self) -> Result<(), Reason> {
+        if self.admin { Ok(()) } else { Err(Reason::AdminRequired) }
+    }
+
     /// The given owner, or an administrator.
     pub fn require_owner(&self, owner: Option<&Owner>) -> Result<(), Reason> {
         if self.admin || owner == Some(&self.owner) { Ok(()) } else { Err(Reason::NotYours) }

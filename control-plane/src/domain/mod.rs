@@ -16,5 +16,6 @@ pub mod page;
 pub mod role;
 pub mod service;
 pub mod session;
+pub mod signing_key;
 pub mod text;
 pub mod trust;

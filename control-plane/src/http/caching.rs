@@ -1,4 +1,4 @@
-//! Answers that a client may keep for five minutes, and ask then whether they changed.
+//! Answers that a client may keep for a while, and ask then whether they changed.
 
 use axum::{
     body::Bytes,
@@ -6,14 +6,17 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use sha2::{Digest, Sha256};
+use std::time::Duration;
 
-/// The body, or 304 if the client has it.
-pub fn answer(headers: &HeaderMap, content_type: HeaderValue, body: Bytes) -> Response {
+/// How long what seldom changes may be kept.
+pub const USUAL: Duration = Duration::from_mins(5);
+
+/// The body, which may be kept for as long as `age`, or 304 if the client has it.
+pub fn answer(headers: &HeaderMap, content_type: HeaderValue, body: Bytes, age: Duration) -> Response {
     let tag = format!("\"{}\"", &hex::encode(Sha256::digest(&body))[..32]);
-    let caching = [
-        (header::CACHE_CONTROL, HeaderValue::from_static("public, max-age=300")),
-        (header::ETAG, HeaderValue::from_str(&tag).unwrap_or(HeaderValue::from_static("\"\""))),
-    ];
+    let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
+    let caching =
+        [(header::CACHE_CONTROL, value(&format!("public, max-age={}", age.as_secs()))), (header::ETAG, value(&tag))];
     if is_known(headers, &tag) {
         return (StatusCode::NOT_MODIFIED, caching).into_response();
     }

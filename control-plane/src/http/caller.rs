@@ -127,6 +127,13 @@ impl Presented {
         }
     }
 
+    /// An administrator.
+    pub async fn admin(&self, state: &AppState) -> Result<Human, ApiError> {
+        let human = self.human(state).await?;
+        human.require_admin()?;
+        Ok(human)
+    }
+
     /// A person, or nobody; a credential that is sent must be good.
     pub async fn human_if_any(&self, state: &AppState) -> Result<Option<Human>, ApiError> {
         let Some(credential) = &self.credential else { return Ok(None) };

@@ -156,6 +156,7 @@ impl ApiError {
             Missing::Agent => (ErrorCode::AgentNotFound, "The agent does not exist"),
             Missing::Service => (ErrorCode::ServiceNotFound, "The service does not exist"),
             Missing::Key => (ErrorCode::NotFound, "The API key does not exist at this service"),
+            Missing::SigningKey => (ErrorCode::NotFound, "The signing key does not exist"),
             Missing::Role => (ErrorCode::RoleNotFound, "The role does not exist at this service"),
         };
         Self::new(code, message)

@@ -3,7 +3,7 @@
 use super::error::ApiError;
 use crate::operations::Missing;
 use axum::{extract::FromRequestParts, http::request::Parts};
-use countersign_identity::{AgentId, KeyId, RoleId, ServiceId};
+use countersign_identity::{AgentId, KeyId, Kid, RoleId, ServiceId};
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
 
@@ -35,6 +35,10 @@ impl PathId for ServiceId {
 
 impl PathId for KeyId {
     const KIND: Missing = Missing::Key;
+}
+
+impl PathId for Kid {
+    const KIND: Missing = Missing::SigningKey;
 }
 
 impl PathId for RoleId {

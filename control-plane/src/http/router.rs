@@ -4,11 +4,11 @@ use super::{
     agents, audit, auth, body, docs,
     document::{self, Published},
     error::ApiError,
-    health, keys,
+    health,
     limits::{self, Limits},
     observe,
     origin::{self, Proxies},
-    roles, services, status, trust, verify,
+    roles, services, signing_keys, status, trust, verify, well_known,
 };
 use crate::{humans::Humans, metrics::Metrics, operations::Context};
 use axum::{Extension, Router, middleware};
@@ -56,7 +56,11 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(trust::submit))
         .routes(routes!(trust::history))
         .routes(routes!(audit::list))
-        .routes(routes!(keys::jwks))
+        .routes(routes!(signing_keys::list))
+        .routes(routes!(signing_keys::rotate))
+        .routes(routes!(signing_keys::revoke))
+        .routes(routes!(well_known::jwks))
+        .routes(routes!(well_known::authorization_server))
         .routes(routes!(health::health))
         .routes(routes!(status::status))
         .routes(routes!(document::openapi))

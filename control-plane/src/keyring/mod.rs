@@ -1,10 +1,11 @@
-//! The keys that sign access tokens: made here, kept sealed, published at the JWKS.
+//! The keys that sign access tokens: made here, kept sealed, opened to sign.
 //!
-//! Neighbours: `store` keeps them, `operations` sign with them, `sync` sends their public halves to
-//! the sidecars. The rule of the room: a private key leaves memory only under the master key.
+//! Neighbours: `domain` knows who signs when, `store` keeps them, `operations` rotate them and sign with them,
+//! `sync` sends their public halves to the sidecars. The rule of the room: a private key leaves memory only under
+//! the master key.
 
 mod master;
 mod signing;
 
 pub use master::{MasterKey, MasterKeyError};
-pub use signing::{Keyring, KeyringError};
+pub use signing::{FreshKeys, Keyring, KeyringError, Signer};

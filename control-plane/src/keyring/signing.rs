@@ -1,16 +1,23 @@
-//! Signing keys: loaded or made at the start, then signing from memory.
+//! Signing keys: made, sealed, opened.
 
 use super::MasterKey;
 use crate::{
-    domain::change::Change,
-    store::{Store, StoreError, Transient, Write, signing_keys},
+    domain::signing_key::SigningKey,
+    store::{StoreError, Transient, signing_keys},
 };
-use countersign_identity::{AgentKey, Claims, KeySet, Kid, key_set::PublishedKey};
+use countersign_identity::{AgentKey, Claims, Kid, Timestamp};
 use countersign_process::Chance;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use p256::{SecretKey, pkcs8::EncodePrivateKey};
-use std::sync::Arc;
+use sqlx::AnyConnection;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
+
+/// Keys that one transaction can need: the first of a deployment and its next.
+const FRESH: usize = 2;
+
+/// How often the ring is read again if the key that signs is revoked meanwhile.
+const TRIES: usize = 3;
 
 /// Why there is no key to sign with.
 #[derive(Debug, thiserror::Error)]
@@ -35,92 +42,101 @@ impl Transient for KeyringError {
     }
 }
 
-/// All published keys, and the one that signs.
-#[derive(Clone)]
-pub struct Keyring(Arc<Ring>);
+/// Opens and makes signing keys. It knows nothing of who signs when: that is read from the database for each token,
+/// so that any number of processes agree.
+pub struct Keyring {
+    master: MasterKey,
+    /// The one that signed last, so that it is not opened for each token.
+    opened: Mutex<Option<Arc<Signer>>>,
+}
 
-struct Ring {
-    signer: EncodingKey,
+/// A key that is ready to sign.
+pub struct Signer {
+    kid: Kid,
     header: Header,
-    published: Vec<PublishedKey>,
-    set: KeySet,
+    private: EncodingKey,
+}
+
+/// Keys that nobody has seen yet. Made before a transaction, which takes as many as it needs.
+pub struct FreshKeys(Vec<Fresh>);
+
+struct Fresh {
+    public: AgentKey,
+    sealed_private: String,
 }
 
 impl Keyring {
-    /// Loads the keys; makes the first one if there is none.
-    pub async fn open(store: &Store, master: &MasterKey, chance: &dyn Chance) -> Result<Self, KeyringError> {
-        let stored = signing_keys::published(store.read().await?.conn()).await?;
-        if !stored.is_empty() {
-            return Self::load(&stored, master);
-        }
-        let (private, public) = generate(chance).ok_or(KeyringError::Crypto)?;
-        let (kid, label) = (Kid::of(public), public_label(public));
-        let sealed = master.seal(&label, &private, chance).ok_or(KeyringError::Crypto)?;
-        let first = &signing_keys::StoredKey {
-            kid: kid.into(),
-            public_point: hex::encode(public.to_sec1()),
-            sealed_private: hex::encode(sealed),
-            signs_from: countersign_identity::Timestamp::from_micros(0),
-        };
-        let stored = store.write("first_signing_key", |tx| publish_first(tx, first)).await?;
-        Self::load(&stored, master)
+    /// Opens with this master key.
+    pub fn new(master: MasterKey) -> Self {
+        Self { master, opened: Mutex::default() }
     }
 
-    fn load(stored: &[signing_keys::StoredKey], master: &MasterKey) -> Result<Self, KeyringError> {
-        let publics = stored.iter().map(public_of).collect::<Result<Vec<_>, _>>()?;
-        let (current, public) = stored.last().zip(publics.last()).ok_or(KeyringError::NoKey)?;
-        let sealed = hex::decode(&current.sealed_private).map_err(|_| KeyringError::Sealed(current.kid.clone()))?;
-        let private = master.open(&public_label(*public), &sealed);
-        let private = private.ok_or_else(|| KeyringError::Sealed(current.kid.clone()))?;
+    /// The key that signs now, by what the database says now.
+    pub async fn signer(&self, conn: &mut AnyConnection, now: Timestamp) -> Result<Arc<Signer>, KeyringError> {
+        for _ in 0..TRIES {
+            let ring = signing_keys::ring(conn).await?;
+            let key = ring.signer(now).ok_or(KeyringError::NoKey)?;
+            if let Some(opened) = self.opened().as_ref().filter(|opened| opened.kid == key.kid) {
+                return Ok(opened.clone());
+            }
+            // Absent if it was revoked just now, which PostgreSQL shows within a transaction.
+            if let Some(sealed) = signing_keys::sealed_private(conn, &key.kid).await? {
+                let signer = Arc::new(self.open(key, &sealed)?);
+                *self.opened() = Some(signer.clone());
+                return Ok(signer);
+            }
+        }
+        Err(KeyringError::NoKey)
+    }
+
+    /// As many keys as any one transaction can need.
+    pub fn make_fresh(&self, chance: &dyn Chance) -> Result<FreshKeys, KeyringError> {
+        let make = || {
+            let (private, public) = generate(chance)?;
+            let sealed = self.master.seal(&label(&Kid::of(public)), &private, chance)?;
+            Some(Fresh { public, sealed_private: hex::encode(sealed) })
+        };
+        (0..FRESH).map(|_| make()).collect::<Option<_>>().map(FreshKeys).ok_or(KeyringError::Crypto)
+    }
+
+    fn open(&self, key: &SigningKey, sealed: &str) -> Result<Signer, KeyringError> {
+        let broken = || KeyringError::Sealed(key.kid.as_str().to_owned());
+        let sealed = hex::decode(sealed).map_err(|_| broken())?;
+        let private = self.master.open(&label(&key.kid), &sealed).ok_or_else(broken)?;
         let mut header = Header::new(Algorithm::ES256);
         header.typ = Some("at+jwt".into());
-        header.kid = Some(current.kid.clone());
-        Ok(Self(Arc::new(Ring {
-            signer: EncodingKey::from_ec_der(&private),
-            header,
-            published: publics.iter().copied().map(PublishedKey::of).collect(),
-            set: publics.into_iter().collect(),
-        })))
+        header.kid = Some(key.kid.as_str().to_owned());
+        Ok(Signer { kid: key.kid.clone(), header, private: EncodingKey::from_ec_der(&private) })
     }
 
+    fn opened(&self) -> MutexGuard<'_, Option<Arc<Signer>>> {
+        // Whoever panicked has left a key or none, and either is whole.
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Signer {
     /// Signs an access token.
     pub fn sign(&self, claims: &Claims) -> Result<String, KeyringError> {
-        jsonwebtoken::encode(&self.0.header, claims, &self.0.signer).map_err(|_| KeyringError::Crypto)
-    }
-
-    /// The keys whose tokens are believed.
-    pub fn set(&self) -> &KeySet {
-        &self.0.set
-    }
-
-    /// The same keys as published (RFC 7517).
-    pub fn published(&self) -> &[PublishedKey] {
-        &self.0.published
+        jsonwebtoken::encode(&self.header, claims, &self.private).map_err(|_| KeyringError::Crypto)
     }
 }
 
-/// Publishes the first key, unless another replica was faster; gives what is published then.
-async fn publish_first(
-    mut tx: Write,
-    first: &signing_keys::StoredKey,
-) -> Result<crate::store::Committed<Vec<signing_keys::StoredKey>>, KeyringError> {
-    if signing_keys::published(tx.conn()).await?.is_empty() {
-        let now = tx.now();
-        signing_keys::insert(tx.conn(), first, now).await?;
-        tx.changed(Change::Keys);
+impl FreshKeys {
+    /// Their public halves.
+    pub fn publics(&self) -> impl Iterator<Item = AgentKey> {
+        self.0.iter().map(|fresh| fresh.public)
     }
-    let stored = signing_keys::published(tx.conn()).await?;
-    Ok(tx.commit(stored).await?)
-}
 
-fn public_of(key: &signing_keys::StoredKey) -> Result<AgentKey, KeyringError> {
-    let point = hex::decode(&key.public_point).map_err(|_| StoreError::Corrupt("public_point"))?;
-    Ok(AgentKey::from_sec1(&point).map_err(|_| StoreError::Corrupt("public_point"))?)
+    /// The sealed private half of one of them, hex; `None` if it is none of them.
+    pub fn sealed_private(&self, public: AgentKey) -> Option<&str> {
+        self.0.iter().find(|fresh| fresh.public == public).map(|fresh| fresh.sealed_private.as_str())
+    }
 }
 
 /// Binds a sealed private key to its public half: a swapped row does not open.
-fn public_label(public: AgentKey) -> String {
-    format!("signing key {}", Kid::of(public).as_str())
+fn label(kid: &Kid) -> String {
+    format!("signing key {}", kid.as_str())
 }
 
 /// A new key: the private half as PKCS #8 DER.

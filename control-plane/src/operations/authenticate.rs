@@ -52,11 +52,11 @@ pub async fn authenticate(context: &Context, login: &Login) -> Result<TokenPair,
         if !sessions::begin(tx.conn(), &session, &challenge.unique_text()).await? {
             return Err(Denied::from(Reason::ChallengeUsed));
         }
-        let claims = issue(&mut tx, context, fresh_ref, rev, (&agent, &session, service)).await?;
-        Ok(tx.commit(claims).await?)
+        let issued = issue(&mut tx, context, fresh_ref, rev, (&agent, &session, service)).await?;
+        Ok(tx.commit(issued).await?)
     };
-    let claims = context.store.write("authenticate", work).await?;
-    fresh.sign(context, &claims)
+    let issued = context.store.write("authenticate", work).await?;
+    fresh.sign(context, &issued)
 }
 
 /// The service that challenge and login agree on.

@@ -1,6 +1,10 @@
 //! What every operation works with.
 
-use crate::{domain::challenge::ChallengeKeys, domain::credential::SECRET_LEN, keyring::Keyring, store::Store};
+use crate::{
+    domain::{challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::KeyRules},
+    keyring::Keyring,
+    store::Store,
+};
 use countersign_identity::Timestamp;
 use countersign_process::{Chance, Clock};
 use std::{sync::Arc, time::Duration};
@@ -18,6 +22,8 @@ pub struct Rules {
     pub refresh_life: Duration,
     /// Life of a challenge.
     pub challenge_life: Duration,
+    /// When signing keys change.
+    pub keys: KeyRules,
     /// Whether agents may register without a human's token.
     pub public_registration: bool,
 }

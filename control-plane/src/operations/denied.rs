@@ -17,6 +17,8 @@ pub enum Missing {
     Role,
     /// No such API key at this service.
     Key,
+    /// No such signing key.
+    SigningKey,
 }
 
 /// Why an operation was not done.

@@ -7,6 +7,7 @@ use crate::{
         credential::Credential,
         session::{RefreshToken, Session},
     },
+    keyring::Signer,
     store::{Write, agents, assignments, roles, sessions},
 };
 use countersign_identity::{
@@ -14,7 +15,7 @@ use countersign_identity::{
 };
 use secrecy::SecretString;
 use sqlx::AnyConnection;
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// What an agent gets for a good answer.
 pub struct TokenPair {
@@ -40,10 +41,16 @@ impl Fresh {
     }
 
     /// Signs the claims and reveals the refresh token, after the transaction has committed.
-    pub(super) fn sign(self, context: &Context, claims: &Claims) -> Result<TokenPair, Denied> {
-        let access = context.keyring.sign(claims)?.into();
+    pub(super) fn sign(self, context: &Context, issued: &Issued) -> Result<TokenPair, Denied> {
+        let access = issued.signer.sign(&issued.claims)?.into();
         Ok(TokenPair { access, refresh: self.refresh.reveal(), expires_in: context.rules.access_life })
     }
+}
+
+/// What an access token says, and the key that signs it.
+pub(super) struct Issued {
+    claims: Claims,
+    signer: Arc<Signer>,
 }
 
 /// Whom a token is for, if nobody said: the service of the agent's oldest live role, or nobody.
@@ -56,14 +63,14 @@ pub(super) async fn resolve_service(
 }
 
 /// Issues the next refresh token of a session and states the claims of an access token beside it.
-/// `rev` was read before everything that is stated here.
+/// `rev` was read before everything that is stated here, the key that signs it among the rest.
 pub(super) async fn issue(
     tx: &mut Write,
     context: &Context,
     fresh: &Fresh,
     rev: Revision,
     (agent, session, service): (&Agent, &Session, Option<ServiceId>),
-) -> Result<Claims, Denied> {
+) -> Result<Issued, Denied> {
     let now = tx.now();
     let refresh = RefreshToken {
         id: fresh.refresh.id(),
@@ -79,7 +86,7 @@ pub(super) async fn issue(
         Some(service) => held_at(tx.conn(), service, agent, now, expires).await?,
         None => Held::default(),
     };
-    Ok(Claims {
+    let claims = Claims {
         iss: context.rules.issuer.clone(),
         sub: agent.id,
         aud: service.map_or(Audience::Unbound, Audience::Service).claim(&context.rules.issuer),
@@ -94,7 +101,10 @@ pub(super) async fn issue(
         permissions: held.permissions,
         trust_score: agent.trust,
         until: held.until,
-    })
+    };
+    // Last, so that a key that is revoked meanwhile is seen to be.
+    let signer = context.keyring.signer(tx.conn(), now).await?;
+    Ok(Issued { claims, signer })
 }
 
 #[derive(Default)]

@@ -2,14 +2,14 @@
 
 use super::{
     Context, Denied, Missing, TokenPair,
-    issue_token::{Fresh, issue, resolve_service},
+    issue_token::{Fresh, Issued, issue, resolve_service},
     revoke_token::end_session,
 };
 use crate::{
     domain::{credential::Credential, session::RefreshToken},
     store::{Committed, Write, agents, feed, services, sessions},
 };
-use countersign_identity::{Claims, Reason, RefreshId, ServiceId};
+use countersign_identity::{Reason, RefreshId, ServiceId};
 use sqlx::AnyConnection;
 
 /// Refreshes. A wrong secret changes nothing; a used token presented again ends its login.
@@ -40,11 +40,11 @@ pub async fn refresh(context: &Context, token: &str, service: Option<ServiceId>)
             Some(service) => Some(service),
             None => resolve_service(tx.conn(), &agent, now).await?,
         };
-        let claims = issue(&mut tx, context, fresh_ref, rev, (&agent, &session, service)).await?;
-        Ok(tx.commit(Ok(claims)).await?)
+        let issued = issue(&mut tx, context, fresh_ref, rev, (&agent, &session, service)).await?;
+        Ok(tx.commit(Ok(issued)).await?)
     };
-    let claims = context.store.write("refresh", work).await??;
-    fresh.sign(context, &claims)
+    let issued = context.store.write("refresh", work).await??;
+    fresh.sign(context, &issued)
 }
 
 async fn find_presented(conn: &mut AnyConnection, presented: &Credential<RefreshId>) -> Result<RefreshToken, Denied> {
@@ -52,7 +52,7 @@ async fn find_presented(conn: &mut AnyConnection, presented: &Credential<Refresh
 }
 
 /// Two holders of one refresh token: one of them stole it, so neither goes on.
-async fn end_login(mut tx: Write, token: &RefreshToken) -> Result<Committed<Result<Claims, Denied>>, Denied> {
+async fn end_login(mut tx: Write, token: &RefreshToken) -> Result<Committed<Result<Issued, Denied>>, Denied> {
     end_session(&mut tx, token.session).await?;
     Ok(tx.commit(Err(Reason::RefreshReused.into())).await?)
 }

@@ -3,7 +3,7 @@
 use super::{Context, Denied};
 use crate::{
     domain::{change::Change, credential::Credential},
-    store::{Write, agents, feed, sessions},
+    store::{Write, agents, feed, sessions, signing_keys},
 };
 use countersign_identity::{Claims, RefreshId, SessionId, UnverifiedToken};
 use sqlx::AnyConnection;
@@ -14,7 +14,9 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<(), Denied> 
     if let Some(presented) = Credential::<RefreshId>::parse(token) {
         return revoke_login(context, &presented).await;
     }
-    match UnverifiedToken::parse(token).and_then(|token| token.verify(context.keyring.set())) {
+    let Ok(unverified) = UnverifiedToken::parse(token) else { return Ok(()) };
+    let keys = signing_keys::ring(context.store.read().await?.conn()).await?.set();
+    match unverified.verify(&keys) {
         Ok(signed) if context.now() < signed.claims().expires() => revoke_access(context, signed.claims()).await,
         Ok(_) | Err(_) => Ok(()),
     }

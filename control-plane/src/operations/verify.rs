@@ -1,7 +1,7 @@
 //! Verify an agent's token for a service: the same question, by the same library, as at a sidecar.
 
 use super::{Context, Denied, Missing, revoke_token::is_revoked};
-use crate::store::{agents, assignments, feed, roles, services};
+use crate::store::{agents, assignments, feed, roles, services, signing_keys};
 use countersign_identity::{
     AgentRecord, Claims, Facts, Reason, Revision, RoleTable, ServiceId, Stamped, Standing, StatusRecord, Timestamp,
     UnverifiedToken,
@@ -10,9 +10,10 @@ use sqlx::AnyConnection;
 
 /// Says who stands behind the token, or why it is refused.
 pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Result<Standing, Denied> {
-    let signed = UnverifiedToken::parse(token)?.verify(context.keyring.set())?;
-    let claims = signed.claims();
+    let unverified = UnverifiedToken::parse(token)?;
     let mut read = context.store.read().await?;
+    let signed = unverified.verify(&signing_keys::ring(read.conn()).await?.set())?;
+    let claims = signed.claims();
     let now = context.now();
     let position = feed::position(read.conn()).await?;
     let service = services::find(read.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;

@@ -37,3 +37,9 @@ pub async fn create(conn: &mut AnyConnection, deployment: &Deployment, now: Time
         .await?;
     Ok(())
 }
+
+/// Locks the deployment until the transaction ends: whoever changes what there is once of goes first or after.
+pub async fn lock(conn: &mut AnyConnection) -> Result<(), StoreError> {
+    let done = sqlx::query("UPDATE deployment SET made_at = made_at WHERE id = 1").execute(conn).await?;
+    if done.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("deployment")) }
+}

@@ -147,9 +147,5 @@ async fn accepts_unbound(conn: &mut AnyConnection, service: ServiceId) -> Result
 }
 
 async fn keys(conn: &mut AnyConnection) -> Result<Vec<Vec<u8>>, StoreError> {
-    let published = signing_keys::published(conn).await?;
-    published
-        .iter()
-        .map(|key| hex::decode(&key.public_point).map_err(|_| StoreError::Corrupt("public_point")))
-        .collect()
+    Ok(signing_keys::ring(conn).await?.live().map(|key| key.public.to_sec1().to_vec()).collect())
 }

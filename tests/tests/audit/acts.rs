@@ -23,6 +23,8 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
     ("DELETE", "/services/{service}/agents/{agent}/roles/{role}", Some("role.revoked")),
     ("DELETE", "/services/{service}/roles/{role}", Some("role.deleted")),
     ("DELETE", "/services/{service}/keys/{key}", Some("service_key.revoked")),
+    ("POST", "/signing-keys/rotate", Some("signing_key.rotated")),
+    ("DELETE", "/signing-keys/{kid}", Some("signing_key.revoked")),
     // What agents do with their own tokens is no act of management.
     ("POST", "/auth/challenge", None),
     ("POST", "/auth/authenticate", None),
@@ -112,7 +114,7 @@ fn judge(stage: &Stage, route: &Route, act: &str, link: &Value, answer: &Value) 
     };
     assert_eq!(link["actor"], actor, "{act}");
     let service = match act {
-        "agent.registered" | "agent.status_changed" => Value::Null,
+        "agent.registered" | "agent.status_changed" | "signing_key.rotated" | "signing_key.revoked" => Value::Null,
         "service.created" => answer["serviceId"].clone(),
         _ => json!(stage.control.service()),
     };
@@ -129,6 +131,7 @@ fn judge(stage: &Stage, route: &Route, act: &str, link: &Value, answer: &Value) 
         _ if act.starts_with("role.") => json!({ "kind": "role", "id": stage.role }),
         "service_key.created" => json!({ "kind": "service_key", "id": answer["keyId"] }),
         "service_key.revoked" => json!({ "kind": "service_key", "id": id_of(&stage.spare_key) }),
+        _ if act.starts_with("signing_key.") => json!({ "kind": "signing_key", "id": stage.next_kid }),
         _ => Value::Null,
     };
     assert_eq!(link["object"], object, "{act}");
@@ -142,9 +145,12 @@ fn details(act: &str, answer: &Value) -> Value {
         "service.created" => json!({ "name": "Service", "acceptsUnboundTokens": true }),
         "service.changed" => json!({ "name": { "from": "development", "to": "Service" } }),
         "service_key.created" => json!({ "name": "Key", "scope": "sync" }),
-        "service_key.revoked" => json!({}),
+        "service_key.revoked" | "signing_key.revoked" => json!({}),
         "role.created" => json!({ "name": answer["name"], "description": "Reads", "permissions": ["read"] }),
         "role.changed" => json!({ "description": { "from": "", "to": "Reads" } }),
+        "signing_key.rotated" => {
+            json!({ "signsFrom": answer["signsFrom"].as_str().unwrap().parse::<Timestamp>().unwrap().as_second() })
+        }
         "role.assigned" => json!({ "name": "reader", "until": 4_070_908_800_u64, "untilBefore": null }),
         "role.revoked" => json!({ "name": "reader" }),
         "role.deleted" => json!({ "name": "doomed" }),

@@ -45,6 +45,7 @@ fn door(who: &str, path: &str) -> Door {
         "none" => Door::Open,
         "none or person" => Door::Registrant,
         "person" => Door::Person,
+        "admin" => Door::Admin,
         "owner, admin" => Door::Owner,
         "full key, owner, admin" => Door::Manager,
         "full key, sync key" => Door::Verifier,

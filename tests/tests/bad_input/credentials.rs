@@ -64,6 +64,7 @@ const HUMAN_BAD: Word = Some((401, "human_token_invalid"));
 const EXPIRED: Word = Some((401, "human_token_expired"));
 const NOT_ONE: Word = Some((401, "credentials_malformed"));
 const NOT_YOURS: Word = Some((403, "not_yours"));
+const NO_ADMIN: Word = Some((403, "admin_required"));
 const SCOPE: Word = Some((403, "scope_insufficient"));
 
 /// What each door says to each kind.
@@ -82,6 +83,7 @@ pub fn words(door: Door) -> [Word; 14] {
         Door::Manager =>    [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  H,  H,  OK, NOT_YOURS, E,  H,  H,  NOT_ONE],
         Door::Owner =>      [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NOT_YOURS, E,  H,  H,  NOT_ONE],
         Door::Person =>     [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, OK,        E,  H,  H,  NOT_ONE],
+        Door::Admin =>      [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NO_ADMIN,  E,  H,  H,  NOT_ONE],
     }
 }
 

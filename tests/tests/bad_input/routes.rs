@@ -21,6 +21,8 @@ pub enum Door {
     Owner,
     /// Any person.
     Person,
+    /// Administrators.
+    Admin,
 }
 
 /// A route.
@@ -237,6 +239,11 @@ pub const ROUTES: &[Route] = &[
     route("GET", "/openapi.json", Door::Open, 200, &[]),
     route("GET", "/docs", Door::Open, 200, &[]),
     route("GET", "/docs/{file}", Door::Open, 200, &[]),
+    route("GET", "/.well-known/oauth-authorization-server", Door::Open, 200, &[]),
+    route("GET", "/signing-keys", Door::Admin, 200, &[]),
+    // The next key is too young to sign.
+    route("POST", "/signing-keys/rotate", Door::Admin, 202, &[]),
+    route("DELETE", "/signing-keys/{kid}", Door::Admin, 200, &[]),
     route("GET", "/health", Door::Open, 200, &[]),
     route("GET", "/status", Door::AnyFullKey, 200, &[]),
 ];

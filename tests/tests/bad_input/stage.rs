@@ -47,6 +47,8 @@ pub struct Stage {
     pub doomed: String,
     /// A key of full scope that nobody needs.
     pub spare_key: String,
+    /// The signing key that nothing was signed with yet.
+    pub next_kid: String,
     number: AtomicU32,
     database: Mutex<Database>,
 }
@@ -73,8 +75,9 @@ impl Stage {
         control.assign(&agent.id, &role).await;
         let doomed = control.make_role("doomed", &["read"]).await;
         let spare_key = control.make_key(control.service(), "full").await;
+        let next_kid = control.signing_key("next").await;
         let (token, database) = (agent.token().await, Mutex::new(Database::of(&control).await));
-        Self { control, agent, token, role, doomed, spare_key, number: AtomicU32::new(0), database }
+        Self { control, agent, token, role, doomed, spare_key, next_kid, number: AtomicU32::new(0), database }
     }
 
     /// Everything in the database, once what an earlier request set going is done: that changed trust is told.
@@ -101,9 +104,15 @@ impl Stage {
     pub fn path(&self, route: &Route) -> String {
         let key_id = format!("key_{}", &self.spare_key["svc_sk_".len()..][..26]);
         let role = if route.again.is_some() { &self.doomed } else { &self.role };
-        let ids = [("service", self.control.service()), ("agent", &self.agent.id), ("key", &key_id), ("role", role)];
-        let ids = ids.into_iter().chain([("file", "swagger-ui.css")]);
-        ids.fold(route.path.to_owned(), |path, (name, value)| path.replace(&format!("{{{name}}}"), value))
+        let ids = [
+            ("service", self.control.service()),
+            ("agent", &self.agent.id),
+            ("key", &key_id),
+            ("kid", &self.next_kid),
+            ("role", role),
+            ("file", "swagger-ui.css"),
+        ];
+        ids.iter().fold(route.path.to_owned(), |path, (name, value)| path.replace(&format!("{{{name}}}"), value))
     }
 
     /// A good body for a route: what is used up by success is fresh.
@@ -148,7 +157,7 @@ impl Stage {
             Door::Open | Door::Registrant => request,
             Door::Verifier => request.bearer_auth(self.control.key()).header("x-agent-token", &self.token),
             Door::FullKey | Door::AnyFullKey | Door::Manager => request.bearer_auth(self.control.key()),
-            Door::Owner | Door::Person => request.bearer_auth(self.control.human()),
+            Door::Owner | Door::Person | Door::Admin => request.bearer_auth(self.control.human()),
         }
     }
 }

@@ -53,10 +53,10 @@ impl Engine {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             match self {
-                Self::Sqlite => play(steps, None).await,
+                Self::Sqlite => Box::pin(play(steps, None)).await,
                 Self::Postgres(server) => {
                     let url = server.database().await;
-                    let played = play(steps, Some(url.clone())).await;
+                    let played = Box::pin(play(steps, Some(url.clone()))).await;
                     server.drop_database(&url).await;
                     played
                 }

@@ -6,25 +6,16 @@ use crate::{
     step::{MAX_STALENESS, SERVICES},
     wire::Wire,
 };
-use countersign_control_plane as plane;
 use countersign_ext_authz as authz;
-use countersign_process::{Shutdown, SystemChance};
 use countersign_tests::{
-    Answer, Hand, Opinion,
-    control_plane::no_limits,
-    eventually,
+    Answer, Hand, Opinion, Server, Site, SteppedPlane, eventually,
     sidecar::{Verdict, request},
-    web::Site,
 };
 use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
 use serde_json::json;
 use sqlx::{AnyPool, Row, any::AnyPoolOptions};
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use tempfile::TempDir;
-use tokio::{
-    runtime::{Builder, Runtime},
-    task::JoinHandle,
-};
 use tonic::transport::{Channel, Endpoint};
 
 /// The issuer of all tokens, wherever the port is.
@@ -63,41 +54,6 @@ pub struct World {
     database: AnyPool,
 }
 
-/// A server in a runtime of its own, so that it can end as a process ends.
-struct Server {
-    runtime: Option<Runtime>,
-    shutdown: Shutdown,
-    task: JoinHandle<()>,
-}
-
-impl Server {
-    async fn start<A, B, S>(bind: B, serve: impl FnOnce(A, Shutdown) -> S) -> Self
-    where
-        A: Send + 'static,
-        B: Future<Output = A> + Send + 'static,
-        S: Future<Output = ()> + Send + 'static,
-    {
-        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let app = runtime.spawn(bind).await.unwrap();
-        let shutdown = Shutdown::default();
-        let task = runtime.spawn(serve(app, shutdown.clone()));
-        Self { runtime: Some(runtime), shutdown, task }
-    }
-
-    async fn stop(mut self) {
-        self.shutdown.ask();
-        (&mut self.task).await.unwrap();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if let Some(runtime) = self.runtime.take() {
-            runtime.shutdown_background();
-        }
-    }
-}
-
 impl World {
     /// On the database at the URL, or on SQLite.
     pub async fn new(postgres: Option<String>) -> Self {
@@ -105,9 +61,9 @@ impl World {
         let folder = scratch();
         let sqlite = || format!("sqlite://{}", folder.path().join("countersign.db").display());
         let database_url = postgres.unwrap_or_else(sqlite);
-        let (plane, api, plane_sync) = start_plane(&folder, &database_url, &hand, 3600).await;
-        let env = std::fs::read_to_string(folder.path().join("dev.env")).unwrap();
-        let human = env.lines().find_map(|line| line.strip_prefix("COUNTERSIGN_HUMAN_TOKEN=")).unwrap().to_owned();
+        let SteppedPlane { server: plane, api, sync: plane_sync } =
+            start_plane(&folder, &database_url, &hand, 3600).await;
+        let human = SteppedPlane::env(folder.path(), "HUMAN_TOKEN");
         let mut services = Vec::new();
         for number in 0..SERVICES {
             services.push(make_service(&api, &human, number).await);
@@ -137,17 +93,15 @@ impl World {
 
     /// Ends the control plane and starts it again; tokens then live as long as said.
     pub async fn restart_plane(&mut self, killed: bool, token_seconds: u32, connected: bool) {
-        let (plane, api, sync) = {
-            let idle = Server { runtime: None, shutdown: Shutdown::default(), task: tokio::spawn(async {}) };
-            let old = std::mem::replace(&mut self.plane, idle);
-            if killed {
-                drop(old);
-            } else {
-                old.stop().await;
-            }
-            start_plane(&self.folder, &self.database_url, &self.hand, token_seconds).await
-        };
-        (self.plane, self.api, self.plane_sync) = (plane, api, sync);
+        let old = std::mem::replace(&mut self.plane, Server::none());
+        if killed {
+            drop(old);
+        } else {
+            old.stop().await;
+        }
+        let SteppedPlane { server, api, sync } =
+            start_plane(&self.folder, &self.database_url, &self.hand, token_seconds).await;
+        (self.plane, self.api, self.plane_sync) = (server, api, sync);
         self.wire.cut();
         if connected {
             self.resume();
@@ -276,37 +230,14 @@ fn scratch() -> TempDir {
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
-async fn start_plane(
-    folder: &TempDir,
-    database_url: &str,
-    hand: &Arc<Hand>,
-    token_seconds: u32,
-) -> (Server, Site, SocketAddr) {
+async fn start_plane(folder: &TempDir, database_url: &str, hand: &Arc<Hand>, token_seconds: u32) -> SteppedPlane {
     let settings = [
-        ("data_dir", folder.path().display().to_string()),
         ("database.url", database_url.to_owned()),
         ("public_url", ISSUER.to_owned()),
-        ("listen.api", "127.0.0.1:0".to_owned()),
-        ("listen.sync", "127.0.0.1:0".to_owned()),
-        ("listen.admin", "127.0.0.1:0".to_owned()),
         ("tokens.access_seconds", token_seconds.to_string()),
         ("sync.max_staleness_seconds", MAX_STALENESS.to_string()),
     ];
-    let flags = settings.map(|(key, value)| (key.to_owned(), value)).into_iter().chain(no_limits()).collect();
-    let config = plane::Config::read(None, Vec::new(), flags, true).unwrap();
-    config.check().unwrap();
-    let clock = Arc::clone(hand);
-    let (told, addresses) = tokio::sync::oneshot::channel();
-    let bind = async move {
-        let app = plane::App::bind(config, clock, Arc::new(SystemChance)).await.unwrap();
-        told.send((app.api_address().unwrap(), app.sync_address().unwrap())).unwrap();
-        app
-    };
-    let serve = |app: plane::App, shutdown| async move { app.serve(shutdown).await.unwrap() };
-    let server = Server::start(bind, serve).await;
-    let (api, sync) = addresses.await.unwrap();
-    let authority = std::fs::read(folder.path().join("ca.pem")).unwrap();
-    (server, Site::trusting(format!("https://localhost:{}", api.port()), &authority), sync)
+    SteppedPlane::start(folder.path(), &settings, hand).await
 }
 
 async fn make_service(api: &Site, human: &str, number: usize) -> Service {

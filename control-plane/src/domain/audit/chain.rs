@@ -86,7 +86,7 @@ impl AuditKeys {
     pub fn append(&self, before: &Head, entry: &Entry, by: &Author, at: Timestamp) -> (Link, Head) {
         let Entry { chain, act, agent, object, details } = entry;
         let (actor_kind, actor_issuer, actor_id) = by.actor.parts();
-        let object = object.map(super::Object::parts);
+        let object = object.as_ref().map(super::Object::parts);
         let mut link = Link {
             chain: chain.to_string(),
             sequence: before.length + 1,

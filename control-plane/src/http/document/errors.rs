@@ -138,9 +138,9 @@ fn wrong(field: &str, message: &str) -> Vec<ApiError> {
 }
 
 use Reason::{
-    AgentRevoked, AgentSuspended, ChallengeExpired, ChallengeInvalid, ChallengeUsed, CredentialsMalformed,
-    HumanTokenInvalid, HumanTokenMissing, NotYours, RefreshExpired, RefreshInvalid, RefreshReused, RefreshRevoked,
-    ScopeInsufficient, ServiceKeyInvalid, ServiceKeyMissing,
+    AdminRequired, AgentRevoked, AgentSuspended, ChallengeExpired, ChallengeInvalid, ChallengeUsed,
+    CredentialsMalformed, HumanTokenInvalid, HumanTokenMissing, NotYours, RefreshExpired, RefreshInvalid,
+    RefreshReused, RefreshRevoked, ScopeInsufficient, ServiceKeyInvalid, ServiceKeyMissing,
 };
 
 cases! {
@@ -154,6 +154,8 @@ cases! {
     Person = refused(&[CredentialsMalformed, HumanTokenMissing, HumanTokenInvalid]);
     /// Where the owner is let in, and administrators.
     Owner = refused(&[CredentialsMalformed, HumanTokenMissing, HumanTokenInvalid, NotYours]);
+    /// Where administrators are let in.
+    Admin = refused(&[CredentialsMalformed, HumanTokenMissing, HumanTokenInvalid, AdminRequired]);
     /// Where any key of the service is let in.
     Key = refused(&[CredentialsMalformed, ServiceKeyMissing, ServiceKeyInvalid, NotYours]);
     /// Where a key of full scope is let in, of the service if the path names one.
@@ -177,6 +179,8 @@ cases! {
     NoRole = vec![ApiError::missing(Missing::Role)];
     /// No such API key.
     NoKey = vec![ApiError::missing(Missing::Key)];
+    /// No such signing key.
+    NoSigningKey = vec![ApiError::missing(Missing::SigningKey)];
     /// No such file.
     NoFile = vec![ApiError::not_found()];
     /// A role cannot be as it is asked for.

@@ -42,6 +42,14 @@ ids! {
     FeedbackId
 }
 
+words! {
+    /// The id of a signing key: its thumbprint (RFC 7638).
+    Kid = ObjectBuilder::new()
+        .schema_type(Type::String)
+        .pattern(Some("^[A-Za-z0-9_-]{43}$"))
+        .examples(["NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"]);
+}
+
 /// Parameters of paths, by the names that stand in the paths.
 macro_rules! in_path {
     ($($(#[doc = $doc:literal])+ $name:ident = $parameter:literal: $schema:ty;)+) => {$(
@@ -76,4 +84,6 @@ in_path! {
     RoleInPath = "role": RoleId;
     /// The API key, of this service.
     KeyInPath = "key": KeyId;
+    /// The signing key.
+    KidInPath = "kid": Kid;
 }

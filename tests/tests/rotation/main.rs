@@ -1,0 +1,18 @@
+//! The life of signing keys: rotation without one refusal, and emergency revocation without one allow.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test says what it expects")]
+
+mod continuous;
+mod notice;
+mod published;
+mod replicas;
+mod revoked;
+
+use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
+use serde_json::Value;
+
+/// The key that a token says it is signed with.
+fn kid(token: &str) -> String {
+    let header = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').next().unwrap()).unwrap();
+    serde_json::from_slice::<Value>(&header).unwrap()["kid"].as_str().unwrap().to_owned()
+}

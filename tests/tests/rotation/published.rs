@@ -1,0 +1,101 @@
+//! What everybody may read, and what administrators may ask.
+
+use countersign_tests::{Answer, ControlPlane, eventually};
+use serde_json::json;
+
+#[tokio::test]
+async fn every_key_that_may_sign_is_published_in_the_order_of_publication() {
+    let control = ControlPlane::start_with(&["sync.max_staleness_seconds=7"]).await;
+    let before = control.api.get("/.well-known/jwks.json").await;
+    assert_eq!(before.header("cache-control"), "public, max-age=7", "never kept for as long as a key waits");
+    let kids = |answer: &Answer| {
+        let keys = answer.body["keys"].as_array().unwrap();
+        keys.iter().map(|key| key["kid"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let (signing, next) = (control.signing_key("signing").await, control.signing_key("next").await);
+    assert_eq!(kids(&before), [signing.clone(), next.clone()]);
+
+    let rotation = control.rotate().await.expect(202);
+    assert_eq!((&rotation["kid"], &rotation["status"]), (&json!(next), &json!("next")));
+    let after = control.api.get("/.well-known/jwks.json").await;
+    assert_eq!(kids(&after)[..2], [signing.clone(), next.clone()]);
+    assert_eq!(kids(&after).len(), 3);
+    assert_ne!(before.header("etag"), after.header("etag"));
+
+    assert!(control.revoke_signing_key(&signing).await);
+    let revoked = control.api.get("/.well-known/jwks.json").await;
+    assert_eq!(kids(&revoked), kids(&after)[1..]);
+    let known = control.api.request("GET", "/.well-known/jwks.json").header("if-none-match", after.header("etag"));
+    assert_eq!(Answer::to(known).await.status, 200, "who has the revoked key is told");
+}
+
+#[tokio::test]
+async fn the_metadata_of_the_server_says_what_is_true() {
+    let control = ControlPlane::start().await;
+    let path = "/.well-known/oauth-authorization-server";
+    let answer = control.api.get(path).await;
+    let (tag, url) = (answer.header("etag").to_owned(), &control.env["URL"]);
+    assert_eq!(
+        (answer.header("content-type"), answer.header("cache-control")),
+        ("application/json", "public, max-age=300")
+    );
+    let told = Answer::to(control.api.request("GET", path).header("if-none-match", &tag)).await;
+    assert_eq!((told.status, told.header("etag")), (304, tag.as_str()));
+    assert_eq!(
+        answer.expect(200),
+        json!({
+            "issuer": url,
+            "jwks_uri": format!("{url}/.well-known/jwks.json"),
+            "revocation_endpoint": format!("{url}/auth/revoke"),
+            "revocation_endpoint_auth_methods_supported": ["none"],
+            "response_types_supported": [],
+            "grant_types_supported": [],
+        })
+    );
+}
+
+#[tokio::test]
+async fn keys_are_listed_with_all_that_happened_to_them() {
+    let control = ControlPlane::start().await;
+    let signing = control.signing_key("signing").await;
+    control.rotate().await.expect(202);
+    assert!(control.revoke_signing_key(&signing).await && !control.revoke_signing_key(&signing).await);
+    let keys = control.signing_keys().await;
+    let statuses: Vec<_> = keys.iter().map(|key| key["status"].as_str().unwrap()).collect();
+    assert_eq!(statuses, ["next", "signing", "revoked"]);
+    let [next, heir, revoked] = [&keys[0], &keys[1], &keys[2]];
+    assert!(keys.iter().all(|key| key["algorithm"] == "ES256" && key["publishedAt"].is_string()));
+    assert!(["signsFrom", "retiredAt", "removedAt"].iter().all(|at| next[at].is_null()), "{next}");
+    assert_eq!((&heir["signsFrom"], &heir["retiredAt"]), (&revoked["removedAt"], &json!(null)));
+    assert_eq!((&revoked["kid"], &revoked["retiredAt"]), (&json!(signing), &revoked["removedAt"]));
+    let page = control.api.get_as(control.human(), "/signing-keys?limit=1&offset=1").await.expect(200);
+    assert_eq!((&page["data"], &page["pagination"]["total"]), (&json!([heir]), &json!(3)));
+
+    let unknown = "a".repeat(42) + "A";
+    let none =
+        Answer::to(control.api.request("DELETE", &format!("/signing-keys/{unknown}")).bearer_auth(control.human()));
+    assert_eq!(none.await.error(), (404, "NOT_FOUND", ""));
+    let bob = control.mint_human("bob");
+    let refused = control.api.get_as(&bob, "/signing-keys").await;
+    assert_eq!(refused.error(), (403, "INSUFFICIENT_PERMISSIONS", "admin_required"));
+}
+
+#[tokio::test]
+async fn the_figures_say_which_keys_there_are_and_since_when_one_signs() {
+    let control = ControlPlane::start().await;
+    let admin = countersign_tests::Site::plain(control.env["ADMIN_URL"].clone());
+    let figure = async |line: &str| {
+        let text = admin.get("/metrics").await.body;
+        let line = format!("{line} ");
+        text.as_str()?.lines().find_map(|found| found.strip_prefix(&line)?.parse::<f64>().ok())
+    };
+    let count = |status| format!("countersign_signing_keys{{status=\"{status}\"}}");
+    let since = "countersign_signing_key_signs_from_timestamp_seconds";
+    let there = async || Some(figure(since).await?).filter(|since| *since > 1e9);
+    let before = eventually("the key is shown", there, || control.log()).await;
+    control.rotate().await.expect(202);
+    control.revoke_signing_key(&control.signing_key("signing").await).await;
+    let shown = async || (figure(&count("next")).await == Some(1.0) && figure(since).await? > before).then_some(());
+    eventually("the figures follow", shown, || control.log()).await;
+    assert_eq!((figure(&count("signing")).await, figure(&count("retired")).await), (Some(1.0), Some(0.0)));
+}
