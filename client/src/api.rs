@@ -5,12 +5,14 @@ mod audit;
 mod condition;
 mod management;
 mod place;
+mod signing_key;
 
 pub use agent::{Registered, Tokens};
 pub use audit::{Act, ActFilter, Actor, Object};
 pub use condition::{Health, Status};
 pub use management::{ApiKey, ListedKey, Page, Role, Service};
 pub use place::place;
+pub use signing_key::{Rotation, SigningKey};
 
 use crate::KeyError;
 use reqwest::{Method, Url};

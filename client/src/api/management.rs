@@ -97,8 +97,8 @@ struct Listed<T> {
 }
 
 #[derive(Deserialize)]
-struct Revoked {
-    revoked: bool,
+pub(super) struct Revoked {
+    pub(super) revoked: bool,
 }
 
 impl Api {
@@ -145,7 +145,7 @@ impl Api {
         self.page(human, &["services", service, "keys"], offset).await
     }
 
-    async fn page<T: DeserializeOwned>(
+    pub(super) async fn page<T: DeserializeOwned>(
         &self,
         human: &SecretString,
         path: &[&str],

@@ -222,7 +222,7 @@ fn after_code(code: &str) -> Option<&'static str> {
         "SERVICE_NOT_FOUND" => "look at --service (COUNTERSIGN_SERVICE_ID); `countersign service list` shows yours",
         "ROLE_NOT_FOUND" | "CONFLICT" => "`countersign role list` shows what there is",
         "NOT_FOUND" => {
-            "`countersign key list` shows the keys; is there a path in --url (COUNTERSIGN_URL) that is too much?"
+            "`countersign key list` and `countersign signing-key list` show the keys; is there a path in --url (COUNTERSIGN_URL) that is too much?"
         }
         "VALIDATION_ERROR" => "the same command with --help says what is wanted",
         "INVALID_SIGNATURE" => "does this key belong to this agent? `countersign agent show` says which it is",

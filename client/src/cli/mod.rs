@@ -16,6 +16,7 @@ mod role;
 mod said;
 mod secret_file;
 mod service;
+mod signing_key;
 mod token;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
@@ -95,6 +96,9 @@ enum Command {
     /// The roles of a service, and who holds them
     #[command(subcommand)]
     Role(role::Role),
+    /// The keys that sign access tokens, for administrators
+    #[command(subcommand)]
+    SigningKey(signing_key::SigningKey),
     /// The record of who did what
     #[command(subcommand)]
     Audit(audit::Audit),
@@ -143,6 +147,7 @@ pub async fn run(arguments: Arguments) -> Result<Said, Failure> {
         Command::Service(command) => service::run(&context, command).await,
         Command::Key(command) => key::run(&context, command).await,
         Command::Role(command) => role::run(&context, command).await,
+        Command::SigningKey(command) => signing_key::run(&context, command).await,
         Command::Audit(command) => audit::run(&context, command).await,
         Command::Token(command) => token::run(&context, command).await,
         Command::Doctor(asked) => doctor::run(&context, asked).await,

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test says what it expects")]
 
+mod commands;
 mod continuous;
 mod notice;
 mod published;
