@@ -134,7 +134,8 @@ async fn a_follower_resumes_from_its_revision_and_gets_everything_if_that_is_unk
     control.revoke(&agent.id, &role).await;
 
     let mut resumed = Follower::start(&control, control.key(), known).await.unwrap();
-    let missed = resumed.delta().await;
+    let (terms, missed) = (resumed.delta().await, resumed.delta().await);
+    assert!(terms.info.is_some() && terms.revision == known, "what holds of the service comes first");
     assert_eq!(missed.agents.len(), 1, "two changes of one facet are one record");
     assert!(missed.agents[0].roles.as_ref().unwrap().grants.is_empty());
     assert!(missed.keys.is_none() && missed.roles.is_none());
@@ -268,9 +269,9 @@ async fn much_at_once_comes_in_messages_of_bounded_size_and_only_the_last_moves_
         control.assign(&agent.id, &role).await;
     }
     let mut resumed = Follower::start(&control, control.key(), known).await.unwrap();
-    let (first, last) = (resumed.delta().await, resumed.delta().await);
-    assert_eq!(first.revision, known);
-    assert!(last.revision > known && first.info.is_some() && last.info.is_none());
+    let (terms, first, last) = (resumed.delta().await, resumed.delta().await, resumed.delta().await);
+    assert_eq!((terms.revision, first.revision), (known, known));
+    assert!(last.revision > known && terms.info.is_some() && last.info.is_none());
     assert_eq!(first.agents.len() + last.agents.len(), AGENTS);
     let (deltas, pong) = resumed.ping(1).await.unwrap();
     assert!(deltas.is_empty() && pong.revision == last.revision);
