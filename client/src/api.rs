@@ -15,7 +15,7 @@ pub use place::place;
 pub use signing_key::{Rotation, SigningKey};
 
 use crate::KeyError;
-use reqwest::{Method, Url};
+use reqwest::{Method, Url, header::RETRY_AFTER};
 use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -23,6 +23,9 @@ use std::time::Duration;
 
 /// How long a call may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The status that says that there were more calls than pass.
+const TOO_MANY: u16 = 429;
 
 /// Why a call did not succeed.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +49,8 @@ pub enum ApiError {
         message: String,
         /// The reason, if there is one.
         reason: Option<String>,
+        /// How long to wait before the same is worth asking again, if it says.
+        retry_after: Option<Duration>,
     },
     /// The answer is none that we know.
     #[error("the answer of {0} cannot be read: it is none of Countersign's")]
@@ -67,11 +72,19 @@ impl ApiError {
         matches!(self, Self::Refused { status: 401, reason: Some(reason), .. } if reason.starts_with("refresh_"))
     }
 
-    /// Whether the control plane cannot answer now, though it may later.
+    /// How long to wait before the same is worth asking again, if the control plane says.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { retry_after, .. } => *retry_after,
+            Self::Unreachable { .. } | Self::Unreadable(_) | Self::Url(_) | Self::Authority(_) | Self::Key(_) => None,
+        }
+    }
+
+    /// Whether the control plane cannot answer now, though it may later; too many calls are that, too.
     pub const fn is_outage(&self) -> bool {
         match self {
             Self::Unreachable { .. } | Self::Unreadable(_) => true,
-            Self::Refused { status, .. } => *status >= 500,
+            Self::Refused { status, .. } => *status >= 500 || *status == TOO_MANY,
             Self::Url(_) | Self::Authority(_) | Self::Key(_) => false,
         }
     }
@@ -129,6 +142,7 @@ impl Api {
         if status.is_success() {
             return response.json().await.map_err(|_| ApiError::Unreadable(url));
         }
+        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
         let body: Value = response.json().await.map_err(|_| ApiError::Unreadable(url))?;
         let text = |pointer| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
         Err(ApiError::Refused {
@@ -136,6 +150,7 @@ impl Api {
             code: text("/error/code").unwrap_or_default(),
             message: text("/error/message").unwrap_or_default(),
             reason: text("/error/details/reason"),
+            retry_after: retry_after.map(Duration::from_secs),
         })
     }
 

@@ -61,14 +61,20 @@ impl<S: Sign> Session<S> {
 
     /// Tokens that are good now: those held, else refreshed, else of a new login.
     ///
-    /// While the control plane is out, a token that still lives is given though its replacement is due.
+    /// While the control plane is out, or says that there were too many calls, a token that still lives is given though
+    /// its replacement is due; if it says when to come back, nothing is asked before.
     pub async fn tokens(&self) -> Result<Held, ApiError> {
         let mut held = self.held.lock().await;
         let now = clock::now();
-        let next = match held.as_ref() {
+        let next = match held.as_mut() {
             Some(current) if now < current.refresh_at => return Ok(current.clone()),
             Some(current) => match self.replaced(current).await {
-                Err(error) if error.is_outage() && now < current.expires_at => return Ok(current.clone()),
+                Err(error) if error.is_outage() && now < current.expires_at => {
+                    if let Some(wait) = error.retry_after() {
+                        current.refresh_at = now.after(wait).min(current.expires_at);
+                    }
+                    return Ok(current.clone());
+                }
                 next => next?,
             },
             None => self.logged_in().await?,

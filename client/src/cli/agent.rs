@@ -146,8 +146,8 @@ async fn set_status(context: &Context, asked: Status, status: &str) -> Result<Sa
     let changed = api.set_agent_status(person(human.human_token.as_ref())?, &agent, status).await;
     let mut seen = changed.map_err(|error| match error {
         // Nothing else stands in the way of another status.
-        ApiError::Refused { status: status @ 409, code, message, .. } => {
-            ApiError::Refused { status, code, message, reason: Some("agent_revoked".into()) }
+        ApiError::Refused { status: status @ 409, code, message, reason: _, retry_after } => {
+            ApiError::Refused { status, code, message, reason: Some("agent_revoked".into()), retry_after }
         }
         error => error,
     })?;

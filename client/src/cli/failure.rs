@@ -2,7 +2,10 @@
 
 use countersign_client::{ApiError, KeyError, ProfileError, api::innermost};
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+};
 
 const FAILED: u8 = 1;
 const USAGE: u8 = 2;
@@ -112,12 +115,30 @@ impl Failure {
             Self::Denied { reason, .. } => Some(reason.clone()).filter(|reason| !reason.is_empty()),
             _ => None,
         };
-        let (message, next) = (message.unwrap_or(&text), self.next().or(embedded));
-        json!({ "error": { "code": code, "message": message, "next": next, "reason": reason } })
+        let (message, next) = (message.unwrap_or(&text), self.next().or(embedded.map(Cow::Borrowed)));
+        let mut value = json!({ "error": { "code": code, "message": message, "next": next, "reason": reason } });
+        if let Self::Api(error) = self
+            && let Some(wait) = error.retry_after()
+        {
+            value["error"]["retryAfterSeconds"] = json!(wait.as_secs());
+        }
+        value
     }
 
     /// What to do about it, where that is known.
-    pub fn next(&self) -> Option<&'static str> {
+    pub fn next(&self) -> Option<Cow<'static, str>> {
+        let wait = match self {
+            Self::Api(ApiError::Refused { status: 429, retry_after: Some(wait), .. }) => wait.as_secs(),
+            _ => return self.known_next().map(Cow::Borrowed),
+        };
+        let plural = if wait == 1 { "" } else { "s" };
+        Some(
+            format!("wait {wait} second{plural}, then do the same again; the limits are settings of the control plane")
+                .into(),
+        )
+    }
+
+    fn known_next(&self) -> Option<&'static str> {
         match self {
             Self::Denied { reason, .. } => after(reason),
             Self::Api(ApiError::Refused { status, code, reason, .. }) => {

@@ -80,6 +80,11 @@ impl Stage {
         self.with_client(|client| client.local_address(std::net::IpAddr::from(Ipv4Addr::new(127, 0, 0, last))))
     }
 
+    /// The PEM of the authority that signed its certificate.
+    pub fn authority(&self) -> &[u8] {
+        &self.authority
+    }
+
     /// A new agent; this is one call under `/auth`.
     pub async fn register(&self) -> Agent {
         let key = PrivateKey::generate();
