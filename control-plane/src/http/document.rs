@@ -6,6 +6,7 @@
 
 pub mod errors;
 mod examples;
+mod limited;
 
 use super::{caching, error::ErrorBody, schema, verify::RefusedToken};
 use axum::{
@@ -33,6 +34,11 @@ pub const ANYWHERE: &str = "https://countersign.example";
 
 const ABOUT: &str = include_str!("document/about.md");
 
+const LEFT: &str = "For each limit that the request counted for, how many requests are left (`r`), and after how many \
+                    seconds there is one more (`t`): draft-ietf-httpapi-ratelimit-headers-10.";
+
+const POLICY: &str = "How many requests (`q`) may be made in how many seconds (`w`).";
+
 /// In the order in which they are read.
 const TAGS: [(&str, &str); 7] = [
     ("Authentication", "How an agent comes by its tokens. No credential is sent: the signature is the proof."),
@@ -54,7 +60,9 @@ pub fn blank() -> OpenApi {
 pub fn finish(mut document: OpenApi, url: &str) -> OpenApi {
     document.servers = Some(vec![ServerBuilder::new().url(url).build()]);
     let words = document.components.clone().unwrap_or_default();
-    for operation in document.paths.paths.values_mut().flat_map(operations) {
+    let paths = document.paths.paths.iter_mut();
+    for (path, operation) in paths.flat_map(|(path, item)| operations(item).map(move |operation| (path, operation))) {
+        limited::add(path, operation);
         examples::add(operation, &words);
         for (status, answer) in &mut operation.responses.responses {
             if let RefOr::T(answer) = answer {
@@ -92,6 +100,8 @@ fn components() -> Components {
         .security_scheme("agentToken", SecurityScheme::ApiKey(ApiKey::Header(token)))
         .header("RequestId", header("The id of this request, also in the log of the server; the one that was sent, if it is 1 to 128 letters, digits, `-`, `_` or `.`.", text().pattern(Some("^[A-Za-z0-9._-]{1,128}$")).build()))
         .header("Challenge", header("Which kind of credential is missing or wrong (RFC 6750).", text().examples(["Bearer"]).build()))
+        .header("RateLimit", header(LEFT, text().examples([r#""management";r=93;t=0"#]).build()))
+        .header("RateLimitPolicy", header(POLICY, text().examples([r#""management";q=100;w=60"#]).build()))
         .header("RetryAfter", header("After how many seconds it is worth trying again.", ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0.0)).build()))
         .build()
 }

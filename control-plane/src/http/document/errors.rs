@@ -80,6 +80,11 @@ impl<T, const N: usize> Concat<T> for [Vec<T>; N] {
 
 together! { A; A B; A B C; A B C D; A B C D E; A B C D E F; }
 
+/// The answer to this one error.
+pub fn answer_with(error: ApiError) -> Response {
+    answer(error.case().0, vec![(error, false)])
+}
+
 fn answer(status: StatusCode, errors: Vec<(ApiError, bool)>) -> Response {
     let of_token = errors.iter().any(|(_, of_token)| *of_token);
     let schema = if of_token { RefusedToken::name() } else { ErrorBody::name() };
