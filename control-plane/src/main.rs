@@ -5,7 +5,12 @@ use countersign_control_plane::{
     AuditError, Config, ConfigError, Inspection, api_description, export_audit, mint_human_token, run, verify_audit,
 };
 use countersign_process::{Shutdown, telemetry};
-use std::{io::BufWriter, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    io::{self, BufWriter, Write},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -108,10 +113,7 @@ async fn main() -> ExitCode {
         Command::Config(_) => return ExitCode::SUCCESS, // answered above
         Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
         Command::Audit(command) => audit(&config, command).await.map_err(Into::into),
-        Command::Openapi => {
-            describe();
-            Ok(())
-        }
+        Command::Openapi => describe().map_err(Into::into),
     };
     done.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
 }
@@ -150,9 +152,8 @@ fn inspect(command: &ConfigCommand, inspection: Result<Inspection, ConfigError>)
     problems.iter().fold(ExitCode::SUCCESS, |_, problem| fail(USAGE, problem))
 }
 
-#[expect(clippy::print_stdout, reason = "the description is what the command is for")]
-fn describe() {
-    print!("{}", api_description());
+fn describe() -> io::Result<()> {
+    io::stdout().write_all(api_description().as_bytes())
 }
 
 #[expect(clippy::print_stderr, reason = "an error of the command line belongs on standard error")]
