@@ -18,6 +18,13 @@ const NO_ROLE: &str = "role_00000000000000000000000000";
 /// Facet, subject and service of a change, as the feed has them.
 type Note = (&'static str, String, Option<String>);
 
+/// What the feed says of a change of the signing keys, whoever made it.
+pub const KEYS: &str = "keys";
+
+const fn keys_note() -> Note {
+    (KEYS, String::new(), None)
+}
+
 /// An act with everything looked up, ready to be sent.
 pub struct Ready {
     act: Act,
@@ -60,11 +67,13 @@ fn resolve(act: &Act, model: &Model) -> Option<Act> {
         Act::Replay { login } => Act::Replay { login: index(login, model.logins.len())? },
         Act::RevokeToken { token } => Act::RevokeToken { token: index(token, model.tokens.len())? },
         Act::RevokeLogin { login } => Act::RevokeLogin { login: index(login, model.logins.len())? },
+        Act::RevokeKey { key } => Act::RevokeKey { key: index(key, model.now().keys.len())? },
         act @ (Act::Register
         | Act::CreateRole { .. }
         | Act::ChangeRole { .. }
         | Act::DeleteRole { .. }
-        | Act::SetUnbound { .. }) => act,
+        | Act::SetUnbound { .. }
+        | Act::Rotate) => act,
     })
 }
 
@@ -87,7 +96,9 @@ impl Ready {
             | Act::Assign { .. }
             | Act::Revoke { .. }
             | Act::Feedback { .. }
-            | Act::SetStatus { .. } => by_manager(&act, world, model),
+            | Act::SetStatus { .. }
+            | Act::Rotate
+            | Act::RevokeKey { .. } => by_manager(&act, world, model),
         };
         Some(Self { act, note, kind })
     }
@@ -204,6 +215,11 @@ fn by_manager(act: &Act, world: &World, model: &Model) -> (Option<Note>, Kind) {
             let body = json!({ "agentId": agent, "score": score });
             (Some(("trust", agent.clone(), None)), send("POST", "/trust/feedback".to_owned(), key, Some(body)))
         }
+        Act::Rotate => (Some(keys_note()), send("POST", "/signing-keys/rotate".to_owned(), &world.human, None)),
+        Act::RevokeKey { key } => {
+            let path = format!("/signing-keys/{}", model.now().keys[*key].kid);
+            (Some(keys_note()), send("DELETE", path, &world.human, None))
+        }
         other => unreachable!("{other:?} is no manager's"),
     }
 }
@@ -279,7 +295,8 @@ impl Done {
             Act::RevokeLogin { login } | Act::Refresh { login, .. } => Box::new(move |state| {
                 state.dead_logins.insert(login);
             }),
-            Act::Register | Act::Login { .. } | Act::Replay { .. } => return,
+            // What became of the keys is read by itself.
+            Act::Rotate | Act::RevokeKey { .. } | Act::Register | Act::Login { .. } | Act::Replay { .. } => return,
         };
         model.become_at(revision, change);
     }
@@ -288,11 +305,11 @@ impl Done {
 /// The tokens of a good answer enter the model.
 pub fn enter_tokens(model: &mut Model, world: &World, login: usize, body: &Value) {
     let text = text(&body["accessToken"]);
-    let payload = text.split('.').nth(1).map(|part| BASE64_URL_SAFE_NO_PAD.decode(part).unwrap()).unwrap();
-    let claims: Value = serde_json::from_slice(&payload).unwrap();
+    let claims = part(&text, 1);
     let number = |name: &str| claims[name].as_i64().unwrap();
     let token = Token {
         id: self::text(&claims["jti"]),
+        kid: self::text(&part(&text, 0)["kid"]),
         agent: model.logins[login].agent,
         login,
         service: world.services.iter().position(|service| claims["aud"] == service.id),
@@ -312,8 +329,7 @@ pub fn enter_login(model: &mut Model, world: &World, agent: usize, body: &Value,
     model.logins.push(Login { agent, id: String::new(), begun_revision: 0, refresh: Vec::new(), answer });
     enter_tokens(model, world, login, body);
     let token = model.tokens.last().unwrap();
-    let payload = token.text.split('.').nth(1).map(|part| BASE64_URL_SAFE_NO_PAD.decode(part).unwrap()).unwrap();
-    let claims: Value = serde_json::from_slice(&payload).unwrap();
+    let claims = part(&token.text, 1);
     model.logins[login].id = text(&claims["sid"]);
     model.logins[login].begun_revision = token.rev;
 }
@@ -325,6 +341,12 @@ fn until(world: &World, seconds: u32) -> i64 {
 
 fn instant(micros: i64) -> String {
     jiff::Timestamp::from_microsecond(micros).unwrap().to_string()
+}
+
+/// A part of a token: its header or its claims.
+fn part(token: &str, number: usize) -> Value {
+    let part = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').nth(number).unwrap()).unwrap();
+    serde_json::from_slice(&part).unwrap()
 }
 
 fn text(value: &Value) -> String {

@@ -3,7 +3,7 @@
 //! Nothing is forgotten here and nothing is clever: a verdict is looked up in the state that the judge
 //! should have in mind, which is the newer of what it was told and what the token was told.
 
-use crate::step::{PERMISSIONS, ROLE_NAMES, Status};
+use crate::step::{MAX_STALENESS, PERMISSIONS, ROLE_NAMES, Status};
 use countersign_tests::Opinion;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,6 +28,18 @@ pub struct State {
     pub strict: BTreeSet<usize>,
     pub dead_logins: BTreeSet<usize>,
     pub dead_tokens: BTreeSet<usize>,
+    /// Signing keys whose tokens are believed, in the order of their publication.
+    pub keys: Vec<Key>,
+    /// How many signing keys were revoked so far.
+    pub emergencies: i64,
+}
+
+/// A signing key; instants in microseconds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Key {
+    pub kid: String,
+    pub published_at: i64,
+    pub signs_from: Option<i64>,
 }
 
 /// What was done to an agent.
@@ -63,6 +75,8 @@ pub struct Login {
 pub struct Token {
     pub text: String,
     pub id: String,
+    /// The key that signed it.
+    pub kid: String,
     pub agent: usize,
     pub login: usize,
     /// The service it is for; none if it is unbound.
@@ -95,6 +109,10 @@ pub struct Model {
 }
 
 impl State {
+    pub fn believes(&self, kid: &str) -> bool {
+        self.keys.iter().any(|key| key.kid == kid)
+    }
+
     pub fn condition(&self, agent: usize) -> Condition {
         self.agents.get(&agent).copied().unwrap_or(Condition { status: Status::Active, since: 0, cutoff: 0 })
     }
@@ -113,8 +131,8 @@ impl State {
 }
 
 impl Model {
-    pub fn new(revision: i64) -> Self {
-        let first = State { revision, strict: BTreeSet::from([1]), ..State::default() };
+    pub fn new(revision: i64, keys: Vec<Key>) -> Self {
+        let first = State { revision, keys, strict: BTreeSet::from([1]), ..State::default() };
         Self { states: vec![first], agents: Vec::new(), roles: Vec::new(), logins: Vec::new(), tokens: Vec::new() }
     }
 
@@ -138,6 +156,9 @@ impl Model {
     pub fn verdicts(&self, token: &Token, service: usize, judge: Judge) -> Vec<Opinion> {
         let refused = |status, reason| vec![Opinion::refused(status, reason)];
         let Judge { told, now, floor, knows_floor } = judge;
+        if !self.states[told].believes(&token.kid) {
+            return if self.may_be_unknown(token, told) { refused(401, "token_key_unknown") } else { Vec::new() };
+        }
         let seconds = |micros: i64| micros.div_euclid(1_000_000);
         if seconds(now) >= token.expires_at {
             return refused(401, "token_expired");
@@ -162,6 +183,38 @@ impl Model {
             None => verdicts.extend(self.standings(token, service, told, now)),
         }
         verdicts
+    }
+
+    /// Whether the key may be one that a judge does not believe: it is gone, or a revocation let it sign at once.
+    fn may_be_unknown(&self, token: &Token, told: usize) -> bool {
+        let gone = self.states[..=told].iter().any(|state| state.believes(&token.kid));
+        gone || self.states[token.handed_out].emergencies > self.states[told].emergencies
+    }
+
+    /// What is wrong with the key that signed a token which was just handed out, if anything is.
+    pub fn early(&self, token: &Token) -> Option<String> {
+        let published = self.states.iter().find(|state| state.believes(&token.kid))?;
+        let key = published.keys.iter().find(|key| key.kid == token.kid)?;
+        let first = self.states[0].keys.first().is_some_and(|first| first.kid == key.kid);
+        let hurried = self.now().emergencies > published.emergencies;
+        let early = token.issued_at * 1_000_000 < key.published_at + MAX_STALENESS * 1_000_000;
+        (early && !first && !hurried).then(|| format!("{key:?} signs at {}", token.issued_at))
+    }
+
+    /// Takes over which keys are believed; one that is gone without having been revoked has no living token.
+    pub fn take_keys(&mut self, revision: i64, (keys, emergencies): (Vec<Key>, i64), now: i64) -> Result<(), String> {
+        let gone = self.now().keys.iter().filter(|old| !keys.iter().any(|key| key.kid == old.kid));
+        let lives = |token: &&Token| now < token.expires_at * 1_000_000;
+        let orphaned = gone.filter(|key| self.tokens.iter().filter(lives).any(|token| token.kid == key.kid));
+        let orphaned: Vec<_> = orphaned.map(|key| key.kid.clone()).collect();
+        let revoked = usize::try_from(emergencies - self.now().emergencies).unwrap();
+        if orphaned.len() > revoked {
+            return Err(format!(
+                "tokens live under {orphaned:?}, which are gone, though only {revoked} of them revoked"
+            ));
+        }
+        self.become_at(revision, |state| (state.keys, state.emergencies) = (keys, emergencies));
+        Ok(())
     }
 
     fn state_of(&self, token: &Token) -> usize {

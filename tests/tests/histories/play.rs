@@ -1,7 +1,7 @@
 //! Plays a history, and looks after every step whether all that is said is true.
 
 use crate::{
-    acts::{Done, Keys, Outcome, Ready, enter_login, enter_tokens},
+    acts::{Done, KEYS, Keys, Outcome, Ready, enter_login, enter_tokens},
     model::{Judge, Model},
     step::{Act, MAX_STALENESS, ROLE_NAMES, SERVICES, Status, Step},
     world::World,
@@ -45,7 +45,9 @@ struct Told {
 pub async fn play(steps: &[Step], postgres: Option<String>) -> Result<(), Untrue> {
     let world = World::new(postgres).await;
     let (revision, _) = world.position().await;
-    let mut play = Play { world, model: Model::new(revision), keys: Keys::new(), connected: true, told: None, turn: 0 };
+    let (keys, _) = world.keys().await;
+    let mut play =
+        Play { world, model: Model::new(revision, keys), keys: Keys::new(), connected: true, told: None, turn: 0 };
     play.set_out().await.map_err(|error| Untrue { at: 0, error })?;
     for (number, step) in steps.iter().enumerate() {
         let said = |error| Untrue { at: number, error: format!("step {number}, {step:?}: {error}") };
@@ -84,6 +86,7 @@ impl Play {
                 self.world.restart_plane(*killed, *token_seconds, self.connected).await;
             }
         }
+        self.learn_keys().await?;
         self.settle().await?;
         self.turn += 1;
         self.look(self.turn, self.model.tokens.len() - before, OTHERS).await
@@ -107,6 +110,16 @@ impl Play {
         }
         self.settle().await?;
         self.look(0, self.model.tokens.len(), 0).await
+    }
+
+    /// Keys are removed by themselves when their time has come. Says whether that was news.
+    async fn learn_keys(&mut self) -> Result<bool, String> {
+        let noted = self.world.noted_since(self.model.now().revision).await;
+        let news = noted.iter().rfind(|noted| noted.facet == KEYS).map(|noted| noted.revision);
+        if let Some(revision) = news {
+            self.model.take_keys(revision, self.world.keys().await, self.world.hand.now().micros())?;
+        }
+        Ok(news.is_some())
     }
 
     /// Waits until the sidecar was told everything, if it can be.
@@ -140,16 +153,21 @@ impl Play {
             self.expect(done, outcome, !noted.is_empty())?;
         }
         for noted in &noted {
+            if noted.facet == KEYS {
+                self.model.take_keys(noted.revision, self.world.keys().await, self.world.hand.now().micros())?;
+                continue;
+            }
             let (done, outcome) = done
                 .iter()
                 .find(|(done, _)| done.made(noted))
                 .ok_or_else(|| format!("nobody made the change {noted:?}"))?;
             done.apply(&mut self.model, &self.world, outcome, noted.revision);
         }
+        let known = self.model.tokens.len();
         for (done, outcome) in done.drain(..) {
             self.enter(&done, outcome)?;
         }
-        Ok(())
+        self.model.tokens[known..].iter().find_map(|token| self.model.early(token)).map_or(Ok(()), Err)
     }
 
     /// What an act brought enters the model.
@@ -217,6 +235,14 @@ impl Play {
             }
             Act::Replay { .. } => (401, false),
             Act::RevokeToken { .. } | Act::RevokeLogin { .. } => (200, changed),
+            Act::Rotate => {
+                let now = self.world.hand.now().micros();
+                let scheduled = state.keys.iter().filter_map(|key| key.signs_from).find(|start| *start > now);
+                let next = state.keys.iter().find(|key| key.signs_from.is_none()).ok_or("no key is next")?;
+                let due = next.published_at + (MAX_STALENESS + 5) * 1_000_000 <= now;
+                (if scheduled.is_none() && due { 200 } else { 202 }, scheduled.is_none())
+            }
+            Act::RevokeKey { .. } => (200, answer.body["revoked"] == true),
             Act::Register => unreachable!("it has no answer"),
         };
         if (answer.status, changed) == (status, change) {
@@ -233,7 +259,7 @@ impl Play {
     }
 
     /// Asks both at every service about the tokens that are new, and about some of the others.
-    async fn look(&self, turn: usize, new: usize, others: usize) -> Result<(), String> {
+    async fn look(&mut self, turn: usize, new: usize, others: usize) -> Result<(), String> {
         let now = self.world.hand.now().micros();
         let old = self.model.tokens.len() - new;
         let in_turn = (0..others.min(old)).map(|other| (turn * others + other) % old);
@@ -245,7 +271,7 @@ impl Play {
         Ok(())
     }
 
-    async fn ask_both(&self, number: usize, at: usize, now: i64) -> Result<(), String> {
+    async fn ask_both(&mut self, number: usize, at: usize, now: i64) -> Result<(), String> {
         loop {
             let (_, floor) = self.world.position().await;
             let judge = Judge { told: self.model.newest(), now, floor, knows_floor: true };
@@ -253,8 +279,12 @@ impl Play {
                 Ok(()) => self.ask_sidecar(number, at, floor).await,
                 contradiction => contradiction,
             };
-            // A control plane that was just started raises the floor when it comes to it.
-            if said.is_ok() || self.world.position().await.1 == floor {
+            // A control plane raises the floor, and removes keys, when it comes to it.
+            if said.is_ok() {
+                return said;
+            } else if self.learn_keys().await? {
+                self.settle().await?;
+            } else if self.world.position().await.1 == floor {
                 return said;
             }
         }

@@ -100,6 +100,12 @@ pub enum Act {
     RevokeLogin {
         login: usize,
     },
+    /// The next signing key is to sign.
+    Rotate,
+    /// One of the signing keys that are believed, in the order of their publication.
+    RevokeKey {
+        key: usize,
+    },
 }
 
 /// What an agent may be set to.
@@ -189,6 +195,8 @@ fn racing() -> impl Strategy<Value = Act> {
             .prop_map(|(service, agent, score)| Act::Feedback { service, agent, score }),
         2 => some().prop_map(|token| Act::RevokeToken { token }),
         1 => some().prop_map(|login| Act::RevokeLogin { login }),
+        2 => Just(Act::Rotate),
+        1 => some().prop_map(|key| Act::RevokeKey { key }),
     ]
 }
 

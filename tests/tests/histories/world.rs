@@ -3,6 +3,7 @@
 
 use crate::{
     clocks::Lagging,
+    model::Key,
     step::{MAX_STALENESS, SERVICES},
     wire::Wire,
 };
@@ -13,7 +14,10 @@ use countersign_tests::{
 };
 use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
 use serde_json::json;
-use sqlx::{AnyPool, Row, any::AnyPoolOptions};
+use sqlx::{
+    AnyPool, Row,
+    any::{AnyPoolOptions, AnyRow},
+};
 use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
@@ -190,6 +194,21 @@ impl World {
     pub async fn position(&self) -> (i64, i64) {
         let row = sqlx::query("SELECT revision, floor FROM feed").fetch_one(&self.database).await.unwrap();
         (row.get("revision"), row.get("floor"))
+    }
+
+    /// The signing keys that are believed, and how many were revoked so far.
+    pub async fn keys(&self) -> (Vec<Key>, i64) {
+        let sql = "SELECT kid, published_at, signs_from, removed_at, revoked_at FROM signing_keys \
+                   ORDER BY published_at, COALESCE(signs_from, 9223372036854775807), kid";
+        let rows = sqlx::query(sql).fetch_all(&self.database).await.unwrap();
+        let at = |row: &AnyRow, name: &str| row.get::<Option<i64>, _>(name);
+        let live = rows.iter().filter(|row| at(row, "removed_at").is_none()).map(|row| Key {
+            kid: row.get("kid"),
+            published_at: row.get("published_at"),
+            signs_from: at(row, "signs_from"),
+        });
+        let revoked = rows.iter().filter(|row| at(row, "revoked_at").is_some()).count();
+        (live.collect(), i64::try_from(revoked).unwrap())
     }
 
     /// What was noted since.
