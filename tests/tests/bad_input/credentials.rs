@@ -174,6 +174,26 @@ async fn every_door_opens_for_the_right_credentials_only() {
 }
 
 #[tokio::test]
+async fn a_credential_that_is_sent_twice_is_none_at_any_door() {
+    let stage = Stage::set().await;
+    let mut faults = Vec::new();
+    for route in ROUTES {
+        let body = stage.body(route).await;
+        let before = stage.rows().await;
+        let good = if route.door == Door::Registrant { stage.control.human() } else { stage.control.key() };
+        let request = stage.admitted(route).bearer_auth(good).bearer_auth(good);
+        let answer = Answer::to(if route.fields.is_empty() { request } else { request.json(&body) }).await;
+        let right = if route.door == Door::Open {
+            route.admits(answer.status)
+        } else {
+            answer.error() == (401, "AUTHENTICATION_FAILED", "credentials_malformed") && stage.rows().await == before
+        };
+        faults.extend((!right).then(|| format!("{} {}: {} {}", route.method, route.path, answer.status, answer.body)));
+    }
+    assert_none(&faults);
+}
+
+#[tokio::test]
 async fn only_an_access_token_is_an_access_token() {
     let stage = Stage::set().await;
     let sidecar = Sidecar::start(&stage.control).await;
