@@ -13,6 +13,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
+use tokio::{sync::OwnedMutexGuard, task::JoinHandle};
 
 /// Between two fetches for the sake of a key that is not in the set.
 const FOR_AN_UNKNOWN_KEY: Duration = Duration::from_mins(1);
@@ -22,6 +23,10 @@ const BEFORE_ANOTHER_TRY: Duration = Duration::from_secs(1);
 
 /// After a fetch that failed, while the keys that are known serve.
 const BEFORE_ANOTHER_REFRESH: Duration = Duration::from_secs(15);
+
+/// After a fetch that failed, nobody whose key is known waits for the next one: an issuer that does not answer would hold
+/// up everybody again and again.
+const SEEN_AWAY: Duration = Duration::from_mins(1);
 
 /// Where keys come from.
 pub trait Source: Send + Sync + 'static {
@@ -65,8 +70,12 @@ struct Known {
 /// What to do about a token.
 enum Next {
     Use(Arc<DecodingKey>),
+    /// With a fetch beside it that nobody waits for.
+    UseAndFetch(Arc<DecodingKey>),
     Refuse(Reason),
-    Fetch { for_unknown: bool },
+    Fetch {
+        for_unknown: bool,
+    },
 }
 
 impl<S: Source> Keys<S> {
@@ -93,16 +102,28 @@ impl<S: Source> Keys<S> {
             if for_unknown {
                 self.shared.known().fetched_for_unknown_at = Some(now);
             }
-            let shared = self.shared.clone();
-            let clock = self.clock.clone();
-            // A task of its own: it goes on if the one who asked goes away.
-            let fetch = tokio::spawn(async move {
-                shared.fetch(now, clock.as_ref()).await;
-                drop(flight);
-            });
-            if fetch.await.is_err() {
+            if self.begin_fetch(now, flight).await.is_err() {
                 return Err(Reason::HumanIssuerUnavailable.into());
             }
+        }
+    }
+
+    /// A task of its own: it goes on if the one who asked goes away.
+    fn begin_fetch(&self, now: Duration, flight: OwnedMutexGuard<()>) -> JoinHandle<()> {
+        let (shared, clock) = (self.shared.clone(), self.clock.clone());
+        tokio::spawn(async move {
+            shared.fetch(now, clock.as_ref()).await;
+            drop(flight);
+        })
+    }
+
+    /// Nobody waits for this fetch. If another is under way, or just brought keys, there is none.
+    fn fetch_beside(&self, came_at: Duration, kid: Option<&str>, algorithm: Algorithm) {
+        let Ok(flight) = self.shared.flight.clone().try_lock_owned() else { return };
+        let now = self.clock.since_boot();
+        let next = self.shared.known().next(self.patience, now, came_at, kid, algorithm);
+        if matches!(next, Next::UseAndFetch(_)) {
+            drop(self.begin_fetch(now, flight));
         }
     }
 
@@ -113,8 +134,13 @@ impl<S: Source> Keys<S> {
         algorithm: Algorithm,
     ) -> Option<Result<Arc<DecodingKey>, Refusal>> {
         let now = self.clock.since_boot();
-        match self.shared.known().next(self.patience, now, came_at, kid, algorithm) {
+        let next = self.shared.known().next(self.patience, now, came_at, kid, algorithm);
+        match next {
             Next::Use(key) => Some(Ok(key)),
+            Next::UseAndFetch(key) => {
+                self.fetch_beside(came_at, kid, algorithm);
+                Some(Ok(key))
+            }
             Next::Refuse(reason) => Some(Err(reason.into())),
             Next::Fetch { .. } => None,
         }
@@ -167,10 +193,13 @@ impl Known {
                 Next::Fetch { for_unknown: false }
             };
         };
-        if !younger(refresh, *began) && !within(BEFORE_ANOTHER_REFRESH, self.failed_at) {
+        let due = !younger(refresh, *began) && !within(BEFORE_ANOTHER_REFRESH, self.failed_at);
+        let seen_away = within(SEEN_AWAY, self.failed_at);
+        if due && !seen_away {
             return Next::Fetch { for_unknown: false };
         }
         match keys.pick(kid, of) {
+            Pick::Found(key) if due => Next::UseAndFetch(key),
             Pick::Found(key) => Next::Use(key),
             Pick::Unfit => Next::Refuse(Reason::HumanTokenInvalid),
             Pick::Unknown if *began >= came_at => Next::Refuse(Reason::HumanTokenInvalid),

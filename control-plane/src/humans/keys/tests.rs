@@ -1,7 +1,7 @@
 use super::*;
 use countersign_identity::Timestamp;
 use serde_json::json;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 #[derive(Default)]
 struct Still(AtomicU64);
@@ -21,12 +21,16 @@ impl Clock for Still {
 struct Scripted {
     kid: Mutex<Option<&'static str>>,
     fetches: AtomicUsize,
+    hangs: AtomicBool,
 }
 
 impl Source for Arc<Scripted> {
     async fn fetch(&self) -> Result<KeySet, impl Display + Send> {
         self.fetches.fetch_add(1, SeqCst);
         tokio::task::yield_now().await;
+        while self.hangs.load(SeqCst) {
+            tokio::task::yield_now().await;
+        }
         let kid = self.kid.lock().unwrap().ok_or("away")?;
         let x = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc";
         let keys = json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "kid": kid, "x": x }] });
@@ -43,7 +47,8 @@ struct Stage {
 /// Keys are fetched again after 100 s and believed for 1000 s.
 fn stage(kid: Option<&'static str>) -> Stage {
     let clock = Arc::new(Still(AtomicU64::new(5_000_000)));
-    let source = Arc::new(Scripted { kid: Mutex::new(kid), fetches: AtomicUsize::new(0) });
+    let source =
+        Arc::new(Scripted { kid: Mutex::new(kid), fetches: AtomicUsize::new(0), hangs: AtomicBool::default() });
     let patience = Patience { refresh: Duration::from_secs(100), max_age: Duration::from_secs(1000) };
     let keys = Arc::new(Keys::new("test".into(), source.clone(), patience, clock.clone()));
     Stage { clock, source, keys }
@@ -57,6 +62,13 @@ impl Stage {
 
     fn serve(&self, kid: Option<&'static str>) {
         *self.source.kid.lock().unwrap() = kid;
+    }
+
+    /// Until a fetch that nobody waits for has ended.
+    async fn settle(&self) {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
     }
 
     fn fetches(&self) -> usize {
@@ -140,7 +152,9 @@ async fn old_keys_are_fetched_again_serve_while_that_fails_and_are_not_believed_
     stage.wait(0.1);
     assert_eq!((stage.find("a").await, stage.find("a").await, stage.fetches()), (Ok(()), Ok(()), 2));
     stage.wait(15.0);
-    assert_eq!((stage.find("a").await, stage.fetches()), (Ok(()), 3));
+    assert_eq!(stage.find("a").await, Ok(()));
+    stage.settle().await;
+    assert_eq!(stage.fetches(), 3);
     stage.wait(884.9);
     assert_eq!(stage.find("a").await, Ok(()), "at the age of 999.9 s");
     stage.wait(0.1);
@@ -148,6 +162,32 @@ async fn old_keys_are_fetched_again_serve_while_that_fails_and_are_not_believed_
     stage.wait(1.0);
     stage.serve(Some("b"));
     assert_eq!((stage.find("b").await, stage.find("a").await), (Ok(()), INVALID), "a withdrawn key is not believed");
+}
+
+#[tokio::test]
+async fn an_issuer_that_was_seen_away_and_hangs_holds_up_nobody_whose_key_is_known() {
+    let stage = stage(Some("a"));
+    stage.find("a").await.unwrap();
+    stage.serve(None);
+    stage.wait(100.0);
+    stage.find("a").await.unwrap();
+    stage.source.hangs.store(true, SeqCst);
+    stage.wait(16.0);
+    for _ in 0..3 {
+        assert_eq!(stage.find("a").await, Ok(()), "at once, though the fetch does not end");
+        stage.settle().await;
+        assert_eq!(stage.fetches(), 3, "one at a time");
+    }
+    stage.serve(Some("b"));
+    stage.source.hangs.store(false, SeqCst);
+    stage.settle().await;
+    assert_eq!((stage.find("a").await, stage.find("b").await), (INVALID, Ok(())), "what it brought holds");
+    stage.serve(None);
+    stage.wait(100.0);
+    stage.find("b").await.unwrap();
+    stage.serve(Some("c"));
+    stage.wait(61.0);
+    assert_eq!(stage.find("b").await, INVALID, "what was seen long ago says nothing of now");
 }
 
 #[tokio::test]
