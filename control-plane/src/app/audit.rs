@@ -83,7 +83,8 @@ pub async fn export_audit(config: &Config, service: Option<&str>, mut out: impl 
 }
 
 fn tell(mut to: impl Write, chain: &str, broken: Broken) -> io::Result<()> {
-    writeln!(to, "{chain}: {broken}")
+    // Whatever stands there: it is not taken for a line of ours.
+    writeln!(to, "{}: {broken}", chain.escape_debug())
 }
 
 /// A database that is looked at, and which of its chains.

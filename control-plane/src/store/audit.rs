@@ -27,10 +27,12 @@ pub async fn append(
     now: Timestamp,
 ) -> Result<(), StoreError> {
     let chain = entry.chain.to_string();
-    let before = lock(conn, &chain).await?;
-    if !keys.sealed(&chain, &before) {
-        tracing::error!(chain, "the head of this audit chain is not as it was written: run `audit verify`");
+    let (kept, last) = (lock(conn, &chain).await?, last(conn, &chain).await?);
+    let whole = kept.filter(|kept| kept.length >= last.length && keys.sealed(&chain, kept));
+    if whole.is_none() {
+        tracing::error!(chain, "the end of this audit chain is not as it was written: run `audit verify`");
     }
+    let before = whole.unwrap_or(last);
     let (link, head) = keys.append(&before, entry, by, now);
     insert(conn, &link).await?;
     let sql = "UPDATE audit_heads SET length = $1, hash = $2, mac = $3 WHERE chain = $4";
@@ -38,18 +40,20 @@ pub async fn append(
     if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("append_audit")) }
 }
 
-/// Locks the head of a chain, which is made if there is none.
-async fn lock(conn: &mut AnyConnection, chain: &str) -> Result<Head, StoreError> {
+/// Locks the head of a chain, which is made if there is none; gives it if it can be read.
+async fn lock(conn: &mut AnyConnection, chain: &str) -> Result<Option<Head>, StoreError> {
     let sql = "INSERT INTO audit_heads (chain, length, hash, mac) VALUES ($1, 0, '', '') \
                ON CONFLICT (chain) DO UPDATE SET length = audit_heads.length RETURNING length, hash, mac";
-    let head = read_head(&sqlx::query(sql).bind(chain).fetch_one(&mut *conn).await?)?;
-    if head != Head::default() {
-        return Ok(head);
-    }
-    // A chain that lost its head is followed, and stays without one that is sealed.
+    Ok(read_head(&sqlx::query(sql).bind(chain).fetch_one(conn).await?).ok())
+}
+
+/// The end of a chain as its links have it. A chain whose head is not where it ends is followed from there, and
+/// stays without a head that is sealed.
+async fn last(conn: &mut AnyConnection, chain: &str) -> Result<Head, StoreError> {
     let sql = "SELECT sequence AS length, hash, 'lost' AS mac FROM audit_links WHERE chain = $1 ORDER BY sequence DESC LIMIT 1";
     let last = sqlx::query(sql).bind(chain).fetch_optional(conn).await?;
-    Ok(last.as_ref().map(read_head).transpose()?.unwrap_or_default())
+    let none = || Head { mac: "lost".to_owned(), ..Head::default() };
+    Ok(last.as_ref().map(read_head).transpose()?.unwrap_or_else(none))
 }
 
 async fn insert(conn: &mut AnyConnection, link: &Link) -> Result<(), StoreError> {
@@ -79,9 +83,17 @@ async fn insert(conn: &mut AnyConnection, link: &Link) -> Result<(), StoreError>
     Ok(())
 }
 
-/// Whether anything was ever recorded. Until the transaction ends, nobody else begins.
+/// Whether anything was ever recorded, of whatever chain: one that is missing beside others was taken away. Until the
+/// transaction ends, nobody else begins.
 pub async fn began(conn: &mut AnyConnection) -> Result<bool, StoreError> {
-    Ok(lock(conn, &Chain::Deployment.to_string()).await?.length > 0)
+    let deployment = Chain::Deployment.to_string();
+    let head = lock(conn, &deployment).await?;
+    let sql = "SELECT chain FROM audit_heads WHERE length <> 0 UNION ALL SELECT chain FROM audit_links LIMIT 1";
+    let began = sqlx::query(sql).fetch_optional(conn).await?.is_some();
+    if began && head == Some(Head::default()) {
+        tracing::error!(chain = deployment, "this audit chain was taken away: run `audit verify`");
+    }
+    Ok(began)
 }
 
 /// The services of which nothing was recorded.

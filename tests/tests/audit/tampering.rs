@@ -167,6 +167,52 @@ async fn later_acts_do_not_heal_a_chain() {
     }
 }
 
+/// Whatever was done to the end of a chain, acts go on, and it is noticed for ever.
+#[tokio::test]
+async fn acts_go_on_whatever_was_done_to_the_end_of_a_chain() {
+    let postgres = Postgres::start().await;
+    for control in on_both(&postgres).await {
+        fill(&control).await;
+        let (mut database, service) = (open(&control).await, control.service());
+        let last =
+            format!("chain = '{service}' AND sequence = (SELECT length FROM audit_heads WHERE chain = '{service}')");
+        let head = |length: &str| format!("UPDATE audit_heads SET length = {length} WHERE chain = '{service}'");
+        for (number, deed) in [copy(&last, "chain", "sequence + 1"), head("1"), head("9223372036854775807"), head("-1")]
+            .into_iter()
+            .enumerate()
+        {
+            run(&mut database, &deed).await;
+            control.make_role(&format!("after-{number}"), &[]).await;
+            let (said, good) = verify(&control);
+            assert!(!good && said.contains(&format!("{service}: broken at link ")), "{deed}\n{said}");
+        }
+        run(&mut database, &format!("DELETE FROM audit_links WHERE chain = '{service}' AND sequence > 5")).await;
+        control.make_role("last", &[]).await;
+        let (said, good) = verify(&control);
+        assert!(!good && said.contains(&format!("{service}: broken at link 7: ")), "{said}");
+    }
+}
+
+/// The chain of the deployment is not begun anew beside others, which would hide what was in it.
+#[tokio::test]
+async fn a_chain_of_the_deployment_that_was_taken_away_stays_missing() {
+    let postgres = Postgres::start().await;
+    for mut control in on_both(&postgres).await {
+        fill(&control).await;
+        control.kill();
+        let mut database = open(&control).await;
+        run(&mut database, "DELETE FROM audit_links WHERE chain = 'deployment'").await;
+        run(&mut database, "DELETE FROM audit_heads WHERE chain = 'deployment'").await;
+        control.restart().await;
+        assert!(control.log().contains("this audit chain was taken away"), "{}", control.log());
+        let (said, good) = verify(&control);
+        assert!(!good && said.contains("deployment: broken at link 1: it is missing"), "{said}");
+        Agent::register(&control, "later").await;
+        let (said, good) = verify(&control);
+        assert!(!good && said.contains("deployment: broken at link 1: no chain begins"), "{said}");
+    }
+}
+
 /// A database of before the audit: it begins, for what is there, once.
 #[tokio::test]
 async fn an_audit_begins_once() {

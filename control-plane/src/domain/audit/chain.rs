@@ -89,7 +89,7 @@ impl AuditKeys {
         let object = object.as_ref().map(super::Object::parts);
         let mut link = Link {
             chain: chain.to_string(),
-            sequence: before.length + 1,
+            sequence: before.length.saturating_add(1),
             at,
             act: act.as_str().to_owned(),
             actor_kind: actor_kind.to_owned(),
