@@ -6,11 +6,13 @@ mod humans;
 mod inspection;
 mod limits;
 mod proxies;
+mod secrets;
 
 pub use humans::{Algorithm, Humans, Issuer};
 pub use inspection::Inspection;
 pub use limits::LimitSettings;
 pub use proxies::{ProxySettings, TlsMode};
+pub use secrets::Secrets;
 
 use countersign_process::{
     settings::{Layers, SettingsError},
@@ -107,13 +109,6 @@ pub enum DatabasePlace {
     Postgres(SecretString),
 }
 
-/// `[secrets]`
-#[derive(Debug, Clone, Deserialize)]
-pub struct Secrets {
-    /// 64 hex characters, or empty.
-    pub master_key: SecretString,
-}
-
 /// `[tokens]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct Tokens {
@@ -202,7 +197,8 @@ impl Config {
             ),
         ];
         let found = cases.into_iter().filter(|(wrong, _)| *wrong).map(|(_, text)| text.to_owned());
-        found.chain(self.humans.problems(&self.public_url, self.dev)).collect()
+        let humans = self.humans.problems(&self.public_url, self.dev);
+        found.chain(self.secrets.problem()).chain(self.log.problem()).chain(humans).collect()
     }
 
     /// Where the database is; `None` if the URL is of no engine that we know.

@@ -78,7 +78,7 @@ enum HumanToken {
     /// Mint a token and print it
     Mint {
         /// Whom the token speaks of: becomes the owner of what is created with it
-        #[arg(long)]
+        #[arg(long, value_parser = subject)]
         subject: String,
         /// Whether the person manages everything
         #[arg(long)]
@@ -167,6 +167,12 @@ fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
+}
+
+/// What an issuer's token may say too (OpenID Connect Core, section 2).
+fn subject(text: &str) -> Result<String, &'static str> {
+    let good = (1..=255).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+    good.then(|| text.to_owned()).ok_or("must be 1 to 255 characters, without control characters")
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

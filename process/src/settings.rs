@@ -39,13 +39,15 @@ pub enum SettingsError {
         /// What the system said.
         error: std::io::Error,
     },
-    /// A file that is no TOML.
-    #[error("{path}: {error}")]
+    /// A file that is no TOML. The line itself is not repeated: it may hold a secret.
+    #[error("{path}: no TOML at line {line}: {error}")]
     NoToml {
         /// The file.
         path: PathBuf,
-        /// Where, and what is wrong there.
-        error: Box<config::ConfigError>,
+        /// Where.
+        line: usize,
+        /// What is wrong there.
+        error: String,
     },
     /// A value of the wrong type.
     #[error("{0}")]

@@ -23,9 +23,20 @@ pub struct LogSettings {
     pub level: String,
 }
 
+impl LogSettings {
+    /// What is wrong with them.
+    pub fn problem(&self) -> Option<String> {
+        self.filter().err()
+    }
+
+    fn filter(&self) -> Result<EnvFilter, String> {
+        EnvFilter::try_new(&self.level).map_err(|error| format!("log.level: {error}"))
+    }
+}
+
 /// Installs the log. A second call in the same process changes nothing.
 pub fn init(settings: &LogSettings) -> Result<(), String> {
-    let filter = EnvFilter::try_new(&settings.level).map_err(|error| format!("log.level: {error}"))?;
+    let filter = settings.filter()?;
     // A log that cannot be written is lost and nothing else: by default the library reports that on the
     // same standard error, and panics when this fails too.
     let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);

@@ -43,6 +43,7 @@ pub struct Issuer {
 
 /// What a person's token may be signed with; named as in RFC 7518 and RFC 8037.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "String")]
 pub enum Algorithm {
     /// RSASSA-PKCS1-v1_5 with SHA-256.
     RS256,
@@ -50,6 +51,19 @@ pub enum Algorithm {
     ES256,
     /// Ed25519.
     EdDSA,
+}
+
+impl TryFrom<String> for Algorithm {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        match text.as_str() {
+            "RS256" => Ok(Self::RS256),
+            "ES256" => Ok(Self::ES256),
+            "EdDSA" => Ok(Self::EdDSA),
+            _ => Err(format!("`{text}` is none of RS256, ES256, EdDSA")),
+        }
+    }
 }
 
 impl Humans {

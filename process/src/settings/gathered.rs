@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use std::{
     collections::BTreeMap,
     fmt::{self, Display, Formatter},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// Who said it.
@@ -62,14 +62,11 @@ impl Gathered {
             all.say(&known, key, known.typed(key, text.clone()).into(), Source::Mode);
         }
         if let Some(path) = &layers.file {
-            match read_file(path).and_then(|text| Ok(read_toml(&text)?)) {
+            match read_file(path).and_then(|text| read_toml(path, &text)) {
                 Ok(file) => {
                     for (key, value) in leaves(&file.cache) {
                         all.say(&known, &key, value, Source::File(path.clone()));
                     }
-                }
-                Err(SettingsError::Invalid(error)) => {
-                    all.problems.push(SettingsError::NoToml { path: path.clone(), error: Box::new(error) });
                 }
                 Err(error) => all.problems.push(error),
             }
@@ -151,8 +148,13 @@ impl Held {
     }
 }
 
-fn read_toml(text: &str) -> Result<Config, config::ConfigError> {
-    Config::builder().add_source(File::from_str(text, FileFormat::Toml)).build()
+fn read_toml(path: &Path, text: &str) -> Result<Config, SettingsError> {
+    toml::from_str::<toml::Table>(text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        SettingsError::NoToml { path: path.to_owned(), line, error: error.message().to_owned() }
+    })?;
+    Ok(Config::builder().add_source(File::from_str(text, FileFormat::Toml)).build()?)
 }
 
 fn whole<T: DeserializeOwned>(held: &BTreeMap<String, Held>) -> Result<T, SettingsError> {

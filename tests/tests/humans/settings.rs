@@ -53,7 +53,7 @@ fn settings_of_an_issuer_that_contradict_each_other_are_refused_by_name() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let ca = format!("humans.issuers.corp.ca_file={}", file.path().display());
     let jwks = format!("humans.issuers.corp.jwks_file={}", file.path().display());
-    let cases: [(&[&str], &str); 13] = [
+    let cases: [(&[&str], &str); 15] = [
         (&[AUDIENCE], "humans.issuers.corp.issuer:"),
         (&[ISSUER], "humans.issuers.corp.audience:"),
         (
@@ -69,7 +69,9 @@ fn settings_of_an_issuer_that_contradict_each_other_are_refused_by_name() {
             "humans.issuers.corp.jwks_file: contradicts",
         ),
         (&[ISSUER, AUDIENCE, &jwks, &ca], "humans.issuers.corp.ca_file: contradicts"),
-        (&[ISSUER, AUDIENCE, "humans.issuers.corp.algorithms=HS256"], "humans.issuers.corp.algorithms"),
+        (&[ISSUER, AUDIENCE, "humans.issuers.corp.algorithms=HS256"], "`HS256` is none of RS256, ES256, EdDSA"),
+        (&["log.level=a=b=c"], "log.level: "),
+        (&["secrets.master_key=abcd"], "secrets.master_key: must be 32 bytes"),
         (&[ISSUER, AUDIENCE, "humans.issuers.corp.admin_value=x"], "humans.issuers.corp.admin_value:"),
         (
             &[ISSUER, AUDIENCE, "humans.issuers.again.issuer=https://login.example", "humans.issuers.again.audience=x"],
@@ -134,6 +136,31 @@ fn what_is_printed_is_what_holds_and_who_said_it_without_secrets() {
     std::fs::write(&own, printed.replace("\"(hidden)\"", "\"\"")).unwrap();
     let again = control_plane(&["config", "check", "--config", own.to_str().unwrap()], &[], &[]);
     assert_eq!(text(&again), (Some(0), "ok\n".into(), String::new()), "it reads back");
+}
+
+#[test]
+fn what_is_no_toml_is_named_by_its_line_and_not_repeated() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    for wrong in ["master_key = \"hunter2", "master_key = hunter2", "master_key = \"hunter2\" x"] {
+        std::fs::write(file.path(), format!("# ü\n[secrets]\n{wrong}\n")).unwrap();
+        for command in [&["config", "print"][..], &["config", "check"], &["serve"]] {
+            let (code, printed, error) = text(&control_plane(&[command, &["--config", path]].concat(), &[], &[]));
+            assert!(code == Some(2) && error.contains(&format!("{path}: no TOML at line 3: ")), "{wrong}: {error}");
+            assert!(!printed.contains("hunter2") && !error.contains("hunter2"), "{printed}{error}");
+        }
+    }
+}
+
+#[test]
+fn a_token_whose_subject_is_none_is_not_minted() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = format!("data_dir={}", folder.path().display());
+    let long = "x".repeat(256);
+    for wrong in ["", "a\nb", &long] {
+        let (code, minted, error) = text(&control_plane(&["human-token", "mint", "--subject", wrong], &[&data], &[]));
+        assert!(code == Some(2) && minted.is_empty() && error.contains("--subject"), "{wrong:?}: {error}");
+    }
 }
 
 #[tokio::test]
