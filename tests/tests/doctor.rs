@@ -69,6 +69,13 @@ async fn what_is_wrong_is_named_with_the_next_step() {
         assert!(advice.contains(said), "{said}: {advice}");
     }
 
+    shell.export("COUNTERSIGN_SERVICE_KEY", &format!("{}\n", control.key()));
+    shell.export("COUNTERSIGN_HUMAN_TOKEN", &format!("{}\nx", control.human()));
+    let output = shell.run(&["doctor"]);
+    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert_eq!(output.status.code(), Some(3), "the agent is suspended: {said}");
+    assert!(said.contains("are one word") && said.contains("a line end") && !said.contains("cannot reach"), "{said}");
+
     let another = ControlPlane::start().await;
     shell.export("COUNTERSIGN_CA", &another.env["CA"]);
     assert_eq!(found(&shell).1, Some(4), "whom it does not trust it has not reached");

@@ -157,15 +157,25 @@ pub fn human_token(token: &SecretString) -> Result<&SecretString, Failure> {
         let text = "COUNTERSIGN_HUMAN_TOKEN (--human-token) holds the API key of a service, not a person's token";
         return Err(Failure::Usage(format!("{text}\nNext: set {PERSON}")));
     }
+    if !is_one_word(token) {
+        let text =
+            "COUNTERSIGN_HUMAN_TOKEN (--human-token) holds a space, a line end or another character that no token has";
+        return Err(Failure::Usage(format!("{text}\nNext: set {PERSON}")));
+    }
     Ok(token)
+}
+
+/// What is not cannot be sent in a header, and that would be blamed on the control plane.
+fn is_one_word(credential: &SecretString) -> bool {
+    credential.expose_secret().bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// What was given as a service's key; anything else would be taken for a person's token.
 pub fn service_key(key: &SecretString) -> Result<&SecretString, Failure> {
-    if key.expose_secret().starts_with(SERVICE_KEY) {
+    if key.expose_secret().starts_with(SERVICE_KEY) && is_one_word(key) {
         return Ok(key);
     }
-    let text = "COUNTERSIGN_SERVICE_KEY (--service-key) holds no API key of a service: those begin with svc_sk_";
+    let text = "COUNTERSIGN_SERVICE_KEY (--service-key) holds no API key of a service: those begin with svc_sk_ and are one word";
     Err(Failure::Usage(format!("{text}\nNext: `countersign key create --scope full` makes one")))
 }
 
