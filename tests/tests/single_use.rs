@@ -10,7 +10,10 @@ use tokio::task::JoinSet;
 
 const AGENTS: usize = 200;
 const ATTEMPTS: usize = 50;
-const ROUNDS: usize = 40;
+const ROUNDS: usize = 200;
+
+/// After so many rounds the control plane is killed and comes back.
+const RESTART: usize = 50;
 
 /// Sends the same request many times at once; counts the outcomes and gives the bodies of those that succeeded.
 async fn many_at_once(control: &ControlPlane, path: &str, body: &Value) -> (BTreeMap<String, usize>, Vec<Value>) {
@@ -52,9 +55,17 @@ async fn two_hundred_challenges_submitted_fifty_times_each_yield_two_hundred_tok
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refresh_token_used_many_times_at_once_has_one_successor_and_ends_its_login() {
-    let control = ControlPlane::start().await;
+    let mut control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
+    let mut dead = Vec::new();
     for round in 0..ROUNDS {
+        if round % RESTART == RESTART - 1 {
+            control.restart().await;
+            for refresh in &dead {
+                let refused = control.api.post("/auth/refresh", json!({ "refreshToken": refresh })).await;
+                assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "refresh_revoked"), "after a crash");
+            }
+        }
         let login = answered_challenge(&control, &agent).await;
         let pair = control.api.post("/auth/authenticate", login).await.expect(200);
         let (outcomes, succeeded) =
@@ -68,6 +79,7 @@ async fn a_refresh_token_used_many_times_at_once_has_one_successor_and_ends_its_
         let successor = json!({ "refreshToken": succeeded[0]["refreshToken"] });
         let refused = control.api.post("/auth/refresh", successor).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "refresh_revoked"));
+        dead.push(succeeded[0]["refreshToken"].clone());
         for token in [&pair["accessToken"], &succeeded[0]["accessToken"]] {
             let refused = control.verify(&text(token)).await;
             assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"));
