@@ -1,4 +1,4 @@
-//! What ends, at the API: a role that is deleted, a token that is revoked. That the sidecar says the same is in
+//! What ends, at the API: a role that is deleted, a token or a key that is revoked. That the sidecar says the same is in
 //! `parity.rs`.
 
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
@@ -180,4 +180,26 @@ async fn the_longest_token_can_be_revoked_too() {
     assert_eq!(control.verify(&token).await.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"));
     let body = json!({ "token": "x".repeat(64 * 1024) });
     assert_eq!(control.api.post("/auth/revoke", body).await.status, 413);
+}
+
+#[tokio::test]
+async fn a_key_that_the_service_does_not_have_is_not_called_revoked() {
+    let control = ControlPlane::start().await;
+    let (other, _) = control.another_service(json!({ "name": "other" })).await;
+    let key = control.make_key(&other, "full").await;
+    let id = format!("key_{}", &key["svc_sk_".len()..][..26]);
+    let revoke = async |service: &str, id: &str| {
+        let path = format!("/services/{service}/keys/{id}");
+        control.api.send_as(control.human(), "DELETE", &path, json!({})).await
+    };
+    for id in [id.as_str(), "key_00000000000000000000000000"] {
+        let missed = revoke(control.service(), id).await;
+        assert_eq!((missed.status, missed.text("/error/code")), (404, "NOT_FOUND"), "{id}");
+    }
+    let roles = format!("/services/{other}/roles");
+    control.api.get_as(&key, &roles).await.expect(200);
+    for first in [true, false] {
+        assert_eq!(revoke(&other, &id).await.expect(200)["revoked"], first);
+    }
+    control.api.get_as(&key, &roles).await.expect(401);
 }

@@ -90,6 +90,9 @@ pub async fn revoke_service_key(
         let revoked = services::revoke_key(tx.conn(), service, key, now).await?;
         if revoked {
             tx.record(by, act).await?;
+        } else if !services::has_key(tx.conn(), service, key).await? {
+            // Not "revoked before": it may be good, at another service.
+            return Err(Denied::Missing(Missing::Key));
         }
         Ok::<_, Denied>(tx.commit(revoked).await?)
     };

@@ -125,6 +125,12 @@ pub async fn revoke_key(
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
+/// Whether a service has, or had, the API key with this id.
+pub async fn has_key(conn: &mut AnyConnection, service: ServiceId, id: KeyId) -> Result<bool, StoreError> {
+    let query = sqlx::query("SELECT 1 AS known FROM service_keys WHERE id = $1 AND service_id = $2");
+    Ok(query.bind(id.to_string()).bind(service.to_string()).fetch_optional(conn).await?.is_some())
+}
+
 fn read_service(found: &AnyRow) -> Result<Service, StoreError> {
     Ok(Service {
         id: row::parse(found, "id")?,
