@@ -32,6 +32,35 @@ async fn a_server_describes_itself_to_everybody() {
     assert_eq!((head.status, head.header("etag"), &head.body), (200, tag.as_str(), &Value::String(String::new())));
 }
 
+#[test]
+fn its_examples_have_every_field_that_must_be_there() {
+    let described = description::read();
+    let mut seen = 0;
+    for (method, path, operation) in description::operations(&described) {
+        let answers = operation["responses"].as_object().unwrap().values();
+        let bodies = answers.chain(operation.get("requestBody")).map(|body| description::resolve(&described, body));
+        for content in bodies.filter_map(|body| body["content"].as_object()).flat_map(|content| content.values()) {
+            let Some(example) = content.get("example") else { continue };
+            let missing = missing(&described, &content["schema"], example);
+            assert!(missing.is_empty(), "{method} {path}: {missing:?} not in {example}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 40, "only {seen} examples");
+}
+
+/// The fields that are required, and that the value does not have.
+fn missing(described: &Value, form: &Value, value: &Value) -> Vec<String> {
+    let form = description::resolve(described, form);
+    let required = form["required"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    let here = required.filter(|name| value.get(name).is_none()).map(str::to_owned);
+    let fields = form["properties"].as_object().into_iter().flatten();
+    let below = fields.filter_map(|(name, field)| Some(missing(described, field, value.get(name)?)));
+    let parts = form["allOf"].as_array().into_iter().flatten().map(|part| missing(described, part, value));
+    let items = value.as_array().into_iter().flatten().map(|item| missing(described, &form["items"], item));
+    here.chain(below.chain(parts).chain(items).flatten()).collect()
+}
+
 #[tokio::test]
 async fn whoever_reads_it_asks_nobody_else() {
     let control = ControlPlane::start().await;

@@ -57,7 +57,7 @@ pub struct LinkRecord {
     #[schema(required)]
     object: Option<ObjectRecord>,
     /// More about it, by names that depend on the act.
-    #[schema(value_type = schema::AnyObject)]
+    #[schema(value_type = schema::ActDetails)]
     details: Value,
     /// The hash of the link before; empty in the first.
     #[schema(pattern = "^([0-9a-f]{64})?$", example = "")]

@@ -108,6 +108,10 @@ words! {
     AnyToken = text().min_length(Some(1)).examples(["rf_0197…"]);
     /// What was done. The names are stable; more may come.
     Act = text().enum_values(Some(audit::Act::ALL.iter().map(|act| act.as_str()))).examples(["role.assigned"]);
+    /// What else is to be said of an act, by names that depend on it; more may come.
+    ActDetails = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .examples([serde_json::json!({ "name": "editor", "until": null })]);
     /// Any JSON object.
     AnyObject = ObjectBuilder::new().schema_type(Type::Object);
     /// A set of public keys (RFC 7517), each for ES256 on P-256.
@@ -132,7 +136,9 @@ words! {
         .required("token")
         .additional_properties(Some(Ref::from_schema_name(Text::name())));
     /// A service API key. It is shown here and never again: only its hash is kept.
-    ApiKey = text().pattern(Some("^svc_sk_[0-9a-hjkmnp-tv-z]{26}[0-9a-f]{64}$"));
+    ApiKey = text()
+        .pattern(Some("^svc_sk_[0-9a-hjkmnp-tv-z]{26}[0-9a-f]{64}$"))
+        .examples([format!("svc_sk_01jyd3rq8yfd19yr0w5mz4ypkb{}", "0".repeat(64))]);
 }
 
 /// What a role permits, or an agent is permitted: sorted, none twice.
