@@ -71,7 +71,10 @@ async fn roles_are_defined_listed_assigned_and_revoked() {
         (json!(null), true),
         (json!("2099-01-01T00:00:00Z"), true),
         (json!("2099-01-01T00:00:00.5+02:00"), true),
+        (json!("9999-12-31T23:59:59Z"), true),
         (json!("2099-01-01T00:00:00"), false),
+        (json!("2099-01-01T00:00:00+0530"), false),
+        (json!("2099-01-01T00:00:00Z[Europe/Paris]"), false),
         (json!("tomorrow"), false),
         (json!(4_070_908_800_u64), false),
     ] {

@@ -127,6 +127,14 @@ async fn what_is_no_score_is_refused_with_what_is_one() {
         assert_eq!((&details["minimum"], &details["maximum"]), (&json!(0), &json!(100)), "{score}");
         assert!(details["fields"]["score"].is_string(), "{score}: {details}");
     }
+    for score in ["NaN", "Infinity", "1e400"] {
+        let body = format!(r#"{{"agentId":"{}","score":{score}}}"#, agent.id);
+        let request = control.api.request("POST", "/trust/feedback").bearer_auth(control.key()).body(body);
+        let answer = Answer::to(request).await;
+        let details = &answer.body["error"]["details"];
+        assert_eq!((answer.status, answer.error().1), (400, "VALIDATION_ERROR"), "{score}: {}", answer.body);
+        assert_eq!((&details["minimum"], &details["maximum"]), (&json!(0), &json!(100)), "{score}");
+    }
     for nobody in ["agent_00000000000000000000000000", "somebody"] {
         let answer = feedback(&control, control.key(), json!({ "agentId": nobody, "score": 1 })).await;
         assert_eq!((answer.status, answer.error().1), (404, "AGENT_NOT_FOUND"));

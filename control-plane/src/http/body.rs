@@ -7,6 +7,7 @@ pub mod shape;
 use super::{
     error::{ApiError, Problem},
     idempotency::BodyDigest,
+    instant,
     json::Object,
     schema,
 };
@@ -323,13 +324,7 @@ from_text! {
     AgentKey as PublicKey: |text| Self::from_pem(&text).map_err(|error| error.to_string());
     KeyScope as Scope: |text| Self::parse(&text).ok_or_else(|| "must be `full` or `sync`".into());
     AgentStatus as AgentStatus: |text| parse_status(&text).ok_or_else(|| "must be `active`, `suspended` or `revoked`".into());
-    Timestamp as End: |text| parse_instant(&text).ok_or_else(|| "must be an instant such as 2030-01-31T12:00:00Z".into());
-}
-
-/// RFC 3339 with `Z` or an offset, which is normalised to UTC.
-fn parse_instant(text: &str) -> Option<Timestamp> {
-    let at: jiff::Timestamp = text.parse().ok()?;
-    Some(Timestamp::from_micros(at.as_microsecond()))
+    Timestamp as End: |text| instant::parse(&text).ok_or_else(|| "must be an instant such as 2030-01-31T12:00:00Z".into());
 }
 
 #[cfg(test)]

@@ -104,6 +104,12 @@ impl ApiError {
         self
     }
 
+    /// More about what is wrong, if it is the fields.
+    #[must_use]
+    pub fn about_fields(self, details: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+        if self.code == ErrorCode::ValidationError { self.with_details(details) } else { self }
+    }
+
     /// A body that is no JSON object.
     pub fn unreadable(message: impl Into<String>) -> Self {
         let mut error = Self::new(ErrorCode::ValidationError, message);

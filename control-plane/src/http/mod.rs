@@ -17,6 +17,7 @@ mod error;
 mod health;
 mod idempotency;
 mod ids;
+mod instant;
 mod json;
 mod limits;
 mod observe;

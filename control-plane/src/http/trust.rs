@@ -101,13 +101,14 @@ pub async fn submit(
     State(state): State<AppState>,
     presented: Presented,
     repeatable: Result<Repeatable, ApiError>,
-    body: Fields,
+    body: Result<Fields, ApiError>,
 ) -> Result<Json<Value>, ApiError> {
     let key = presented.full_key(&state).await?;
     let (least, most) = Score::RANGE;
     // Told with every complaint: who sends a score outside wants to know what is inside.
     let range = [("minimum", json!(least)), ("maximum", json!(most))];
-    let FeedbackBody { agent, score, reason, metadata } = body.read().map_err(|error| error.with_details(range))?;
+    let FeedbackBody { agent, score, reason, metadata } =
+        body.and_then(Fields::read).map_err(|error| error.about_fields(range))?;
     let (reason, metadata) = (reason.unwrap_or_default(), metadata.unwrap_or_default());
     let request = FeedbackRequest { service: key.service, agent: agent.id()?, score, reason, metadata };
     let present = |trust: &TrustScore| json!(Recorded { recorded: true, new_trust_score: *trust });

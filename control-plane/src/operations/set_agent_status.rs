@@ -24,8 +24,9 @@ pub async fn set_agent_status(
         agents::lock(tx.conn(), agent).await?;
         let found = agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
         human.require_owner(found.registration.owner.as_ref())?;
-        let change = change_status(found.status, status)
-            .map_err(|_| Denied::Conflict("the agent is revoked, which is for good: register a new one".into()))?;
+        let change = change_status(found.status, status).map_err(|_| {
+            Denied::Conflict("the agent is revoked, which is for good: register again, with a new key".into())
+        })?;
         if change == StatusChange::None {
             return Ok(tx.commit(found).await?);
         }

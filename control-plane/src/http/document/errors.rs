@@ -195,7 +195,7 @@ cases! {
     /// What can be wrong with an `Idempotency-Key`.
     Repeated = [wrong("Idempotency-Key", "must be one string"), vec![Denied::KeyReused.into()]].concat_all();
     /// The agent was revoked for good.
-    Revoked = conflict("the agent is revoked, which is for good: register a new one");
+    Revoked = conflict("the agent is revoked, which is for good: register again, with a new key");
     /// What can be wrong with the answer to a challenge.
     Challenge = [
         vec![Denied::InvalidSignature.into()],
