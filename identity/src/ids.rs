@@ -115,6 +115,10 @@ identifiers! {
     RefreshId = "ref_";
     /// What a service said of an agent.
     FeedbackId = "feedback_";
+    /// Where events are delivered to.
+    WebhookId = "wh_";
+    /// Something that happened, and is told to those who asked for it.
+    EventId = "evt_";
 }
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub mod token;
 pub mod trust;
 
 pub use claims::{Audience, Claims};
-pub use ids::{AgentId, FeedbackId, KeyId, RefreshId, RoleId, ServiceId, SessionId, TokenId};
+pub use ids::{AgentId, EventId, FeedbackId, KeyId, RefreshId, RoleId, ServiceId, SessionId, TokenId, WebhookId};
 pub use key_set::{KeySet, Kid};
 pub use names::{Permission, RoleName};
 pub use public_key::{AgentKey, PublicKeyError, SignatureError};
