@@ -6,7 +6,7 @@
 //! [`signer::SignerCommand`] asks; tokens are never printed unless asked for.
 //!
 //! Reading order: [`key`] and [`signer`] answer challenges; [`api`] is one request each; [`session`] keeps a
-//! login alive; [`profile`] is what is remembered between processes.
+//! login alive; [`profile`] is what is remembered between processes. [`webhook`] is for services that receive events.
 
 pub mod api;
 pub mod clock;
@@ -14,9 +14,11 @@ pub mod key;
 pub mod profile;
 pub mod session;
 pub mod signer;
+pub mod webhook;
 
 pub use api::{Api, ApiError, Tokens};
 pub use key::{KeyError, PrivateKey};
 pub use profile::{Profile, ProfileError, Profiles};
 pub use session::{Held, Session};
 pub use signer::{Sign, Signer, SignerCommand};
+pub use webhook::{Verifier, WebhookError, WebhookSecret};
