@@ -8,17 +8,24 @@ pub use audit::{AuditError, export_audit, verify_audit};
 
 use crate::{
     certificates::{Certificate, CertificateError},
-    config::{Config, DatabasePlace, LimitSettings, TlsMode},
+    config::{Config, DatabasePlace, LimitSettings, TlsMode, WebhookSettings},
     development::{self, DevelopmentError, Places},
-    domain::signing_key::KeyRules,
+    domain::{
+        signing_key::KeyRules,
+        webhook::{
+            address::AllowedNetworks,
+            delivery::{AttemptFailure, Schedule},
+        },
+    },
     ephemeral::Memory,
     files,
     http::{AppState, ErrorCode, Limits, PerMinute, Proxies, RATE_CATEGORIES},
     humans::{Humans, OperatorError},
     keyring::{Keyring, MasterKey, MasterKeyError},
-    metrics::Metrics,
-    operations::{Context, Denied, Rules, begin_audit, tend_signing_keys},
+    metrics::{Labels, Metrics},
+    operations::{Context, Denied, Rules, Storms, begin_audit, settle_storms, tend_signing_keys},
     store::{Equipment, Purpose, Store, StoreError, deployment::Deployment},
+    webhooks::{Courier, CourierRules, Guard, Names, Post, PostError, Pulse, SystemNames},
 };
 use countersign_identity::Timestamp;
 use countersign_process::{Chance, Clock, Readiness, Shutdown, SystemChance, SystemClock, Unready};
@@ -83,6 +90,9 @@ pub enum AppError {
     /// `--dev`.
     #[error(transparent)]
     Development(#[from] DevelopmentError),
+    /// What events are sent with.
+    #[error("webhooks.ca_file: {0}")]
+    Webhooks(#[from] PostError),
     /// The metrics contradict each other.
     #[error(transparent)]
     Metrics(#[from] prometheus::Error),
@@ -101,10 +111,28 @@ struct Ports {
     admin: TcpListener,
 }
 
+/// What a control plane is told from outside. Tests bring their own.
+pub struct Surroundings {
+    /// What time it is.
+    pub clock: Arc<dyn Clock>,
+    /// The dice.
+    pub chance: Arc<dyn Chance>,
+    /// Where hosts are that events are sent to.
+    pub names: Arc<dyn Names>,
+}
+
+impl Default for Surroundings {
+    /// Those of the machine.
+    fn default() -> Self {
+        Self { clock: Arc::new(SystemClock), chance: Arc::new(SystemChance), names: Arc::new(SystemNames) }
+    }
+}
+
 /// A control plane that listens and does not answer yet.
 pub struct App {
     config: Config,
     state: AppState,
+    post: Arc<Post>,
     certificate: Certificate,
     ports: Ports,
     readiness: Readiness,
@@ -113,7 +141,7 @@ pub struct App {
 
 impl App {
     /// Opens ports, database and keys, and puts the parts together.
-    pub async fn bind(config: Config, clock: Arc<dyn Clock>, chance: Arc<dyn Chance>) -> Result<Self, AppError> {
+    pub async fn bind(config: Config, surroundings: Surroundings) -> Result<Self, AppError> {
         install_crypto();
         make_folder(&config)?;
         let ports = Ports::bind(&config).await?;
@@ -125,9 +153,11 @@ impl App {
         let unready = readiness.wait_for("start");
 
         let codes: Vec<_> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
-        let metrics = Metrics::new(&codes, &RATE_CATEGORIES)?;
-        let issuers = people::issuers(&config, &clock).await?;
-        let context = open(&config, &public_url, clock, chance, &metrics).await?;
+        let failures: Vec<_> = AttemptFailure::ALL.iter().map(|failure| failure.as_str()).collect();
+        let metrics = Metrics::new(&Labels { codes: &codes, limits: &RATE_CATEGORIES, failures: &failures })?;
+        let issuers = people::issuers(&config, &surroundings.clock).await?;
+        let context = open(&config, &public_url, surroundings, &metrics).await?;
+        let post = Arc::new(post(&config.webhooks, &context.guard)?);
         let operator = people::operator_if_any(&config, context.chance.as_ref())?.map(Arc::new);
         let (certificate, authority) = certificate(&config, &context)?;
         metrics.certificate_expiry.set(certificate.expires_at()?.seconds());
@@ -143,7 +173,7 @@ impl App {
         let proxies = Arc::new(Proxies { trusted: config.proxies.networks(), terminate_tls });
         let limits = Arc::new(Limits::new(per_minute(config.limits), Arc::new(Memory::new(context.clock.clone()))));
         let state = AppState { context, humans, metrics, limits, proxies, began };
-        Ok(Self { config, state, certificate, ports, readiness, unready })
+        Ok(Self { config, state, post, certificate, ports, readiness, unready })
     }
 
     /// Where agents and services reach the API.
@@ -164,7 +194,7 @@ impl App {
     /// Answers until the process is asked to stop, and then until all requests under way are answered.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AppError> {
         let (api, sync, admin) = (self.api_address()?, self.sync_address()?, self.admin_address()?);
-        let Self { config, state, certificate, ports, readiness, unready } = self;
+        let Self { config, state, post, certificate, ports, readiness, unready } = self;
         let issuer = &state.context.rules.issuer;
         let mut servers = Servers::new();
         servers::serve_admin(&mut servers, ports.admin, readiness, state.metrics.clone(), &shutdown);
@@ -173,9 +203,14 @@ impl App {
         servers::keep_house(&mut servers, state.context.clone(), &shutdown);
         servers::keep_keys(&mut servers, &state, &shutdown);
         servers::keep_trust_told(&mut servers, state.context.clone(), &shutdown);
+        servers::deliver(&mut servers, courier(&config.webhooks, &state, post), &shutdown);
+        servers::keep_webhooks_told(&mut servers, &state, &shutdown);
         tracing::info!(url = issuer, %api, %sync, %admin, "ready");
         drop(unready);
         let ended = servers::wait(servers, &shutdown).await;
+        if let Err(error) = settle_storms(&state.context).await {
+            tracing::warn!(%error, "failed logins that were counted are not told to webhooks");
+        }
         state.context.store.close().await;
         ended
     }
@@ -183,7 +218,7 @@ impl App {
 
 /// Runs until the process is asked to stop.
 pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), AppError> {
-    App::bind(config, Arc::new(SystemClock), Arc::new(SystemChance)).await?.serve(shutdown).await
+    App::bind(config, Surroundings::default()).await?.serve(shutdown).await
 }
 
 /// Mints a token for a person with the operator key: for the first minutes, until an issuer is set up.
@@ -222,10 +257,10 @@ async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener,
 async fn open(
     config: &Config,
     issuer: &str,
-    clock: Arc<dyn Clock>,
-    chance: Arc<dyn Chance>,
+    surroundings: Surroundings,
     metrics: &Metrics,
 ) -> Result<Arc<Context>, AppError> {
+    let Surroundings { clock, chance, names } = surroundings;
     let master = match config.secrets.master_key.expose_secret() {
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), chance.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
@@ -237,12 +272,14 @@ async fn open(
         access_life: config.access_life(),
         refresh_life: config.refresh_life(),
         challenge_life: config.challenge_life(),
+        events_life: config.webhooks.events_life(),
         keys: KeyRules::new(config.max_staleness(), config.rotation(), config.access_life()),
         public_registration: config.registration.public,
     };
-    let (challenge_keys, keyring) = (master.challenge_keys(), Keyring::new(master));
-    let trust_marked = Notify::new();
-    let context = Context { store, keyring, challenge_keys, clock, chance, rules, trust_marked };
+    let (challenge_keys, keyring) = (master.challenge_keys(), Arc::new(Keyring::new(master)));
+    let guard = Guard::new(names, AllowedNetworks::new(config.webhooks.networks(config.dev)));
+    let (pulse, trust_marked, storms) = (Arc::new(Pulse::new(clock.clone())), Notify::new(), Storms::default());
+    let context = Context { store, keyring, challenge_keys, clock, chance, rules, trust_marked, guard, pulse, storms };
     begin_audit(&context).await.map_err(AppError::Audit)?;
     tend_signing_keys(&context).await.map_err(AppError::Keys)?;
     Ok(Arc::new(context))
@@ -291,6 +328,30 @@ async fn belong_together(store: &Store, master: &MasterKey, dev_since: Option<Ti
 const fn per_minute(settings: LimitSettings) -> PerMinute {
     let LimitSettings { auth, auth_address, verification, management, feedback, failures } = settings;
     PerMinute { auth, auth_address, verification, feedback, management, failures }
+}
+
+/// What events are sent with.
+fn post(settings: &WebhookSettings, guard: &Guard) -> Result<Post, AppError> {
+    let file = &settings.ca_file;
+    let authorities = (!file.as_os_str().is_empty()).then(|| std::fs::read(file)).transpose();
+    let authorities = authorities.map_err(|error| AppError::Folder { path: file.clone(), error })?;
+    Ok(Post::new(guard.clone(), authorities.as_deref(), settings.patience())?)
+}
+
+fn courier(settings: &WebhookSettings, state: &AppState, post: Arc<Post>) -> Courier {
+    let AppState { context, metrics, .. } = state;
+    let (widest, widest_lane) = settings.widths();
+    let (schedule, patience) = (Schedule::new(settings.pauses()), settings.patience());
+    Courier {
+        store: context.store.clone(),
+        keyring: context.keyring.clone(),
+        post,
+        clock: context.clock.clone(),
+        chance: context.chance.clone(),
+        rules: CourierRules { schedule, patience, widest, widest_lane },
+        pulse: context.pulse.clone(),
+        metrics: metrics.webhooks.clone(),
+    }
 }
 
 fn certificate(config: &Config, context: &Context) -> Result<(Certificate, Option<PathBuf>), AppError> {

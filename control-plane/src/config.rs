@@ -5,14 +5,17 @@
 mod humans;
 mod inspection;
 mod limits;
+mod networks;
 mod proxies;
 mod secrets;
+mod webhooks;
 
 pub use humans::{Algorithm, Humans, Issuer};
 pub use inspection::Inspection;
 pub use limits::LimitSettings;
 pub use proxies::{ProxySettings, TlsMode};
 pub use secrets::Secrets;
+pub use webhooks::WebhookSettings;
 
 use countersign_process::{
     settings::{Layers, SettingsError},
@@ -64,6 +67,8 @@ pub struct Config {
     pub humans: Humans,
     /// What sidecars are told.
     pub sync: Sync,
+    /// How events are delivered.
+    pub webhooks: WebhookSettings,
     /// The log.
     pub log: LogSettings,
     /// Whether --dev was given.
@@ -198,7 +203,8 @@ impl Config {
         ];
         let found = cases.into_iter().filter(|(wrong, _)| *wrong).map(|(_, text)| text.to_owned());
         let humans = self.humans.problems(&self.public_url, self.dev);
-        found.chain(self.secrets.problem()).chain(self.log.problem()).chain(humans).collect()
+        let webhooks = self.webhooks.problem().map(str::to_owned);
+        found.chain(self.secrets.problem()).chain(self.log.problem()).chain(humans).chain(webhooks).collect()
     }
 
     /// Where the database is; `None` if the URL is of no engine that we know.

@@ -19,7 +19,9 @@ mod metrics;
 mod operations;
 mod store;
 mod sync;
+mod webhooks;
 
-pub use app::{App, AppError, AuditError, export_audit, mint_human_token, run, verify_audit};
+pub use app::{App, AppError, AuditError, Surroundings, export_audit, mint_human_token, run, verify_audit};
 pub use config::{Config, ConfigError, Inspection};
 pub use http::api_description;
+pub use webhooks::{Found, Names, SystemNames};

@@ -30,6 +30,8 @@ pub struct Metrics {
     pub store: StoreMetrics,
     /// Requests refused for being too many, by category of limit.
     pub rate_limited: IntCounterVec,
+    /// Events on their way to webhooks.
+    pub webhooks: WebhookMetrics,
     /// Sidecars that follow now.
     pub sync_streams: IntGauge,
     /// The newest revision that was sent to followers.
@@ -63,6 +65,21 @@ pub struct Operations {
     pub role_changes: IntCounterVec,
     /// What services said of agents.
     pub feedback: IntCounterVec,
+}
+
+/// Events on their way to webhooks.
+#[derive(Clone)]
+pub struct WebhookMetrics {
+    /// Tries by result: [`OK`], or why they failed.
+    pub attempts: IntCounterVec,
+    /// Deliveries that ended, by result.
+    pub deliveries: IntCounterVec,
+    /// Seconds of a try.
+    pub seconds: Histogram,
+    /// Deliveries that are not made yet.
+    pub pending: IntGauge,
+    /// Since when the oldest waits that could be made, in Unix seconds; 0 if none does.
+    pub oldest_due: Gauge,
 }
 
 /// Transactions, by backend and kind.
@@ -129,6 +146,16 @@ impl Kind {
     }
 }
 
+/// The labels that others know.
+pub struct Labels<'a> {
+    /// The codes that errors may have.
+    pub codes: &'a [&'a str],
+    /// The categories of limits.
+    pub limits: &'a [&'a str],
+    /// Why an event may not reach a webhook.
+    pub failures: &'a [&'a str],
+}
+
 /// Makes metrics and registers them.
 struct Maker<'a>(&'a Registry);
 
@@ -168,8 +195,9 @@ impl Maker<'_> {
 }
 
 impl Metrics {
-    /// Registers all of them. `codes` are the codes that errors may have, `limits` the categories of limits.
-    pub fn new(codes: &[&str], limits: &[&str]) -> Made<Self> {
+    /// Registers all of them, for these closed sets of labels.
+    pub fn new(labels: &Labels) -> Made<Self> {
+        let Labels { codes, limits, failures } = labels;
         let registry = registry("countersign", env!("CARGO_PKG_VERSION"))?;
         let make = Maker(&registry);
         let refusals = make.count("refusals_total", "Refusals by reason", &["reason"])?;
@@ -178,7 +206,7 @@ impl Metrics {
         }
         let limited = "Requests refused for being too many, by category of limit";
         let rate_limited = make.count("rate_limited_total", limited, &["category"])?;
-        for category in limits {
+        for category in *limits {
             rate_limited.with_label_values(&[*category]);
         }
         let requests = ("http_requests_total", "HTTP answers by method, route and status");
@@ -197,6 +225,7 @@ impl Metrics {
             rate_limited,
             operations: Operations::new(&make, codes)?,
             store: StoreMetrics::new(&make)?,
+            webhooks: WebhookMetrics::new(&make, failures)?,
             sync_streams: make.gauge("sync_streams", "Sidecars that follow now")?,
             feed_revision: make.gauge("feed_revision", "Newest revision sent to followers")?,
             propagation: make.seconds("sync_propagation_seconds", propagation, &[])?.with_label_values::<&str>(&[]),
@@ -229,6 +258,38 @@ impl Operations {
             role_changes: count("role_changes_total", "Roles made, changed, deleted, assigned or revoked, by result")?,
             feedback: count("feedback_total", "Feedback about agents by result")?,
         })
+    }
+}
+
+impl WebhookMetrics {
+    fn new(make: &Maker, failures: &[&str]) -> Made<Self> {
+        let attempts =
+            make.count_results("webhook_attempts_total", "Tries to deliver an event, by result", failures)?;
+        let deliveries = make.count("webhook_deliveries_total", "Deliveries that ended, by result", &["result"])?;
+        for result in [Self::DELIVERED, Self::DEAD] {
+            deliveries.with_label_values(&[result]);
+        }
+        let seconds = make.seconds("webhook_attempt_duration_seconds", "Seconds of a try to deliver an event", &[])?;
+        let oldest = "Since when the oldest delivery waits that could be made; 0 if none does";
+        Ok(Self {
+            attempts,
+            deliveries,
+            seconds: seconds.with_label_values::<&str>(&[]),
+            pending: make.gauge("webhook_deliveries_pending", "Deliveries that are not made yet")?,
+            oldest_due: make.instant("webhook_oldest_due", oldest)?,
+        })
+    }
+
+    const DELIVERED: &str = "delivered";
+    const DEAD: &str = "dead";
+
+    /// Counts a try, and the delivery if it ended: with success, or without.
+    pub fn note(&self, failure: Option<&str>, ended: bool) {
+        self.attempts.with_label_values(&[failure.unwrap_or(OK)]).inc();
+        if ended {
+            let result = if failure.is_none() { Self::DELIVERED } else { Self::DEAD };
+            self.deliveries.with_label_values(&[result]).inc();
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 """What Schemathesis cannot know: ids that exist, keys that are keys, and what must stand in an error."""
 
+import functools
 import json
 import os
 import re
@@ -11,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from hypothesis import strategies as st
 
-ID = re.compile(r"^(agent|svc|role|key)_[0-7][0-9a-hjkmnp-tv-z]{25}$")
+ID = re.compile(r"^(agent|svc|role|key|wh|evt)_[0-7][0-9a-hjkmnp-tv-z]{25}$")
 PRIVATE_USE = re.compile("[\U000e0000-\U000e007f\U000f0000-\U0010ffff]")
 SERVICE = os.environ["COUNTERSIGN_SERVICE_ID"]
 REAL = {"svc": SERVICE, "agent": os.environ["AGENT_ID"], "role": os.environ["ROLE_ID"]}
@@ -37,8 +38,14 @@ address = st.builds("{}@{}".format, st.lists(atom, min_size=1, max_size=3).map("
 schemathesis.openapi.format("idn-email", address)
 
 
-def create(path: str, body: dict, name: str) -> str:
-    answer = requests.post(
+# Hosts are looked up: this one is here, and nobody listens.
+NOWHERE = "http://127.0.0.1:65535/"
+schemathesis.openapi.format("uri", st.text("abcdefgh/-_.~%20?=&", max_size=40).map(NOWHERE.__add__))
+
+
+def call(method: str, path: str, body: dict | None = None) -> dict:
+    answer = requests.request(
+        method,
         os.environ["COUNTERSIGN_URL"] + path,
         json=body,
         headers={"Authorization": "Bearer " + os.environ["COUNTERSIGN_HUMAN_TOKEN"]},
@@ -46,12 +53,43 @@ def create(path: str, body: dict, name: str) -> str:
         timeout=10,
     )
     answer.raise_for_status()
-    return answer.json()[name]
+    return answer.json()
 
 
-def doomed(kind: str) -> str:
+def create(path: str, body: dict, name: str) -> str:
+    return call("POST", path, body)[name]
+
+
+def webhooks_of(path: str) -> str:
+    return "/webhooks" if path.startswith("/webhooks") else f"/services/{SERVICE}/webhooks"
+
+
+WEBHOOK = {"url": NOWHERE, "events": ["agent.role_assigned"], "description": "lasting"}
+
+
+@functools.cache
+def lasting(kind: str, path: str) -> str:
+    """A webhook at this place, or an event that it got."""
+    if kind == "wh":
+        return create(path, WEBHOOK, "webhookId")
+    return create(f"{path}/{lasting('wh', path)}/test", {}, "eventId")
+
+
+# While there is room: at most ten can be made at one place.
+for place in (webhooks_of(""), "/webhooks"):
+    lasting("evt", place)
+
+
+def doomed_webhook(path: str) -> str:
+    there = [found["webhookId"] for found in call("GET", path)["data"] if found["webhookId"] != lasting("wh", path)]
+    return there[0] if there else create(path, WEBHOOK, "webhookId")
+
+
+def doomed(kind: str, path: str) -> str:
     """One that the request may use up."""
     unique = os.urandom(8).hex()
+    if kind == "wh":
+        return doomed_webhook(webhooks_of(path))
     if kind == "role":
         return create(f"/services/{SERVICE}/roles", {"name": unique, "permissions": []}, "roleId")
     if kind == "key":
@@ -68,9 +106,15 @@ def real(text: object, operation: object) -> object:
     ends = (operation.method.upper(), operation.path) in {
         ("DELETE", "/services/{service}/roles/{role}"),
         ("DELETE", "/services/{service}/keys/{key}"),
+        ("DELETE", "/services/{service}/webhooks/{webhook}"),
+        ("DELETE", "/webhooks/{webhook}"),
         ("PUT", "/agents/{agent}/status"),
     }
-    return doomed(kind) if ends and kind != "svc" else REAL.get(kind, text)
+    if ends and kind != "svc":
+        return doomed(kind, operation.path)
+    if kind in ("wh", "evt"):
+        return lasting(kind, webhooks_of(operation.path))
+    return REAL.get(kind, text)
 
 
 def with_real_ids(context, values):
@@ -96,6 +140,13 @@ def map_body(context, body):
         # Seen in an answer and sent back: of the right form, and over.
         return body | {"expiresAt": "2099-12-31T23:00:00Z"}
     return body
+
+
+@schemathesis.hook
+def before_call(context, case, kwargs):
+    if isinstance(case.body, dict) and str(case.body.get("url")).startswith("https://billing.example.org/"):
+        # The example, whose host is in other people's worlds only.
+        case.body = case.body | {"url": NOWHERE}
 
 
 def is_past(value: object) -> bool:

@@ -2,7 +2,7 @@
 
 use crate::{Hand, Site, control_plane::no_limits};
 use countersign_control_plane as plane;
-use countersign_process::{Shutdown, SystemChance};
+use countersign_process::Shutdown;
 use std::{net::SocketAddr, path::Path, sync::Arc};
 use tokio::{
     runtime::{Builder, Runtime},
@@ -74,7 +74,8 @@ impl SteppedPlane {
         let clock = Arc::clone(clock);
         let (told, addresses) = oneshot::channel();
         let bind = async move {
-            let app = plane::App::bind(config, clock, Arc::new(SystemChance)).await.expect("it binds");
+            let app =
+                plane::App::bind(config, plane::Surroundings { clock, ..Default::default() }).await.expect("it binds");
             let bound = (app.api_address().expect("an address"), app.sync_address().expect("an address"));
             told.send(bound).expect("somebody waits");
             app

@@ -34,6 +34,11 @@ impl Upstream {
         Self { port, seen, task }
     }
 
+    /// Its URL, as another server on this machine calls it.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port)
+    }
+
     /// How many requests came through.
     pub fn seen(&self) -> usize {
         self.seen.load(Ordering::SeqCst)

@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
 use countersign_client::PrivateKey;
-use countersign_control_plane::{App, Config};
-use countersign_process::{Shutdown, SystemChance};
+use countersign_control_plane::{App, Config, Surroundings};
+use countersign_process::Shutdown;
 use countersign_tests::{Agent, Answer, ControlPlane, Hand, Postgres, control_plane::text, eventually, web::Site};
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
@@ -228,7 +228,7 @@ async fn start_at(hand: &Arc<Hand>, folder: &std::path::Path) -> (Site, Shutdown
     let flags = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
     let config = Config::read(None, Vec::new(), flags, true).unwrap();
     let clock: Arc<Hand> = Arc::clone(hand);
-    let app = App::bind(config, clock, Arc::new(SystemChance)).await.unwrap();
+    let app = App::bind(config, Surroundings { clock, ..Surroundings::default() }).await.unwrap();
     let url = format!("https://localhost:{}", app.api_address().unwrap().port());
     let site = Site::trusting(url, &std::fs::read(folder.join("ca.pem")).unwrap());
     let shutdown = Shutdown::default();

@@ -21,7 +21,7 @@ type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &
 fn what_cannot_be_meant_is_refused_with_the_choices() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
-    let cases: [Case; 11] = [
+    let cases: [Case; 14] = [
         (&["--set", "public_url=https://id.example"], &[], "no TLS: set tls.certificate and tls.private_key"),
         (&["--set", "tls.certificate=a", "--set", "tls.private_key=b"], &[], "no public_url"),
         (&["--dev", "--set", "listen.api=0.0.0.0:0"], &[], "--dev listens on loopback only"),
@@ -31,7 +31,14 @@ fn what_cannot_be_meant_is_refused_with_the_choices() {
         (&["--dev", "--set", "database.url=mysql://localhost/x"], &[], "set sqlite://<path> or postgres://"),
         (&["--dev", "--set", "tls.mode=terminated"], &[], "set proxies.trusted to the networks of the proxies"),
         (&["--dev", "--set", "tls.mode=plain"], &[], "tls.mode"),
-        (&["--dev", "--set", "proxies.trusted=0.0.0.0/0"], &[], "proxies.trusted: `0.0.0.0/0` is everybody"),
+        (
+            &["--dev", "--set", "proxies.trusted=0.0.0.0/0"],
+            &[],
+            "everybody; list the networks that are meant for key `proxies.trusted",
+        ),
+        (&["--dev", "--set", "webhooks.allowed_networks=inside"], &[], "for key `webhooks.allowed_networks"),
+        (&["--dev", "--set", "webhooks.retention_days=0"], &[], "webhooks.retention_days: must be at least 1"),
+        (&["--dev", "--set", "webhooks.target_concurrency=300"], &[], "from 1 to webhooks.concurrency"),
         (&["--dev", "--config", "/nowhere.toml"], &[], "/nowhere.toml"),
     ];
     for (arguments, environment, expected) in cases {

@@ -6,7 +6,7 @@ use crate::{
     domain::audit::chain::Broken,
     http::audit::present,
     keyring::{MasterKey, MasterKeyError},
-    metrics::Metrics,
+    metrics::{Labels, Metrics},
     store::{self, Purpose, Store, StoreError, deployment},
 };
 use countersign_process::{SystemChance, SystemClock};
@@ -97,7 +97,7 @@ impl Archive {
     async fn open(config: &Config, service: Option<&str>) -> Result<Self, AuditError> {
         super::install_crypto();
         let master = master_key(config)?;
-        let metrics = Metrics::new(&[], &[]).map_err(AppError::from)?;
+        let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).map_err(AppError::from)?;
         let store = open_store(config, Purpose::Inspect, &master, Arc::new(SystemClock), &metrics).await?;
         let mut read = store.read().await?;
         let kept = deployment::find(read.conn()).await?.ok_or(AppError::Foreign("this database is empty"))?;

@@ -10,8 +10,11 @@ use crate::{
         tls::{ForProxies, TlsOnly},
     },
     metrics::Metrics,
-    operations::{Context, announce_trust, housekeep, tend_signing_keys},
+    operations::{
+        Context, announce_trust, forget_events, housekeep, settle_storms, tell_ended_roles, tend_signing_keys,
+    },
     sync::{Reader, SyncService, Terms},
+    webhooks::Courier,
 };
 use axum::{Router, extract::ConnectInfo, middleware::AddExtension};
 use axum_server::accept::Accept;
@@ -37,6 +40,12 @@ const KEYS: Duration = Duration::from_secs(5);
 
 /// Between two announcements of changed trust, at the least.
 const TRUST_PAUSE: Duration = Duration::from_millis(500);
+
+/// How often roles that ended are looked for, and storms of failed logins that are over.
+const TELL: Duration = Duration::from_secs(1);
+
+/// How often it is counted what webhooks are not told yet.
+const COUNT: Duration = Duration::from_secs(5);
 
 /// How long a client may take to send the head of a request, or to show that it is still there.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -139,6 +148,9 @@ pub(super) fn keep_house(servers: &mut Servers, context: Arc<Context>, shutdown:
             if let Err(error) = housekeep(&context).await {
                 tracing::warn!(%error, "housekeeping failed; trying again in a minute");
             }
+            if let Err(error) = forget_events(&context).await {
+                tracing::warn!(%error, "old events could not be forgotten; trying again in a minute");
+            }
             tokio::time::sleep(HOUSEKEEPING).await;
         }
     });
@@ -179,6 +191,38 @@ pub(super) fn keep_trust_told(servers: &mut Servers, context: Arc<Context>, shut
             tokio::time::sleep(TRUST_PAUSE).await;
             // Rung by this process; others, and one that was killed, are heard of by looking.
             let _looked_anyway = tokio::time::timeout(TRUST_PAUSE, context.trust_marked.notified()).await;
+        }
+    });
+}
+
+/// Events are delivered until the stop, and those under way a little longer.
+pub(super) fn deliver(servers: &mut Servers, courier: Courier, shutdown: &Shutdown) {
+    let shutdown = shutdown.clone();
+    servers.spawn(async move {
+        courier.run(shutdown).await;
+        Ok(())
+    });
+}
+
+/// Webhooks hear of what happens although nobody does it; and it is counted what they have not heard yet.
+pub(super) fn keep_webhooks_told(servers: &mut Servers, state: &AppState, shutdown: &Shutdown) {
+    let AppState { context, metrics, .. } = state;
+    let (telling, counting, metrics) = (context.clone(), context.clone(), metrics.webhooks.clone());
+    until_stopped(servers, shutdown, async move {
+        loop {
+            let told = async { tell_ended_roles(&telling).await.and(settle_storms(&telling).await) };
+            if let Err(error) = told.await {
+                tracing::warn!(%error, "webhooks could not be told of what ended; trying again in a second");
+            }
+            tokio::time::sleep(TELL).await;
+        }
+    });
+    until_stopped(servers, shutdown, async move {
+        loop {
+            if let Err(error) = counting.pulse.look(&counting.store, &metrics).await {
+                tracing::warn!(%error, "it could not be counted what webhooks wait for; trying again in seconds");
+            }
+            tokio::time::sleep(COUNT).await;
         }
     });
 }

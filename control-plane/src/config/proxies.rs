@@ -1,8 +1,8 @@
 //! What stands in front of this server, and who terminates TLS.
 
+use super::networks::Network;
 use ipnet::IpNet;
 use serde::Deserialize;
-use std::net::IpAddr;
 
 /// Who terminates the TLS of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -36,26 +36,5 @@ impl ProxySettings {
     /// The networks of proxies whose word about the client is believed.
     pub fn networks(&self) -> Vec<IpNet> {
         self.trusted.iter().map(|network| network.0).collect()
-    }
-}
-
-/// A network, or a single address.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(try_from = "String")]
-struct Network(IpNet);
-
-impl TryFrom<String> for Network {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        let address = || text.parse::<IpAddr>().ok().map(IpNet::from);
-        let network = text.parse().ok().or_else(address).ok_or_else(|| {
-            format!("proxies.trusted: `{text}` is neither a network such as 10.0.0.0/8 nor an address")
-        })?;
-        // Headers of everybody would be believed: what is meant can only be less.
-        if network.prefix_len() == 0 {
-            return Err(format!("proxies.trusted: `{text}` is everybody; list the networks of the proxies only"));
-        }
-        Ok(Self(network))
     }
 }

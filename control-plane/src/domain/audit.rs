@@ -7,7 +7,7 @@ pub mod chain;
 
 use super::agent::Owner;
 use core::net::IpAddr;
-use countersign_identity::{AgentId, KeyId, Kid, RoleId, ServiceId};
+use countersign_identity::{AgentId, KeyId, Kid, RoleId, ServiceId, WebhookId};
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt};
 
@@ -62,6 +62,20 @@ acts! {
     SigningKeyRotated = "signing_key.rotated";
     /// A signing key was revoked, with all tokens under it.
     SigningKeyRevoked = "signing_key.revoked";
+    /// A target of events was made.
+    WebhookCreated = "webhook.created";
+    /// A target was changed, paused or resumed.
+    WebhookChanged = "webhook.changed";
+    /// A target was deleted, with what was on its way to it.
+    WebhookDeleted = "webhook.deleted";
+    /// A target got a new secret.
+    WebhookSecretRotated = "webhook.secret_rotated";
+    /// A target was sent a test.
+    WebhookTested = "webhook.tested";
+    /// Events are delivered to a target once more.
+    WebhookReplayed = "webhook.replayed";
+    /// A target wants no more, or has failed for too long.
+    WebhookDisabled = "webhook.disabled";
 }
 
 impl Act {
@@ -149,6 +163,8 @@ pub enum Object {
     ServiceKey(KeyId),
     /// A signing key.
     SigningKey(Kid),
+    /// A target of events.
+    Webhook(WebhookId),
 }
 
 impl Object {
@@ -158,6 +174,7 @@ impl Object {
             Self::Role(role) => ("role", role.to_string()),
             Self::ServiceKey(key) => ("service_key", key.to_string()),
             Self::SigningKey(kid) => ("signing_key", kid.as_str().to_owned()),
+            Self::Webhook(webhook) => ("webhook", webhook.to_string()),
         }
     }
 }

@@ -4,9 +4,9 @@ use super::{
     body::FromField,
     caller::Presented,
     document::errors::{Errors, NoAgent, NoService, Owner, Paging},
-    error::{ApiError, Instant, Problem},
+    error::{ApiError, Instant},
     ids::id,
-    paging::{self, Paged},
+    paging::{self, Paged, field},
     router::AppState,
     schema,
 };
@@ -128,20 +128,8 @@ fn filter(query: &str) -> Result<LinkFilter, ApiError> {
     let parameter = |name| paging::parameter(query, name).map_err(|problem| ApiError::invalid(&[problem]));
     let service = parameter("serviceId")?.map(|service| id(&service)).transpose()?;
     let agent = parameter("agentId")?.map(|agent| id(&agent)).transpose()?;
-    let instant = |name| field(name, parameter(name)?.as_deref());
-    let (since, until) = (instant("since")?, instant("until")?);
-    Ok(LinkFilter {
-        chain: service.map(Chain::Service),
-        act: field("act", parameter("act")?.as_deref())?,
-        agent,
-        since,
-        until,
-    })
-}
-
-fn field<T: FromField>(name: &str, value: Option<&str>) -> Result<Option<T>, ApiError> {
-    let wrong = |message| ApiError::invalid(&[Problem { field: name.to_owned(), message }]);
-    value.map(|value| T::from_field(Value::from(value))).transpose().map_err(wrong)
+    let (since, until) = (field(query, "since")?, field(query, "until")?);
+    Ok(LinkFilter { chain: service.map(Chain::Service), act: field(query, "act")?, agent, since, until })
 }
 
 impl FromField for Act {

@@ -9,6 +9,7 @@ use super::{
     document::errors::{Anybody, Body, Challenge, Errors, Inactive, NoAgent, NoService, Refresh, Registrant, Repeated},
     error::{ApiError, Instant},
     idempotency::Repeatable,
+    origin::Origin,
     router::AppState,
     schema,
 };
@@ -20,7 +21,7 @@ use crate::{
     },
     operations::{self, Login, RegistrationRequest, Reply, TokenPair},
 };
-use axum::{Json, extract::State, http::StatusCode};
+use axum::{Extension, Json, extract::State, http::StatusCode};
 use countersign_identity::{AgentId, AgentKey, ServiceId};
 use secrecy::SecretString;
 use serde::Serialize;
@@ -171,10 +172,15 @@ pub async fn challenge(State(state): State<AppState>, body: Fields) -> Result<Js
         Errors<(Anybody, Body, Challenge, Inactive, NoService)>,
     )
 )]
-pub async fn authenticate(State(state): State<AppState>, body: Fields) -> Result<Json<Tokens>, ApiError> {
+pub async fn authenticate(
+    State(state): State<AppState>,
+    Extension(origin): Extension<Origin>,
+    body: Fields,
+) -> Result<Json<Tokens>, ApiError> {
     let Authentication { challenge, signature, service } = body.read()?;
     let service = service.map(|service| service.id()).transpose()?;
-    let pair = operations::authenticate(&state.context, &Login { challenge, signature, service }).await?;
+    let login = Login { challenge, signature, service, from: Some(origin.address) };
+    let pair = operations::authenticate(&state.context, &login).await?;
     Ok(Json(present(&pair)))
 }
 
@@ -190,10 +196,14 @@ pub async fn authenticate(State(state): State<AppState>, body: Fields) -> Result
         Errors<(Anybody, Body, Refresh, Inactive, NoService)>,
     )
 )]
-pub async fn refresh(State(state): State<AppState>, body: Fields) -> Result<Json<Tokens>, ApiError> {
+pub async fn refresh(
+    State(state): State<AppState>,
+    Extension(origin): Extension<Origin>,
+    body: Fields,
+) -> Result<Json<Tokens>, ApiError> {
     let Continuation { token, service } = body.read()?;
     let service = service.map(|service| service.id()).transpose()?;
-    let pair = operations::refresh(&state.context, &token, service).await?;
+    let pair = operations::refresh(&state.context, &token, service, Some(origin.address)).await?;
     Ok(Json(present(&pair)))
 }
 

@@ -44,12 +44,14 @@ codes! {
     ValidationError = "VALIDATION_ERROR", BAD_REQUEST;
     /// Plain HTTP.
     HttpsRequired = "HTTPS_REQUIRED", BAD_REQUEST;
-    /// Nothing is at this path, or no such key.
+    /// Nothing is at this path, or no such key or delivery.
     NotFound = "NOT_FOUND", NOT_FOUND;
     /// No such service.
     ServiceNotFound = "SERVICE_NOT_FOUND", NOT_FOUND;
     /// No such role at this service.
     RoleNotFound = "ROLE_NOT_FOUND", NOT_FOUND;
+    /// No such target of events at this place.
+    WebhookNotFound = "WEBHOOK_NOT_FOUND", NOT_FOUND;
     /// The path does not answer to this method.
     MethodNotAllowed = "METHOD_NOT_ALLOWED", METHOD_NOT_ALLOWED;
     /// It contradicts what is there.

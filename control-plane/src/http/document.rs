@@ -7,6 +7,7 @@
 pub mod errors;
 mod examples;
 mod limited;
+mod told;
 
 use super::{caching, error::ErrorBody, schema, verify::RefusedToken};
 use axum::{
@@ -40,20 +41,22 @@ const LEFT: &str = "For each limit that the request counted for, how many reques
 const POLICY: &str = "How many requests (`q`) may be made in how many seconds (`w`).";
 
 /// In the order in which they are read.
-const TAGS: [(&str, &str); 7] = [
+const TAGS: [(&str, &str); 8] = [
     ("Authentication", "How an agent comes by its tokens. No credential is sent: the signature is the proof."),
     ("Verification", "What a service asks about an agent's token when no sidecar asks for it."),
     ("Agents", "Agents as services and their owners see them."),
     ("Roles", "Roles of a service, and who holds them."),
     ("Trust", "What services say of agents, and what it amounts to."),
     ("Services", "Services and their API keys, for the people who own them."),
+    ("Webhooks", "Where events are told. What is told stands in the section `webhooks` of this description."),
     ("Server", "The server itself: its health, its keys, this description."),
 ];
 
 /// The description as it is before any endpoint has been added.
 pub fn blank() -> OpenApi {
     let tags = TAGS.map(|(name, about)| TagBuilder::new().name(name).description(Some(about)).build());
-    OpenApiBuilder::new().info(info()).components(Some(components())).tags(Some(tags)).build()
+    let document = OpenApiBuilder::new().info(info()).components(Some(components())).tags(Some(tags));
+    document.webhooks(Some(told::webhooks())).build()
 }
 
 /// The description as it is served: where this server is reached, and what every answer has.
@@ -119,6 +122,9 @@ fn words() -> Vec<(String, RefOr<Schema>)> {
     add_word::<schema::AnyToken>(&mut words);
     add_word::<schema::Text>(&mut words);
     add_word::<schema::Permission>(&mut words);
+    add_word::<schema::WebhookId>(&mut words);
+    add_word::<schema::EventId>(&mut words);
+    words.extend(told::words());
     words
 }
 

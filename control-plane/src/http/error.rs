@@ -6,7 +6,10 @@ use super::{
     code::ErrorCode,
     limits::{Told, seconds},
 };
-use crate::operations::{Denied, Missing};
+use crate::{
+    domain::instant::rfc3339,
+    operations::{Denied, Missing},
+};
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
@@ -163,6 +166,8 @@ impl ApiError {
             Missing::Service => (ErrorCode::ServiceNotFound, "The service does not exist"),
             Missing::Key => (ErrorCode::NotFound, "The API key does not exist at this service"),
             Missing::SigningKey => (ErrorCode::NotFound, "The signing key does not exist"),
+            Missing::Webhook => (ErrorCode::WebhookNotFound, "The webhook does not exist"),
+            Missing::Delivery => (ErrorCode::NotFound, "Nothing was delivered to this webhook under this id"),
             Missing::Role => (ErrorCode::RoleNotFound, "The role does not exist at this service"),
         };
         Self::new(code, message)
@@ -231,7 +236,7 @@ impl From<Refusal> for ApiError {
         let mut error = Self::new(reason.code().into(), reason.message());
         error.details.insert("reason".into(), json!(reason.as_str()));
         if let Some(at) = expired_at {
-            error.details.insert("expiredAt".into(), json!(timestamp(at)));
+            error.details.insert("expiredAt".into(), json!(rfc3339(at)));
         }
         error.reason = Some(reason);
         error
@@ -273,11 +278,6 @@ pub struct Instant(pub Timestamp);
 
 impl Serialize for Instant {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&timestamp(self.0))
+        serializer.serialize_str(&rfc3339(self.0))
     }
-}
-
-/// An instant as it stands in JSON: RFC 3339, UTC.
-pub fn timestamp(at: Timestamp) -> String {
-    jiff::Timestamp::from_microsecond(at.micros()).map(|at| at.to_string()).unwrap_or_default()
 }

@@ -6,7 +6,7 @@ use super::{
     router::AppState,
     schema,
 };
-use crate::operations::{DatabaseHealth, probe_database};
+use crate::operations::{DatabaseHealth, QueueHealth, probe_database, probe_queue};
 use axum::{Json, extract::State, http::StatusCode};
 use serde::Serialize;
 use std::time::Duration;
@@ -26,8 +26,8 @@ pub struct Health {
     backends: Backends,
 }
 
-/// `unhealthy` if the database does not answer; `degraded` if it can be read and not written.
-#[derive(Clone, Copy, Serialize, ToSchema)]
+/// `unhealthy` if the database does not answer; `degraded` if it can be read and not written, or events are not delivered.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Overall {
     Healthy,
@@ -36,7 +36,7 @@ enum Overall {
 }
 
 /// How a part is.
-#[derive(Clone, Copy, Serialize, ToSchema)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Check {
     Up,
@@ -50,7 +50,8 @@ struct Checks {
     database: Check,
     /// Without Redis its part is played by the process.
     redis: Check,
-    /// Events are queued in the database.
+    /// The delivery of events to webhooks: `degraded` if one that could be delivered waits for more than five minutes,
+    /// `down` if nobody delivers.
     webhook_queue: Check,
 }
 
@@ -82,10 +83,17 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>)
         DatabaseHealth::ReadOnly => (StatusCode::OK, Overall::Degraded, Check::Degraded),
         DatabaseHealth::Down => (StatusCode::SERVICE_UNAVAILABLE, Overall::Unhealthy, Check::Down),
     };
+    let webhook_queue = match probe_queue(&state.context) {
+        QueueHealth::Up => Check::Up,
+        QueueHealth::Behind => Check::Degraded,
+        QueueHealth::Down => Check::Down,
+    };
+    // Agents log in all the same.
+    let status = if webhook_queue == Check::Up { status } else { status.max(Overall::Degraded) };
     let body = Health {
         status,
         timestamp: Instant(state.context.now()),
-        checks: Checks { database: check, redis: Check::Up, webhook_queue: check },
+        checks: Checks { database: check, redis: Check::Up, webhook_queue: webhook_queue.max(check) },
         backends: Backends { database: state.context.store.engine_name(), redis: "memory" },
     };
     (code, Json(body))

@@ -3,7 +3,7 @@
 use super::error::ApiError;
 use crate::operations::Missing;
 use axum::{extract::FromRequestParts, http::request::Parts};
-use countersign_identity::{AgentId, KeyId, Kid, RoleId, ServiceId};
+use countersign_identity::{AgentId, EventId, KeyId, Kid, RoleId, ServiceId, WebhookId};
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
 
@@ -43,6 +43,14 @@ impl PathId for Kid {
 
 impl PathId for RoleId {
     const KIND: Missing = Missing::Role;
+}
+
+impl PathId for WebhookId {
+    const KIND: Missing = Missing::Webhook;
+}
+
+impl PathId for EventId {
+    const KIND: Missing = Missing::Delivery;
 }
 
 /// Reads an id.

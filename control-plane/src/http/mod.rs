@@ -32,6 +32,7 @@ mod status;
 pub mod tls;
 mod trust;
 mod verify;
+mod webhooks;
 mod well_known;
 
 pub use code::ErrorCode;

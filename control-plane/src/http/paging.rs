@@ -1,6 +1,9 @@
 //! `limit` and `offset` of listings, and the `pagination` that answers them.
 
-use super::error::{ApiError, Problem};
+use super::{
+    body::FromField,
+    error::{ApiError, Problem},
+};
 use crate::domain::page::{Listed, Page};
 use axum::{extract::FromRequestParts, http::request::Parts};
 use serde::Serialize;
@@ -105,6 +108,13 @@ pub fn parameter<'a>(query: &'a str, name: &str) -> Result<Option<Cow<'a, str>>,
     let value = values.next();
     let twice = || Problem { field: name.to_owned(), message: "stands twice".into() };
     if values.next().is_some() { Err(twice()) } else { Ok(value) }
+}
+
+/// A field among the parameters of the query.
+pub fn field<T: FromField>(query: &str, name: &str) -> Result<Option<T>, ApiError> {
+    let wrong = |message| ApiError::invalid(&[Problem { field: name.to_owned(), message }]);
+    let value = parameter(query, name).map_err(|problem| ApiError::invalid(&[problem]))?;
+    value.map(|value| T::from_field(value.into_owned().into())).transpose().map_err(wrong)
 }
 
 /// A number among the parameters of the query. One that is larger than any number of ours is the largest.

@@ -8,7 +8,7 @@ use super::{
     limits::{self, Limits},
     observe,
     origin::{self, Proxies},
-    roles, services, signing_keys, status, trust, verify, well_known,
+    roles, services, signing_keys, status, trust, verify, webhooks, well_known,
 };
 use crate::{humans::Humans, metrics::Metrics, operations::Context};
 use axum::{Extension, Router, middleware};
@@ -55,6 +55,22 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(agents::set_status))
         .routes(routes!(trust::submit))
         .routes(routes!(trust::history))
+        .routes(routes!(webhooks::service::create, webhooks::service::list))
+        .routes(routes!(webhooks::service::read, webhooks::service::change, webhooks::service::remove))
+        .routes(routes!(webhooks::service::rotate))
+        .routes(routes!(webhooks::service::test))
+        .routes(routes!(webhooks::service::replay))
+        .routes(routes!(webhooks::service::list_deliveries))
+        .routes(routes!(webhooks::service::read_delivery))
+        .routes(routes!(webhooks::service::replay_one))
+        .routes(routes!(webhooks::deployment::create, webhooks::deployment::list))
+        .routes(routes!(webhooks::deployment::read, webhooks::deployment::change, webhooks::deployment::remove))
+        .routes(routes!(webhooks::deployment::rotate))
+        .routes(routes!(webhooks::deployment::test))
+        .routes(routes!(webhooks::deployment::replay))
+        .routes(routes!(webhooks::deployment::list_deliveries))
+        .routes(routes!(webhooks::deployment::read_delivery))
+        .routes(routes!(webhooks::deployment::replay_one))
         .routes(routes!(audit::list))
         .routes(routes!(signing_keys::list))
         .routes(routes!(signing_keys::rotate))

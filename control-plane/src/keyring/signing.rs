@@ -1,11 +1,11 @@
-//! Signing keys: made, sealed, opened.
+//! Signing keys: made, sealed, opened; and the secrets of webhooks: sealed, opened.
 
 use super::MasterKey;
 use crate::{
-    domain::signing_key::SigningKey,
+    domain::{signing_key::SigningKey, webhook::secret::WebhookSecret},
     store::{StoreError, Transient, signing_keys},
 };
-use countersign_identity::{AgentKey, Claims, Kid, Timestamp};
+use countersign_identity::{AgentKey, Claims, Kid, Timestamp, WebhookId};
 use countersign_process::Chance;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use p256::{SecretKey, pkcs8::EncodePrivateKey};
@@ -99,6 +99,23 @@ impl Keyring {
         (0..FRESH).map(|_| make()).collect::<Option<_>>().map(FreshKeys).ok_or(KeyringError::Crypto)
     }
 
+    /// Seals the secret of a webhook, as hex.
+    pub fn seal_webhook_secret(
+        &self,
+        webhook: WebhookId,
+        secret: &WebhookSecret,
+        chance: &dyn Chance,
+    ) -> Result<String, KeyringError> {
+        let sealed = self.master.seal(&webhook_label(webhook), secret.bytes(), chance).ok_or(KeyringError::Crypto)?;
+        Ok(hex::encode(sealed))
+    }
+
+    /// Opens what [`Self::seal_webhook_secret`] sealed for the same webhook.
+    pub fn open_webhook_secret(&self, webhook: WebhookId, sealed: &str) -> Option<WebhookSecret> {
+        let sealed = hex::decode(sealed).ok()?;
+        WebhookSecret::from_bytes(&self.master.open(&webhook_label(webhook), &sealed)?)
+    }
+
     fn open(&self, key: &SigningKey, sealed: &str) -> Result<Signer, KeyringError> {
         let broken = || KeyringError::Sealed(key.kid.as_str().to_owned());
         let sealed = hex::decode(sealed).map_err(|_| broken())?;
@@ -137,6 +154,11 @@ impl FreshKeys {
 /// Binds a sealed private key to its public half: a swapped row does not open.
 fn label(kid: &Kid) -> String {
     format!("signing key {}", kid.as_str())
+}
+
+/// Binds a sealed secret to its webhook.
+fn webhook_label(webhook: WebhookId) -> String {
+    format!("webhook secret {webhook}")
 }
 
 /// A new key: the private half as PKCS #8 DER.

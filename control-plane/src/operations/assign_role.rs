@@ -1,15 +1,16 @@
 //! Give a role to an agent.
 
-use super::{Context, Denied, Missing};
+use super::{Context, Denied, Missing, tell_ended_roles::settle_ends};
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         change::Change,
         role::{Assignment, fits_agent},
+        webhook::event::{Event, News, RoleAssigned},
     },
     store::{Write, agents, assignments, roles, services},
 };
-use countersign_identity::{AgentId, RoleId, ServiceId, Timestamp};
+use countersign_identity::{AgentId, EventId, RoleId, ServiceId, Timestamp};
 
 /// Who gets what, and until when.
 #[derive(Debug, Clone, Copy)]
@@ -29,6 +30,7 @@ pub struct AssignmentRequest {
 pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequest) -> Result<(), Denied> {
     let AssignmentRequest { service, agent, role, expires_at } = request;
     let expires_at = expires_at.map(Timestamp::whole_second);
+    let event = context.fresh(EventId::from_bits);
     let work = async |mut tx: Write| {
         let now = tx.now();
         if expires_at.is_some_and(|end| end <= now) {
@@ -36,6 +38,7 @@ pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequ
         }
         services::lock(tx.conn(), service).await?;
         agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
+        settle_ends(&mut tx, context, Some(service)).await?;
         let existing = roles::of_service(tx.conn(), service).await?;
         let held = assignments::held(tx.conn(), service, agent, now).await?;
         let after = existing
@@ -50,6 +53,9 @@ pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequ
             let act = act.saying("name", given.definition.name.as_str()).saying("until", seconds(expires_at));
             let act = before.into_iter().fold(act, |act, end| act.saying("untilBefore", seconds(end)));
             tx.record(by, &act).await?;
+            let role_name = given.definition.name.clone();
+            let news = RoleAssigned { agent_id: agent, service_id: service, role_id: role, role_name, expires_at };
+            tx.tell(Event { id: event, at: now, news: News::RoleAssigned(news) });
         }
         tx.changed(Change::Roles(agent, service));
         Ok(tx.commit(()).await?)

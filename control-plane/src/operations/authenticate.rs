@@ -3,12 +3,19 @@
 use super::{
     Context, Denied, Missing, TokenPair,
     issue_token::{Fresh, issue, resolve_service},
+    tell_failed_login::{failure_of, tell_failed_login},
 };
 use crate::{
-    domain::{agent::Agent, challenge::Challenge, session::Session},
+    domain::{
+        agent::Agent,
+        challenge::Challenge,
+        session::Session,
+        webhook::event::{Authenticated, Event, News},
+    },
     store::{Write, agents, feed, services, sessions},
 };
-use countersign_identity::{Reason, ServiceId, SessionId, public_key::AgentSignature};
+use countersign_identity::{EventId, Reason, ServiceId, SessionId, public_key::AgentSignature};
+use std::net::IpAddr;
 
 /// What an agent sends.
 #[derive(Debug)]
@@ -19,19 +26,30 @@ pub struct Login {
     pub signature: String,
     /// For which service the token shall be, if the agent says.
     pub service: Option<ServiceId>,
+    /// Where the request came from.
+    pub from: Option<IpAddr>,
 }
 
 /// Logs in. Whatever is wrong with the signature does not consume the challenge.
 pub async fn authenticate(context: &Context, login: &Login) -> Result<TokenPair, Denied> {
+    // Of a challenge that is none of ours nobody knows whose it is.
     let challenge = context.challenge_keys.open(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
+    let done = answer(context, &challenge, login).await;
+    if let Some(failure) = done.as_ref().err().and_then(failure_of) {
+        tell_failed_login(context, (challenge.agent, challenge.service.or(login.service)), failure, login.from).await;
+    }
+    done
+}
+
+async fn answer(context: &Context, challenge: &Challenge, login: &Login) -> Result<TokenPair, Denied> {
     if context.now() >= challenge.expires_at {
         return Err(Reason::ChallengeExpired.into());
     }
-    let service = agreed_service(&challenge, login.service)?;
-    prove(context, &challenge, service, &login.signature).await?;
+    let service = agreed_service(challenge, login.service)?;
+    prove(context, challenge, service, &login.signature).await?;
 
     let fresh = Fresh::of(context);
-    let (session, fresh_ref, challenge) = (context.fresh(SessionId::from_bits), &fresh, &challenge);
+    let (session, event, fresh_ref) = (context.fresh(SessionId::from_bits), context.fresh(EventId::from_bits), &fresh);
     let work = async |mut tx: Write| {
         let rev = feed::position(tx.conn()).await?.revision;
         let agent = active_agent(&mut tx, challenge).await?;
@@ -53,6 +71,8 @@ pub async fn authenticate(context: &Context, login: &Login) -> Result<TokenPair,
             return Err(Denied::from(Reason::ChallengeUsed));
         }
         let issued = issue(&mut tx, context, fresh_ref, rev, (&agent, &session, service)).await?;
+        let news = Authenticated { agent_id: agent.id, service_id: service, ip_address: login.from };
+        tx.tell(Event { id: event, at: now, news: News::Authenticated(news) });
         Ok(tx.commit(issued).await?)
     };
     let issued = context.store.write("authenticate", work).await?;

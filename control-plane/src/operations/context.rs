@@ -1,9 +1,11 @@
 //! What every operation works with.
 
+use super::Storms;
 use crate::{
     domain::{challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::KeyRules},
     keyring::Keyring,
     store::Store,
+    webhooks::{Guard, Pulse},
 };
 use countersign_identity::Timestamp;
 use countersign_process::{Chance, Clock};
@@ -24,6 +26,8 @@ pub struct Rules {
     pub challenge_life: Duration,
     /// When signing keys change.
     pub keys: KeyRules,
+    /// How long events are kept.
+    pub events_life: Duration,
     /// Whether agents may register without a human's token.
     pub public_registration: bool,
 }
@@ -33,7 +37,7 @@ pub struct Context {
     /// The database.
     pub store: Store,
     /// The signing keys.
-    pub keyring: Keyring,
+    pub keyring: Arc<Keyring>,
     /// The keys of challenges.
     pub challenge_keys: ChallengeKeys,
     /// What time it is.
@@ -44,6 +48,12 @@ pub struct Context {
     pub rules: Rules,
     /// Rung when an agent's trust changed.
     pub trust_marked: Notify,
+    /// Which hosts events may be sent to.
+    pub guard: Guard,
+    /// How the delivery of events is.
+    pub pulse: Arc<Pulse>,
+    /// Failed logins that are counted.
+    pub storms: Storms,
 }
 
 impl Context {

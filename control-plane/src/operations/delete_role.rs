@@ -1,12 +1,16 @@
 //! Delete a role, whoever holds it.
 
-use super::{Context, Denied, Missing};
+use super::{
+    Context, Denied, Missing,
+    tell_ended_roles::{settle_ends, tell_loss},
+};
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         change::Change,
+        webhook::event::{Concerns, EventKind, LossReason},
     },
-    store::{Write, assignments, roles, services},
+    store::{Write, assignments, outbox, roles, services},
 };
 use countersign_identity::{RoleId, ServiceId};
 
@@ -18,7 +22,21 @@ pub async fn delete_role(context: &Context, by: &Author, service: ServiceId, rol
             return Err(Denied::Missing(Missing::Service));
         }
         let found = roles::find(tx.conn(), service, role).await?.ok_or(Denied::Missing(Missing::Role))?;
-        assignments::remove_all(tx.conn(), service, role).await?;
+        settle_ends(&mut tx, context, Some(service)).await?;
+        let (now, concerns) = (tx.now(), Concerns::Service(service));
+        let holders = assignments::remove_all(tx.conn(), service, role).await?;
+        // Asked once, and not for each of them.
+        if outbox::is_wanted(tx.conn(), EventKind::RoleRevoked, concerns, now).await? {
+            for agent in holders {
+                tell_loss(
+                    &mut tx,
+                    context,
+                    (agent, service),
+                    (role, &found.definition.name),
+                    (now, LossReason::RoleDeleted),
+                );
+            }
+        }
         if !roles::delete(tx.conn(), service, role).await? {
             return Err(Denied::Missing(Missing::Role));
         }

@@ -19,6 +19,10 @@ pub enum Missing {
     Key,
     /// No such signing key.
     SigningKey,
+    /// No such target of events at this place.
+    Webhook,
+    /// Nothing was delivered to this target under this id.
+    Delivery,
 }
 
 /// Why an operation was not done.

@@ -4,16 +4,26 @@ use super::{
     Context, Denied, Missing, TokenPair,
     issue_token::{Fresh, Issued, issue, resolve_service},
     revoke_token::end_session,
+    tell_failed_login::tell_failed_login,
 };
 use crate::{
-    domain::{credential::Credential, session::RefreshToken},
+    domain::{credential::Credential, session::RefreshToken, webhook::event::Failure},
     store::{Committed, Write, agents, feed, services, sessions},
 };
-use countersign_identity::{Reason, RefreshId, ServiceId};
+use countersign_identity::{AgentId, Reason, RefreshId, ServiceId};
 use sqlx::AnyConnection;
+use std::net::IpAddr;
+
+/// Whose login it was, and where.
+type Holder = (AgentId, Option<ServiceId>);
 
 /// Refreshes. A wrong secret changes nothing; a used token presented again ends its login.
-pub async fn refresh(context: &Context, token: &str, service: Option<ServiceId>) -> Result<TokenPair, Denied> {
+pub async fn refresh(
+    context: &Context,
+    token: &str,
+    service: Option<ServiceId>,
+    from: Option<IpAddr>,
+) -> Result<TokenPair, Denied> {
     let presented = &Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
     let mut read = context.store.read().await?;
     find_presented(read.conn(), presented).await?;
@@ -33,7 +43,7 @@ pub async fn refresh(context: &Context, token: &str, service: Option<ServiceId>)
         agent.require_active()?;
         match session.may_continue(&token, agent.cutoff, now) {
             Ok(()) if sessions::use_token(tx.conn(), token.id, now).await? => {}
-            Ok(()) | Err(Reason::RefreshReused) => return end_login(tx, &token).await,
+            Ok(()) | Err(Reason::RefreshReused) => return end_login(tx, &token, (agent.id, session.service)).await,
             Err(reason) => return Err(reason.into()),
         }
         let service = match service.or(session.service) {
@@ -43,8 +53,14 @@ pub async fn refresh(context: &Context, token: &str, service: Option<ServiceId>)
         let issued = issue(&mut tx, context, fresh_ref, rev, (&agent, &session, service)).await?;
         Ok(tx.commit(Ok(issued)).await?)
     };
-    let issued = context.store.write("refresh", work).await??;
-    fresh.sign(context, &issued)
+    match context.store.write("refresh", work).await? {
+        Ok(issued) => fresh.sign(context, &issued),
+        Err(who) => {
+            let reason = Reason::RefreshReused;
+            tell_failed_login(context, who, Failure::Refused(reason), from).await;
+            Err(reason.into())
+        }
+    }
 }
 
 async fn find_presented(conn: &mut AnyConnection, presented: &Credential<RefreshId>) -> Result<RefreshToken, Denied> {
@@ -52,7 +68,11 @@ async fn find_presented(conn: &mut AnyConnection, presented: &Credential<Refresh
 }
 
 /// Two holders of one refresh token: one of them stole it, so neither goes on.
-async fn end_login(mut tx: Write, token: &RefreshToken) -> Result<Committed<Result<Issued, Denied>>, Denied> {
+async fn end_login(
+    mut tx: Write,
+    token: &RefreshToken,
+    who: Holder,
+) -> Result<Committed<Result<Issued, Holder>>, Denied> {
     end_session(&mut tx, token.session).await?;
-    Ok(tx.commit(Err(Reason::RefreshReused.into())).await?)
+    Ok(tx.commit(Err(who)).await?)
 }

@@ -1,10 +1,14 @@
 //! Take a role from an agent.
 
-use super::{Context, Denied, Missing};
+use super::{
+    Context, Denied, Missing,
+    tell_ended_roles::{settle_ends, tell_loss},
+};
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         change::Change,
+        webhook::event::LossReason,
     },
     store::{Write, agents, assignments, roles},
 };
@@ -22,6 +26,7 @@ pub async fn revoke_role(
         let now = tx.now();
         agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
         let found = roles::find(tx.conn(), service, role).await?.ok_or(Denied::Missing(Missing::Role))?;
+        settle_ends(&mut tx, context, Some(service)).await?;
         let removed = assignments::remove(tx.conn(), service, agent, role).await?;
         if removed.is_some() {
             tx.changed(Change::Roles(agent, service));
@@ -30,7 +35,9 @@ pub async fn revoke_role(
         let was_live = removed.is_some_and(|grant| grant.until.is_none_or(|end| now < end));
         if was_live {
             let act = Entry::at(service, Act::RoleRevoked).to(agent).with(Object::Role(role));
-            tx.record(by, &act.saying("name", found.definition.name.as_str())).await?;
+            let name = &found.definition.name;
+            tx.record(by, &act.saying("name", name.as_str())).await?;
+            tell_loss(&mut tx, context, (agent, service), (role, name), (now, LossReason::Revoked));
         }
         Ok(tx.commit(was_live).await?)
     };

@@ -7,10 +7,11 @@ use crate::{
         page::{Listed, Page},
         text::{Description, Metadata},
         trust::{Feedback, Opinion, Score, trust},
+        webhook::event::{Event, FeedbackReceived, News},
     },
     store::{self, Write, agents, services},
 };
-use countersign_identity::{AgentId, FeedbackId, ServiceId, TrustScore};
+use countersign_identity::{AgentId, EventId, FeedbackId, ServiceId, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// What a service says.
@@ -37,7 +38,7 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
     reply: &Reply<TrustScore, R>,
 ) -> Result<R, Denied> {
     let once = &reply.to(by, &["submit_feedback"]);
-    let id = context.fresh(FeedbackId::from_bits);
+    let (id, event) = (context.fresh(FeedbackId::from_bits), context.fresh(EventId::from_bits));
     let FeedbackRequest { service, agent, score, reason, metadata } = request;
     let work = async |mut tx: Write| {
         if let Some(answer) = once.before(&mut tx).await? {
@@ -61,6 +62,10 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         store::trust::insert_feedback(tx.conn(), &feedback).await?;
         agents::set_trust(tx.conn(), *agent, trust, now).await?;
         store::trust::mark(tx.conn(), *agent).await?;
+        let (agent_id, service_id, feedback_id) = (*agent, *service, id);
+        let (score, new_trust_score) = (score.points(), trust.points());
+        let news = FeedbackReceived { agent_id, service_id, feedback_id, score, new_trust_score };
+        tx.tell(Event { id: event, at: now, news: News::FeedbackReceived(news) });
         let answer = once.after(&mut tx, &trust).await?;
         Ok(tx.commit(answer).await?)
     };

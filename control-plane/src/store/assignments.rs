@@ -5,6 +5,19 @@ use crate::domain::{change::Span, role::Assignment};
 use countersign_identity::{AgentId, Grant, RoleId, ServiceId, Timestamp};
 use sqlx::{AnyConnection, any::AnyRow};
 
+/// An assignment that has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct Ended {
+    /// Whose it was.
+    pub agent: AgentId,
+    /// Of what.
+    pub role: RoleId,
+    /// Where.
+    pub service: ServiceId,
+    /// When it ended.
+    pub at: Timestamp,
+}
+
 /// Assigns a role, or replaces when an assignment ends. One that had ended begins anew.
 pub async fn put(conn: &mut AnyConnection, assignment: &Assignment) -> Result<(), StoreError> {
     let sql = "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at) VALUES ($1, $2, $3, $4, $5) \
@@ -33,11 +46,41 @@ pub async fn remove(
     query.fetch_optional(conn).await?.as_ref().map(read_grant).transpose()
 }
 
-/// Removes all assignments of a role.
-pub async fn remove_all(conn: &mut AnyConnection, service: ServiceId, role: RoleId) -> Result<(), StoreError> {
-    let sql = "DELETE FROM assignments WHERE role_id = $1 AND service_id = $2";
-    sqlx::query(sql).bind(role.to_string()).bind(service.to_string()).execute(conn).await?;
-    Ok(())
+/// Removes all assignments of a role; gives whose they were.
+pub async fn remove_all(
+    conn: &mut AnyConnection,
+    service: ServiceId,
+    role: RoleId,
+) -> Result<Vec<AgentId>, StoreError> {
+    let sql = "DELETE FROM assignments WHERE role_id = $1 AND service_id = $2 RETURNING agent_id";
+    let rows = sqlx::query(sql).bind(role.to_string()).bind(service.to_string()).fetch_all(conn).await?;
+    rows.iter().map(|found| row::parse(found, "agent_id")).collect()
+}
+
+/// Whether any assignment has ended and is still kept.
+pub async fn any_ended(conn: &mut AnyConnection, now: Timestamp) -> Result<bool, StoreError> {
+    let query = sqlx::query("SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 LIMIT 1").bind(now.micros());
+    Ok(query.fetch_optional(conn).await?.is_some())
+}
+
+/// Removes some of the assignments that have ended, at one service or at all, and gives them. Nobody else does the same.
+pub async fn take_ended(
+    conn: &mut AnyConnection,
+    only: Option<ServiceId>,
+    now: Timestamp,
+    at_most: i64,
+) -> Result<Vec<Ended>, StoreError> {
+    // Asked twice, since somebody may prolong one between the two.
+    let sql = "DELETE FROM assignments WHERE expires_at <= $1 AND (agent_id, role_id) IN (SELECT agent_id, role_id \
+               FROM assignments WHERE expires_at <= $1 AND ($2 = '' OR service_id = $2) ORDER BY expires_at LIMIT $3) \
+               RETURNING agent_id, role_id, service_id, expires_at";
+    let only = only.map_or(String::new(), |service| service.to_string());
+    let rows = sqlx::query(sql).bind(now.micros()).bind(only).bind(at_most).fetch_all(conn).await?;
+    let read = |found| {
+        let (agent, role) = (row::parse(found, "agent_id")?, row::parse(found, "role_id")?);
+        Ok(Ended { agent, role, service: row::parse(found, "service_id")?, at: row::instant(found, "expires_at")? })
+    };
+    rows.iter().map(read).collect()
 }
 
 /// What an agent holds at a service at `now`.

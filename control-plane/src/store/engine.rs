@@ -4,7 +4,7 @@ use super::{
     audit,
     deployment::{self, Deployment},
     failure::{StoreError, Transient},
-    feed,
+    feed, outbox,
     pools::{CONNECTIONS, READERS, postgres_pool, sqlite_pool},
     watch::Watch,
 };
@@ -12,6 +12,7 @@ use crate::{
     domain::{
         audit::{Author, Entry, chain::AuditKeys},
         change::Change,
+        webhook::event::Event,
     },
     metrics::{Ended, Kind, StoreMetrics},
 };
@@ -26,7 +27,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
 };
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// How often a transaction that lost a race is tried again.
 const RERUNS: u32 = 5;
@@ -85,6 +86,7 @@ pub struct Store {
     clock: Arc<dyn Clock>,
     audit_keys: Arc<AuditKeys>,
     committed: watch::Sender<Revision>,
+    told: Arc<Notify>,
     writable: Arc<AtomicBool>,
     metrics: StoreMetrics,
 }
@@ -101,6 +103,7 @@ pub struct Write {
     now: Timestamp,
     audit_keys: Arc<AuditKeys>,
     changes: Vec<Change>,
+    events: Vec<Event>,
     revision: Option<Revision>,
     writable: Arc<AtomicBool>,
 }
@@ -109,6 +112,7 @@ pub struct Write {
 pub struct Committed<T> {
     value: T,
     revision: Option<Revision>,
+    told: bool,
 }
 
 impl Store {
@@ -145,8 +149,8 @@ impl Store {
         let reader = reader.connect(url).await?;
         let committed = watch::Sender::new(Revision::default());
         let Equipment { clock, audit_keys, metrics } = equipment;
-        let writable = Arc::new(AtomicBool::new(true));
-        let store = Self { engine, writer, reader, clock, audit_keys, committed, writable, metrics };
+        let (writable, told) = (Arc::new(AtomicBool::new(true)), Arc::default());
+        let store = Self { engine, writer, reader, clock, audit_keys, committed, told, writable, metrics };
         store.metrics.begin(store.engine_name());
         let mut read = store.read().await?;
         if let Some(position) = feed::position_if_any(read.conn()).await? {
@@ -214,6 +218,11 @@ impl Store {
         self.committed.subscribe()
     }
 
+    /// Rung when this process has committed an event that somebody gets.
+    pub fn told(&self) -> Arc<Notify> {
+        self.told.clone()
+    }
+
     /// What time it is, by the clock of transactions.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
@@ -247,12 +256,16 @@ impl Store {
         let begun = self.writer.begin_with(self.engine.begin_write()).await;
         let transaction = begun.inspect_err(|_| self.writable.store(false, Ordering::Relaxed))?;
         let (writable, audit_keys) = (self.writable.clone(), self.audit_keys.clone());
-        Ok(Write { transaction, now: self.clock.now(), audit_keys, changes: Vec::new(), revision: None, writable })
+        let (changes, events) = (Vec::new(), Vec::new());
+        Ok(Write { transaction, now: self.clock.now(), audit_keys, changes, events, revision: None, writable })
     }
 
     fn announce<T>(&self, committed: Committed<T>) -> T {
         if let Some(revision) = committed.revision {
             self.committed.send_if_modified(|newest| revision > std::mem::replace(newest, revision.max(*newest)));
+        }
+        if committed.told {
+            self.told.notify_one();
         }
         committed.value
     }
@@ -290,6 +303,11 @@ impl Write {
         self.changes.push(change);
     }
 
+    /// Notes what webhooks are told.
+    pub fn tell(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
     /// Takes the revision of this transaction, which locks the feed until the end: call it late.
     pub async fn revision(&mut self) -> Result<Revision, StoreError> {
         if let Some(revision) = self.revision {
@@ -299,8 +317,12 @@ impl Write {
         Ok(*self.revision.insert(revision))
     }
 
-    /// Appends the changes and commits.
+    /// Puts the events on their way, appends the changes, and commits.
     pub async fn commit<T>(mut self, value: T) -> Result<Committed<T>, StoreError> {
+        let mut told = false;
+        for event in &self.events {
+            told |= outbox::tell(&mut self.transaction, event, self.now).await?;
+        }
         if !self.changes.is_empty() {
             let revision = self.revision().await?;
             feed::append(&mut self.transaction, revision, &self.changes, self.now).await?;
@@ -308,6 +330,6 @@ impl Write {
         let done = self.transaction.commit().await;
         self.writable.store(done.is_ok(), Ordering::Relaxed);
         done?;
-        Ok(Committed { value, revision: self.revision })
+        Ok(Committed { value, revision: self.revision, told })
     }
 }

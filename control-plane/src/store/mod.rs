@@ -7,11 +7,13 @@
 pub mod agents;
 pub mod assignments;
 pub mod audit;
+pub mod deliveries;
 pub mod deployment;
 mod engine;
 mod failure;
 pub mod feed;
 pub mod idempotency;
+pub mod outbox;
 mod pools;
 pub mod roles;
 mod row;
@@ -20,6 +22,7 @@ pub mod sessions;
 pub mod signing_keys;
 pub mod trust;
 mod watch;
+pub mod webhook_targets;
 
 pub use engine::{Committed, Equipment, Purpose, Store, Write};
 pub use failure::{StoreError, Transient};

@@ -32,6 +32,11 @@ pub fn convert<T: TryFrom<String>>(row: &AnyRow, column: &'static str) -> Result
     T::try_from(get::<String>(row, column)?).map_err(|_| StoreError::Corrupt(column))
 }
 
+/// Reads a number that is kept as a larger one.
+pub fn number<T: TryFrom<i64>>(row: &AnyRow, column: &'static str) -> Result<T, StoreError> {
+    T::try_from(get::<i64>(row, column)?).map_err(|_| StoreError::Corrupt(column))
+}
+
 /// Reads an instant.
 pub fn instant(row: &AnyRow, column: &'static str) -> Result<Timestamp, StoreError> {
     get(row, column).map(Timestamp::from_micros)

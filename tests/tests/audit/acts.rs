@@ -25,6 +25,20 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
     ("DELETE", "/services/{service}/keys/{key}", Some("service_key.revoked")),
     ("POST", "/signing-keys/rotate", Some("signing_key.rotated")),
     ("DELETE", "/signing-keys/{kid}", Some("signing_key.revoked")),
+    ("POST", "/services/{service}/webhooks", Some("webhook.created")),
+    ("POST", "/services/{service}/webhooks/{webhook}/rotate-secret", Some("webhook.secret_rotated")),
+    ("POST", "/services/{service}/webhooks/{webhook}/test", Some("webhook.tested")),
+    ("POST", "/services/{service}/webhooks/{webhook}/deliveries/{event}/replay", Some("webhook.replayed")),
+    ("POST", "/services/{service}/webhooks/{webhook}/replay", Some("webhook.replayed")),
+    ("PATCH", "/services/{service}/webhooks/{webhook}", Some("webhook.changed")),
+    ("DELETE", "/services/{service}/webhooks/{webhook}", Some("webhook.deleted")),
+    ("POST", "/webhooks", Some("webhook.created")),
+    ("POST", "/webhooks/{webhook}/rotate-secret", Some("webhook.secret_rotated")),
+    ("POST", "/webhooks/{webhook}/test", Some("webhook.tested")),
+    ("POST", "/webhooks/{webhook}/deliveries/{event}/replay", Some("webhook.replayed")),
+    ("POST", "/webhooks/{webhook}/replay", Some("webhook.replayed")),
+    ("PATCH", "/webhooks/{webhook}", Some("webhook.changed")),
+    ("DELETE", "/webhooks/{webhook}", Some("webhook.deleted")),
     // What agents do with their own tokens is no act of management.
     ("POST", "/auth/challenge", None),
     ("POST", "/auth/authenticate", None),
@@ -46,8 +60,10 @@ fn every_route_that_changes_something_is_in_the_table() {
 /// A good body that changes something.
 async fn body(stage: &Stage, route: &Route) -> Map<String, Value> {
     let mut body = stage.body(route).await;
-    if let Some(status) = body.get_mut("status") {
-        *status = json!("suspended");
+    if route.path == "/agents/{agent}/status" {
+        body.insert("status".to_owned(), json!("suspended"));
+    } else if route.path.ends_with("/webhooks/{webhook}") && route.method == "PATCH" {
+        body.insert("status".to_owned(), json!("paused"));
     }
     body
 }
@@ -63,6 +79,8 @@ async fn every_act_leaves_one_link_and_a_refusal_none() {
     for (number, (method, path, act)) in ACTS.iter().enumerate() {
         let route = ROUTES.iter().find(|route| (route.method, route.path) == (*method, *path)).unwrap();
         let body = body(&stage, route).await;
+        // A replay has nothing to do until all is delivered that was on its way.
+        stage.rows().await;
         let before = links(&stage.control, "").await.len();
         for status in refusals(&stage, route, &body).await {
             assert!((400..500).contains(&status), "{path}: {status}");
@@ -82,10 +100,17 @@ async fn every_act_leaves_one_link_and_a_refusal_none() {
         }
         // Once more, it either makes another thing or changes nothing.
         let again = send(&stage, route, &body, "again").await;
-        let makes = ["/services", "/services/{service}/keys"].contains(path);
+        let makes =
+            ["/services", "/services/{service}/keys", "/services/{service}/webhooks", "/webhooks"].contains(path);
         assert_eq!(again.status == 201 && *path != "/auth/register", makes, "{method} {path}: {}", again.body);
         let once_more = links(&stage.control, "").await.len() - after.len();
-        assert_eq!(once_more, usize::from(makes), "{method} {path} once more");
+        if path.ends_with("{webhook}/replay") {
+            let found = again.body["replayed"].as_u64().unwrap();
+            assert_eq!(once_more, usize::from(found > 0), "{path} once more: {found} had arrived again");
+        } else {
+            let does = makes || ["/rotate-secret", "/test", "/{event}/replay"].iter().any(|end| path.ends_with(end));
+            assert_eq!(once_more, usize::from(does), "{method} {path} once more");
+        }
     }
     assert_whole(&stage.control);
 }
@@ -116,6 +141,7 @@ fn judge(stage: &Stage, route: &Route, act: &str, link: &Value, answer: &Value) 
     let service = match act {
         "agent.registered" | "agent.status_changed" | "signing_key.rotated" | "signing_key.revoked" => Value::Null,
         "service.created" => answer["serviceId"].clone(),
+        _ if route.path.starts_with("/webhooks") => Value::Null,
         _ => json!(stage.control.service()),
     };
     assert_eq!(link["serviceId"], service, "{act}");
@@ -131,6 +157,9 @@ fn judge(stage: &Stage, route: &Route, act: &str, link: &Value, answer: &Value) 
         _ if act.starts_with("role.") => json!({ "kind": "role", "id": stage.role }),
         "service_key.created" => json!({ "kind": "service_key", "id": answer["keyId"] }),
         "service_key.revoked" => json!({ "kind": "service_key", "id": id_of(&stage.spare_key) }),
+        "webhook.created" => json!({ "kind": "webhook", "id": answer["webhookId"] }),
+        "webhook.deleted" => json!({ "kind": "webhook", "id": stage.webhooks_of(route).doomed }),
+        _ if act.starts_with("webhook.") => json!({ "kind": "webhook", "id": stage.webhooks_of(route).lasting }),
         _ if act.starts_with("signing_key.") => json!({ "kind": "signing_key", "id": stage.next_kid }),
         _ => Value::Null,
     };
@@ -145,7 +174,11 @@ fn details(act: &str, answer: &Value) -> Value {
         "service.created" => json!({ "name": "Service", "acceptsUnboundTokens": true }),
         "service.changed" => json!({ "name": { "from": "development", "to": "Service" } }),
         "service_key.created" => json!({ "name": "Key", "scope": "sync" }),
-        "service_key.revoked" | "signing_key.revoked" => json!({}),
+        "service_key.revoked" | "signing_key.revoked" | "webhook.secret_rotated" | "webhook.tested" => json!({}),
+        "webhook.created" => json!({ "host": "127.0.0.1", "events": ["agent.role_assigned"] }),
+        "webhook.changed" => json!({ "status": { "from": "active", "to": "paused" } }),
+        "webhook.deleted" => json!({ "host": "127.0.0.1" }),
+        "webhook.replayed" => json!({ "deliveries": answer["replayed"] }),
         "role.created" => json!({ "name": answer["name"], "description": "Reads", "permissions": ["read"] }),
         "role.changed" => json!({ "description": { "from": "", "to": "Reads" } }),
         "signing_key.rotated" => {

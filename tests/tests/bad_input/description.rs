@@ -45,10 +45,13 @@ fn bodies_are_described_as_they_are_read() {
     assert_none(&faults);
 }
 
-/// The type of a field, of which null may be an alternative.
+/// The type of a field, of which there may be alternatives: null, or others of the same type.
 fn type_of<'a>(description: &'a Value, form: &'a Value) -> &'a str {
-    let form = form["oneOf"].as_array().map_or(form, |either| &either[0]);
-    resolve(description, form)["type"].as_str().unwrap_or_default()
+    let form = resolve(description, form);
+    match form["oneOf"].as_array() {
+        Some(either) => type_of(description, &either[0]),
+        None => form["type"].as_str().unwrap_or_default(),
+    }
 }
 
 fn type_tried(field: &Field) -> &'static str {

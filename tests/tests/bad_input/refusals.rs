@@ -92,6 +92,8 @@ impl Scene {
             "ROLE_NOT_FOUND" if named("role") => self.nowhere(route, "role").await,
             "ROLE_NOT_FOUND" if has("roleId") => self.with(route, "roleId", "role_00000000000000000000000000").await,
             "ROLE_NOT_FOUND" => self.at(route, &format!("{}?role=role_nowhere", self.stage.path(route))).await,
+            "WEBHOOK_NOT_FOUND" => self.nowhere(route, "webhook").await,
+            "NOT_FOUND" if named("event") => self.nowhere(route, "event").await,
             "NOT_FOUND" if named("file") => self.nowhere(route, "file").await,
             "NOT_FOUND" if named("kid") => self.nowhere(route, "kid").await,
             "NOT_FOUND" if named("key") => self.nowhere(route, "key").await,
@@ -138,6 +140,11 @@ impl Scene {
                 let mut other = body;
                 other.insert("metadata".to_owned(), json!({ "other": true }));
                 keyed(self.stage.admitted(route).json(&other))
+            }
+            ("POST", path) if path.ends_with("/webhooks") => {
+                let make = async || Answer::to(self.stage.admitted(route).json(&self.stage.body(route).await)).await;
+                while make().await.status == route.good {}
+                self.stage.admitted(route).json(&self.stage.body(route).await)
             }
             ("POST", "/services/{service}/roles") => self.with(route, "name", "reader").await,
             ("PATCH", "/services/{service}/roles/{role}") => self.with(route, "permissions", json!(long)).await,

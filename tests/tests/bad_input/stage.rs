@@ -5,7 +5,7 @@ use crate::{
     routes::{Door, Field, Route},
 };
 use countersign_client::PrivateKey;
-use countersign_tests::{Agent, Answer, ControlPlane, Database, eventually};
+use countersign_tests::{Agent, Answer, ControlPlane, Database, Upstream, eventually};
 use reqwest::RequestBuilder;
 use secrecy::ExposeSecret;
 use serde_json::{Map, Value, json};
@@ -49,8 +49,20 @@ pub struct Stage {
     pub spare_key: String,
     /// The signing key that nothing was signed with yet.
     pub next_kid: String,
+    /// Webhooks of the service and of the deployment, which got an event.
+    pub webhooks: [Webhooks; 2],
+    /// The event that they got.
+    pub event: String,
+    receiver: Upstream,
     number: AtomicU32,
     database: Mutex<Database>,
+}
+
+/// Webhooks at one place.
+pub struct Webhooks {
+    pub lasting: String,
+    /// One that whoever may can delete.
+    pub doomed: String,
 }
 
 /// A challenge and its answer.
@@ -72,22 +84,29 @@ impl Stage {
     pub async fn on(control: ControlPlane) -> Self {
         let agent = Agent::register(&control, "Agent").await;
         let role = control.make_role("reader", &["read"]).await;
+        let receiver = Upstream::start().await;
+        let service_webhooks = Webhooks::make(&control, &control.path("/webhooks"), &receiver).await;
+        let webhooks = [service_webhooks, Webhooks::make(&control, "/webhooks", &receiver).await];
         control.assign(&agent.id, &role).await;
+        let event = delivered(&control, &webhooks[0].lasting).await;
         let doomed = control.make_role("doomed", &["read"]).await;
         let spare_key = control.make_key(control.service(), "full").await;
         let next_kid = control.signing_key("next").await;
         let (token, database) = (agent.token().await, Mutex::new(Database::of(&control).await));
-        Self { control, agent, token, role, doomed, spare_key, next_kid, number: AtomicU32::new(0), database }
+        let number = AtomicU32::new(0);
+        Self { control, agent, token, role, doomed, spare_key, next_kid, webhooks, event, receiver, number, database }
     }
 
-    /// Everything in the database, once what an earlier request set going is done: that changed trust is told.
+    /// Everything in the database, once what an earlier request set going is done: that changed trust is told, and
+    /// webhooks of what happened.
     pub async fn rows(&self) -> BTreeSet<String> {
         let mut database = self.database.lock().await;
         let quiet = async || {
             let rows = database.rows().await;
-            (!rows.iter().any(|row| row.starts_with("trust_marks "))).then_some(rows)
+            let is_due = |row: &str| row.starts_with("webhook_deliveries ") && row.split(' ').nth(3) != Some("NULL");
+            (!rows.iter().any(|row| row.starts_with("trust_marks ") || is_due(row))).then_some(rows)
         };
-        eventually("changed trust is told", quiet, || self.control.log()).await
+        eventually("changed trust and events are told", quiet, || self.control.log()).await
     }
 
     pub async fn challenge(&self) -> Challenge {
@@ -103,16 +122,25 @@ impl Stage {
     /// The path of a route, filled in.
     pub fn path(&self, route: &Route) -> String {
         let key_id = format!("key_{}", &self.spare_key["svc_sk_".len()..][..26]);
-        let role = if route.again.is_some() { &self.doomed } else { &self.role };
+        let doomed = route.method == "DELETE" && route.again.is_some();
+        let role = if doomed { &self.doomed } else { &self.role };
+        let webhooks = self.webhooks_of(route);
         let ids = [
             ("service", self.control.service()),
             ("agent", &self.agent.id),
             ("key", &key_id),
             ("kid", &self.next_kid),
             ("role", role),
+            ("webhook", if doomed { &webhooks.doomed } else { &webhooks.lasting }),
+            ("event", &self.event),
             ("file", "swagger-ui.css"),
         ];
         ids.iter().fold(route.path.to_owned(), |path, (name, value)| path.replace(&format!("{{{name}}}"), value))
+    }
+
+    /// The webhooks at the place of a route.
+    pub fn webhooks_of(&self, route: &Route) -> &Webhooks {
+        &self.webhooks[usize::from(route.path.starts_with("/webhooks"))]
     }
 
     /// A good body for a route: what is used up by success is fresh.
@@ -122,6 +150,7 @@ impl Stage {
             ("agent", self.agent.id.clone()),
             ("service", self.control.service().to_owned()),
             ("role", self.role.clone()),
+            ("receiver", self.receiver.url()),
             ("number", self.number.fetch_add(1, Ordering::Relaxed).to_string()),
         ];
         if template.contains("<pem>") {
@@ -160,6 +189,27 @@ impl Stage {
             Door::Owner | Door::Person | Door::Admin => request.bearer_auth(self.control.human()),
         }
     }
+}
+
+impl Webhooks {
+    async fn make(control: &ControlPlane, path: &str, receiver: &Upstream) -> Self {
+        let make = async || {
+            let body = json!({ "url": receiver.url(), "events": ["agent.role_assigned"] });
+            let made = control.api.send_as(control.human(), "POST", path, body).await.expect(201);
+            made["webhookId"].as_str().unwrap().to_owned()
+        };
+        Self { lasting: make().await, doomed: make().await }
+    }
+}
+
+/// The event that was delivered to a webhook of the service.
+async fn delivered(control: &ControlPlane, webhook: &str) -> String {
+    let path = control.path(&format!("/webhooks/{webhook}/deliveries?status=delivered"));
+    let found = async || {
+        let page = control.api.get_as(control.key(), &path).await.expect(200);
+        page["data"][0]["eventId"].as_str().map(str::to_owned)
+    };
+    eventually("the webhook is told of the role", found, || control.log()).await
 }
 
 /// What is wrong with the shape of a refusal, if anything is.

@@ -186,6 +186,14 @@ cases! {
     NoKey = vec![ApiError::missing(Missing::Key)];
     /// No such signing key.
     NoSigningKey = vec![ApiError::missing(Missing::SigningKey)];
+    /// No such webhook at this place.
+    NoWebhook = vec![ApiError::missing(Missing::Webhook)];
+    /// Nothing was delivered under this id.
+    NoDelivery = vec![ApiError::missing(Missing::Delivery)];
+    /// There are as many webhooks as there can be.
+    TooManyWebhooks = conflict("there are 10 webhooks already: delete one, or change it");
+    /// What can be wrong with the URL of a webhook.
+    WrongUrl = wrong("url", "has a host whose name does not resolve");
     /// No such file.
     NoFile = vec![ApiError::not_found()];
     /// A role cannot be as it is asked for.

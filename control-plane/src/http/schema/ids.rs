@@ -40,6 +40,11 @@ ids! {
     KeyId
     /// The id of a feedback.
     FeedbackId
+    /// The id of a webhook. One that does not have this form does not exist: 404 `WEBHOOK_NOT_FOUND`.
+    WebhookId
+    /// The id of an event, the same on every try to deliver it. One that does not have this form does not exist: 404
+    /// `NOT_FOUND`.
+    EventId
 }
 
 words! {
@@ -84,6 +89,10 @@ in_path! {
     RoleInPath = "role": RoleId;
     /// The API key, of this service.
     KeyInPath = "key": KeyId;
+    /// The webhook, at this place.
+    WebhookInPath = "webhook": WebhookId;
+    /// The event.
+    EventInPath = "event": EventId;
     /// The signing key.
     KidInPath = "kid": Kid;
 }

@@ -6,6 +6,11 @@ use crate::domain::{
     service::KeyScope,
     text::{Description as DescriptionText, DisplayName as Name, EmailAddress},
     trust::Score as Points,
+    webhook::{
+        delivery::DeliveryStatus as Standing,
+        event::{EventFilter as Filter, EventKind as Kind},
+        url::TargetUrl,
+    },
 };
 use countersign_identity::{Permission as PermissionName, RoleName as Role, public_key::MAX_PEM};
 use std::borrow::Cow;
@@ -13,7 +18,7 @@ use utoipa::{
     PartialSchema, ToSchema,
     openapi::{
         KnownFormat, Ref, RefOr, Schema, SchemaFormat, Type,
-        schema::{AdditionalProperties, ArrayBuilder, ObjectBuilder},
+        schema::{AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder},
     },
 };
 
@@ -112,6 +117,27 @@ words! {
     ActDetails = ObjectBuilder::new()
         .schema_type(Type::Object)
         .examples([serde_json::json!({ "name": "editor", "until": null })]);
+    /// An `https://` URL of at most 2048 characters, with port 443 or one from 1024 on, without user name, password and
+    /// fragment. Its host leads to public addresses, or to networks that the operator lists; to these, `http://` will do.
+    WebhookUrl = sized(1, TargetUrl::LONGEST)
+        .format(Some(format("uri")))
+        .examples(["https://billing.example.org/hooks/countersign"]);
+    /// What signs deliveries: `whsec_` and the base64 of 32 bytes. It is shown here and never again.
+    WebhookSecret = text()
+        .pattern(Some("^whsec_[A-Za-z0-9+/]{43}=$"))
+        .examples([format!("whsec_{}=", "A".repeat(43))]);
+    /// Whether events are delivered.
+    WebhookStatus = text().enum_values(Some(["active", "paused"])).examples(["paused"]);
+    /// `pending` (on its way), `delivered`, or `dead` (tried no more).
+    DeliveryStatus = text().enum_values(Some(Standing::ALL.map(Standing::as_str))).examples(["delivered"]);
+    /// A kind of event.
+    EventKind = text().enum_values(Some(Kind::asked_for().map(Kind::as_str))).examples(["agent.role_revoked"]);
+    /// An event as it is sent: see the section `webhooks`.
+    EventPayload = ObjectBuilder::new().schema_type(Type::Object).examples([serde_json::json!({
+        "event": "webhook.test",
+        "timestamp": "2027-03-14T15:09:26.535897Z",
+        "data": { "webhookId": "wh_01jyd3rq8yfd19yr0w5mz4ypkb", "serviceId": "svc_01jyd3rq8yfd19yr0w5mz4ypkb" },
+    })]);
     /// Any JSON object.
     AnyObject = ObjectBuilder::new().schema_type(Type::Object);
     /// A set of public keys (RFC 7517), each for ES256 on P-256.
@@ -161,5 +187,31 @@ impl ToSchema for Permissions {
 
     fn schemas(words: &mut Vec<(String, RefOr<Schema>)>) {
         words.push((Permission::name().into_owned(), Permission::schema()));
+    }
+}
+
+/// Which events are told: kinds, each once; or `["*"]`, all kinds, also those to come.
+pub enum EventFilter {}
+
+impl PartialSchema for EventFilter {
+    fn schema() -> RefOr<Schema> {
+        let list = |item: RefOr<Schema>| ArrayBuilder::new().items(item).min_items(Some(1)).unique_items(true);
+        let all = list(Schema::Object(text().enum_values(Some([Filter::ALL])).build()).into()).max_items(Some(1));
+        let about = "Which events are told: kinds, each once; or `[\"*\"]`, all kinds, also those to come.";
+        let either = OneOfBuilder::new()
+            .item(list(Ref::from_schema_name(EventKind::name()).into()))
+            .item(all)
+            .description(Some(about));
+        Schema::OneOf(either.build()).into()
+    }
+}
+
+impl ToSchema for EventFilter {
+    fn name() -> Cow<'static, str> {
+        "EventFilter".into()
+    }
+
+    fn schemas(words: &mut Vec<(String, RefOr<Schema>)>) {
+        words.push((EventKind::name().into_owned(), EventKind::schema()));
     }
 }

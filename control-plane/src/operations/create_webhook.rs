@@ -1,0 +1,92 @@
+//! Make a target of events.
+
+use super::{Context, Denied, Missing};
+use crate::{
+    domain::{
+        audit::{Act, Author, Entry, Object},
+        text::Description,
+        webhook::{MOST_TARGETS, Place, Target, event::EventFilter, secret::WebhookSecret, url::TargetUrl},
+    },
+    store::{Write, deployment, services, webhook_targets},
+    webhooks::Refused,
+};
+use countersign_identity::WebhookId;
+use secrecy::SecretString;
+
+/// What is asked for.
+#[derive(Debug)]
+pub struct NewWebhook {
+    /// Where.
+    pub url: TargetUrl,
+    /// Of what.
+    pub events: EventFilter,
+    /// What it is for.
+    pub description: Description,
+}
+
+/// Makes a target; the plain text of its secret is returned here and nowhere else.
+pub async fn create_webhook(
+    context: &Context,
+    by: &Author,
+    place: Place,
+    request: NewWebhook,
+) -> Result<(Target, SecretString), Denied> {
+    let NewWebhook { url, events, description } = request;
+    reachable(context, &url).await?;
+    let (id, secret, now) =
+        (context.fresh(WebhookId::from_bits), WebhookSecret::new(context.fresh_secret()), context.now());
+    let sealed = &context.keyring.seal_webhook_secret(id, &secret, context.chance.as_ref())?;
+    let target = &Target {
+        id,
+        place,
+        url,
+        events,
+        description,
+        created_at: now,
+        updated_at: now,
+        paused_at: None,
+        disabled: None,
+        failing_since: None,
+        previous_until: None,
+    };
+    let act = &Entry::of(place.chain(), Act::WebhookCreated)
+        .with(Object::Webhook(id))
+        .saying("host", target.url.host().to_string())
+        .saying("events", target.events.names());
+    let work = async |mut tx: Write| {
+        lock(&mut tx, place).await?;
+        if webhook_targets::list(tx.conn(), place).await?.len() >= MOST_TARGETS {
+            return Err(Denied::Conflict(format!(
+                "there are {MOST_TARGETS} webhooks already: delete one, or change it"
+            )));
+        }
+        webhook_targets::insert(tx.conn(), target, sealed).await?;
+        tx.record(by, act).await?;
+        Ok(tx.commit(target.clone()).await?)
+    };
+    Ok((context.store.write("create_webhook", work).await?, secret.reveal()))
+}
+
+/// Whether a URL leads to where events may be sent.
+pub(super) async fn reachable(context: &Context, url: &TargetUrl) -> Result<(), Denied> {
+    let message = match context.guard.check(url).await {
+        Ok(()) => return Ok(()),
+        Err(Refused::Unknown) => "has a host whose name does not resolve",
+        Err(Refused::Private) => {
+            "leads to an address that is not public; the operator can list its network in webhooks.allowed_networks"
+        }
+        Err(Refused::Plain) => {
+            "must be https://, except to networks that the operator lists in webhooks.allowed_networks"
+        }
+    };
+    Err(Denied::Invalid { field: "url", message })
+}
+
+/// Of several who make targets at one place, each sees what the one before has made.
+async fn lock(tx: &mut Write, place: Place) -> Result<(), Denied> {
+    match place {
+        Place::Service(service) if services::lock(tx.conn(), service).await? => Ok(()),
+        Place::Service(_) => Err(Denied::Missing(Missing::Service)),
+        Place::Deployment => Ok(deployment::lock(tx.conn()).await?),
+    }
+}

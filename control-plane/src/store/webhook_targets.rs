@@ -1,0 +1,236 @@
+//! Where events are delivered to.
+
+use super::{StoreError, row};
+use crate::domain::{
+    text::Description,
+    webhook::{DisabledReason, Place, Target, event::EventFilter, url::TargetUrl},
+};
+use countersign_identity::{ServiceId, Timestamp, WebhookId};
+use sqlx::{AnyConnection, any::AnyRow};
+
+const COLUMNS: &str = "id, service_id, url, events, description, created_at, updated_at, paused_at, disabled_at, \
+                       disabled_reason, failing_since, previous_until";
+
+/// A target that events are delivered to.
+const ACTIVE: &str = "t.deleted_at IS NULL AND t.paused_at IS NULL AND t.disabled_at IS NULL";
+
+/// The sealed secrets of a target: the one that is good, and until when the one of before is good too.
+#[derive(Clone)]
+pub struct SealedSecrets {
+    /// The one that signs.
+    pub current: String,
+    /// The one of before, as long as it signs too.
+    pub previous: Option<String>,
+}
+
+/// Inserts a new target.
+pub async fn insert(conn: &mut AnyConnection, target: &Target, sealed: &str) -> Result<(), StoreError> {
+    let sql = "INSERT INTO webhook_targets (id, service_id, url, events, description, secret, created_at, updated_at) \
+               VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+    sqlx::query(sql)
+        .bind(target.id.to_string())
+        .bind(target.place.service().map(|service| service.to_string()))
+        .bind(target.url.to_string())
+        .bind(write_events(&target.events))
+        .bind(target.description.as_str())
+        .bind(sealed)
+        .bind(target.created_at.micros())
+        .bind(target.updated_at.micros())
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Changes what people may change of a target, and whether it is paused or disabled.
+pub async fn update(conn: &mut AnyConnection, target: &Target) -> Result<(), StoreError> {
+    let sql = "UPDATE webhook_targets SET url = $1, events = $2, description = $3, updated_at = $4, paused_at = $5, \
+               disabled_at = $6, disabled_reason = $7, failing_since = $8 WHERE id = $9";
+    sqlx::query(sql)
+        .bind(target.url.to_string())
+        .bind(write_events(&target.events))
+        .bind(target.description.as_str())
+        .bind(target.updated_at.micros())
+        .bind(target.paused_at.map(Timestamp::micros))
+        .bind(target.disabled.map(|(at, _)| at.micros()))
+        .bind(target.disabled.map(|(_, reason)| reason.as_str()))
+        .bind(target.failing_since.map(Timestamp::micros))
+        .bind(target.id.to_string())
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// Replaces the secret; the one of before signs too until then.
+pub async fn rotate(
+    conn: &mut AnyConnection,
+    target: WebhookId,
+    sealed: &str,
+    until: Timestamp,
+) -> Result<(), StoreError> {
+    let sql = "UPDATE webhook_targets SET previous_secret = secret, previous_until = $1, secret = $2 WHERE id = $3";
+    sqlx::query(sql).bind(until.micros()).bind(sealed).bind(target.to_string()).execute(conn).await?;
+    Ok(())
+}
+
+/// The sealed secrets of a target that sign at `now`.
+pub async fn secrets(
+    conn: &mut AnyConnection,
+    target: WebhookId,
+    now: Timestamp,
+) -> Result<Option<SealedSecrets>, StoreError> {
+    let sql = "SELECT secret, CASE WHEN previous_until > $1 THEN previous_secret END AS previous \
+               FROM webhook_targets WHERE id = $2";
+    let found = sqlx::query(sql).bind(now.micros()).bind(target.to_string()).fetch_optional(conn).await?;
+    let read = |found: AnyRow| {
+        Ok(SealedSecrets { current: row::get(&found, "secret")?, previous: row::get(&found, "previous")? })
+    };
+    found.map(read).transpose()
+}
+
+/// Locks a target's row until the transaction ends; false if it is not at this place.
+pub async fn lock(conn: &mut AnyConnection, place: Place, target: WebhookId) -> Result<bool, StoreError> {
+    let sql =
+        "UPDATE webhook_targets SET url = url WHERE id = $1 AND COALESCE(service_id, '') = $2 AND deleted_at IS NULL";
+    let query = sqlx::query(sql).bind(target.to_string()).bind(service_text(place));
+    Ok(query.execute(conn).await?.rows_affected() == 1)
+}
+
+/// The target of this id, if it is at this place.
+pub async fn find(conn: &mut AnyConnection, place: Place, target: WebhookId) -> Result<Option<Target>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM webhook_targets WHERE id = $1 AND COALESCE(service_id, '') = $2 AND deleted_at IS NULL"
+    );
+    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(target.to_string()).bind(service_text(place));
+    query.fetch_optional(conn).await?.as_ref().map(read_target).transpose()
+}
+
+/// The targets of a place, oldest first.
+pub async fn list(conn: &mut AnyConnection, place: Place) -> Result<Vec<Target>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM webhook_targets WHERE COALESCE(service_id, '') = $1 AND deleted_at IS NULL ORDER BY id"
+    );
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(service_text(place)).fetch_all(conn).await?;
+    rows.iter().map(read_target).collect()
+}
+
+/// Active targets for which something is due.
+pub async fn due(conn: &mut AnyConnection, now: Timestamp) -> Result<Vec<Target>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM webhook_targets t WHERE {ACTIVE} \
+         AND EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.target_id = t.id AND d.due_at <= $1)"
+    );
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now.micros()).fetch_all(conn).await?;
+    rows.iter().map(read_target).collect()
+}
+
+/// Targets for which a test is due, whether they are active or not.
+pub async fn due_tests(conn: &mut AnyConnection, now: Timestamp) -> Result<Vec<Target>, StoreError> {
+    let sql = format!(
+        "SELECT {COLUMNS} FROM webhook_targets t WHERE t.deleted_at IS NULL AND t.id IN \
+         (SELECT d.target_id FROM webhook_deliveries d WHERE d.test_asked_at IS NOT NULL AND d.due_at <= $1)"
+    );
+    let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now.micros()).fetch_all(conn).await?;
+    rows.iter().map(read_target).collect()
+}
+
+/// Since when the oldest delivery waits that could be made: its target is active and takes what it is sent.
+pub async fn waiting_since(conn: &mut AnyConnection, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
+    let sql = format!(
+        "SELECT MIN(oldest) AS oldest FROM (SELECT (SELECT MIN(d.due_at) FROM webhook_deliveries d \
+         WHERE d.target_id = t.id AND d.due_at <= $1) AS oldest \
+         FROM webhook_targets t WHERE {ACTIVE} AND t.failing_since IS NULL) waiting"
+    );
+    let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now.micros()).fetch_one(conn).await?;
+    row::optional_instant(&found, "oldest")
+}
+
+/// Notes that a target fails, or, with `None`, that it does not.
+pub async fn set_failing(
+    conn: &mut AnyConnection,
+    target: WebhookId,
+    since: Option<Timestamp>,
+) -> Result<(), StoreError> {
+    // Of several failures at once the first counts.
+    let sql = "UPDATE webhook_targets SET failing_since = CASE WHEN $1 = 1 THEN NULL \
+               ELSE COALESCE(failing_since, $2) END WHERE id = $3";
+    let query = sqlx::query(sql).bind(i64::from(since.is_none())).bind(since.map(Timestamp::micros));
+    query.bind(target.to_string()).execute(conn).await?;
+    Ok(())
+}
+
+/// Disables a target; gives its place, or nothing if it was disabled before. One that is failing is disabled only if it
+/// has been since `horizon`.
+pub async fn disable(
+    conn: &mut AnyConnection,
+    target: WebhookId,
+    reason: DisabledReason,
+    (now, horizon): (Timestamp, Timestamp),
+) -> Result<Option<Place>, StoreError> {
+    let sql = "UPDATE webhook_targets SET disabled_at = $1, disabled_reason = $2 WHERE id = $3 AND disabled_at IS NULL \
+               AND ($2 = 'gone' OR failing_since <= $4) RETURNING service_id";
+    let query = sqlx::query(sql).bind(now.micros()).bind(reason.as_str()).bind(target.to_string());
+    let found = query.bind(horizon.micros()).fetch_optional(conn).await?;
+    found.as_ref().map(read_place).transpose()
+}
+
+/// Takes a target out of use; its deliveries are removed bit by bit, and then it.
+pub async fn delete(conn: &mut AnyConnection, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
+    // What signs for nobody is not kept.
+    let sql = "UPDATE webhook_targets SET deleted_at = $1, secret = '', previous_secret = NULL WHERE id = $2";
+    sqlx::query(sql).bind(now.micros()).bind(target.to_string()).execute(conn).await?;
+    Ok(())
+}
+
+/// Every target, with whether it is being removed.
+pub async fn all(conn: &mut AnyConnection) -> Result<Vec<(WebhookId, bool)>, StoreError> {
+    let rows = sqlx::query("SELECT id, deleted_at FROM webhook_targets ORDER BY id").fetch_all(conn).await?;
+    let read = |found| Ok((row::parse(found, "id")?, row::optional_instant(found, "deleted_at")?.is_some()));
+    rows.iter().map(read).collect()
+}
+
+/// Removes what [`delete`] took out of use.
+pub async fn remove(conn: &mut AnyConnection, target: WebhookId) -> Result<(), StoreError> {
+    let sql = "DELETE FROM webhook_targets WHERE id = $1 AND deleted_at IS NOT NULL";
+    sqlx::query(sql).bind(target.to_string()).execute(conn).await?;
+    Ok(())
+}
+
+fn service_text(place: Place) -> String {
+    place.service().map_or(String::new(), |service| service.to_string())
+}
+
+fn write_events(filter: &EventFilter) -> String {
+    match filter.names()[..] {
+        [EventFilter::ALL] => String::new(),
+        ref names => format!(",{},", names.join(",")),
+    }
+}
+
+fn read_events(text: &str) -> Result<EventFilter, StoreError> {
+    let names: Vec<_> = text.split(',').filter(|name| !name.is_empty()).collect();
+    let names = if names.is_empty() { vec![EventFilter::ALL] } else { names };
+    EventFilter::parse(names).map_err(|_| StoreError::Corrupt("events"))
+}
+
+fn read_place(found: &AnyRow) -> Result<Place, StoreError> {
+    let service: Option<ServiceId> = row::parse_optional(found, "service_id")?;
+    Ok(service.map_or(Place::Deployment, Place::Service))
+}
+
+fn read_target(found: &AnyRow) -> Result<Target, StoreError> {
+    let reason: Option<String> = row::get(found, "disabled_reason")?;
+    let reason = reason.map(|reason| DisabledReason::parse(&reason).ok_or(StoreError::Corrupt("disabled_reason")));
+    Ok(Target {
+        id: row::parse(found, "id")?,
+        place: read_place(found)?,
+        url: TargetUrl::parse(&row::get::<String>(found, "url")?).map_err(|_| StoreError::Corrupt("url"))?,
+        events: read_events(&row::get::<String>(found, "events")?)?,
+        description: row::convert::<Description>(found, "description")?,
+        created_at: row::instant(found, "created_at")?,
+        updated_at: row::instant(found, "updated_at")?,
+        paused_at: row::optional_instant(found, "paused_at")?,
+        disabled: row::optional_instant(found, "disabled_at")?.zip(reason.transpose()?),
+        failing_since: row::optional_instant(found, "failing_since")?,
+        previous_until: row::optional_instant(found, "previous_until")?,
+    })
+}

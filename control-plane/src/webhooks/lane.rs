@@ -1,0 +1,163 @@
+//! What is on its way to one target: how much at a time, and when it is left alone.
+
+use crate::{domain::webhook::delivery::rest, store::deliveries::Leased};
+use std::{collections::VecDeque, time::Duration};
+
+/// So many are taken ahead for each that may be under way, so that a fast target is not kept waiting.
+const AHEAD: usize = 2;
+
+/// What is on its way to one target.
+#[derive(Debug)]
+pub struct Lane {
+    /// How many may be under way.
+    width: usize,
+    /// How many are.
+    under_way: usize,
+    /// Taken, and not under way yet.
+    ready: VecDeque<Leased>,
+    /// How often it has failed in a row.
+    failures: u32,
+    /// Until then it is left alone, on the boot-time clock.
+    rests_until: Duration,
+    /// Whether the database says that it fails.
+    pub noted_as_failing: bool,
+}
+
+impl Lane {
+    /// A target that nothing was sent to yet: it must earn more than one at a time.
+    pub const fn new() -> Self {
+        Self {
+            width: 1,
+            under_way: 0,
+            ready: VecDeque::new(),
+            failures: 0,
+            rests_until: Duration::ZERO,
+            noted_as_failing: false,
+        }
+    }
+
+    /// How many more may be taken.
+    pub fn wants(&self, now: Duration) -> usize {
+        if now < self.rests_until { 0 } else { (self.width * AHEAD).saturating_sub(self.ready.len() + self.under_way) }
+    }
+
+    /// These were taken.
+    pub fn take_in(&mut self, leased: Vec<Leased>) {
+        self.ready.extend(leased);
+    }
+
+    /// The next to be sent, if one more may be under way now.
+    pub fn start(&mut self, now: Duration) -> Option<Leased> {
+        if now < self.rests_until || self.under_way >= self.width {
+            return None;
+        }
+        let next = self.ready.pop_front()?;
+        self.under_way += 1;
+        Some(next)
+    }
+
+    /// One was not sent after all.
+    pub const fn let_go(&mut self) {
+        self.under_way = self.under_way.saturating_sub(1);
+    }
+
+    /// One was delivered.
+    pub fn succeeded(&mut self, widest: usize) {
+        self.let_go();
+        self.failures = 0;
+        self.width = (self.width + 1).min(widest);
+    }
+
+    /// One was not.
+    pub fn failed(&mut self, now: Duration, asked: Option<Duration>, dice: u32) {
+        self.let_go();
+        self.failures = self.failures.saturating_add(1);
+        self.width = (self.width / 2).max(1);
+        self.rests_until = self.rests_until.max(now.saturating_add(rest(self.failures, asked, dice)));
+    }
+
+    /// Whether it fails, as far as is known.
+    pub const fn is_failing(&self) -> bool {
+        self.failures > 0 || self.noted_as_failing
+    }
+
+    /// Until when it is left alone, if it is.
+    pub fn rests_until(&self, now: Duration) -> Option<Duration> {
+        (now < self.rests_until).then_some(self.rests_until)
+    }
+
+    /// Whether nothing need be remembered of it.
+    pub fn is_idle(&self, now: Duration) -> bool {
+        self.under_way == 0 && self.ready.is_empty() && self.rests_until <= now
+    }
+
+    /// How many are under way.
+    pub const fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// What was taken and not sent.
+    pub fn give_back(&mut self) -> impl Iterator<Item = Leased> + '_ {
+        self.ready.drain(..)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_identity::{EventId, Timestamp, WebhookId};
+
+    const START: Duration = Duration::from_secs(100);
+
+    fn leased(count: usize) -> Vec<Leased> {
+        let one = Leased {
+            target: WebhookId::from_bits(1),
+            event: EventId::from_bits(1),
+            attempts: 0,
+            is_test: false,
+            until: Timestamp::from_seconds(1),
+            body: String::new(),
+        };
+        vec![one; count]
+    }
+
+    #[test]
+    fn a_target_earns_more_at_a_time_and_loses_it_faster() {
+        let mut lane = Lane::new();
+        assert_eq!(lane.wants(START), 2);
+        lane.take_in(leased(100));
+        for width in [1, 2, 4, 8, 8] {
+            let started = std::iter::from_fn(|| lane.start(START)).count();
+            assert_eq!((started, lane.under_way()), (width, width));
+            (0..width).for_each(|_| lane.succeeded(8));
+        }
+        assert!(lane.start(START).is_some());
+        lane.failed(START, None, 0);
+        assert_eq!(std::iter::from_fn(|| lane.start(START)).count(), 4);
+    }
+
+    #[test]
+    fn a_target_that_fails_again_and_again_is_left_alone() {
+        let mut lane = Lane::new();
+        lane.take_in(leased(100));
+        for _ in 0..3 {
+            assert!(lane.start(START).is_some());
+            lane.failed(START, None, u32::MAX);
+        }
+        assert!(lane.start(START).is_none() && lane.wants(START) == 0 && lane.is_failing());
+        let later = lane.rests_until(START).unwrap();
+        assert!(lane.start(later).is_some() && lane.start(later).is_none(), "one at a time");
+        lane.succeeded(8);
+        assert!(!lane.is_failing());
+    }
+
+    #[test]
+    fn whoever_asks_for_a_rest_gets_it_at_once() {
+        let mut lane = Lane::new();
+        lane.take_in(leased(2));
+        lane.start(START).unwrap();
+        lane.failed(START, Some(Duration::from_secs(30)), 0);
+        assert_eq!(lane.rests_until(START), Some(START + Duration::from_secs(30)));
+        assert!(!lane.is_idle(START) && lane.start(START + Duration::from_secs(30)).is_some());
+    }
+}
