@@ -6,6 +6,7 @@ mod condition;
 mod management;
 mod place;
 mod signing_key;
+mod webhook;
 
 pub use agent::{Registered, Tokens};
 pub use audit::{Act, ActFilter, Actor, Object};
@@ -13,6 +14,7 @@ pub use condition::{Health, Status};
 pub use management::{ApiKey, ListedKey, Page, Role, Service};
 pub use place::place;
 pub use signing_key::{Rotation, SigningKey};
+pub use webhook::{NewSecret, NewWebhook, Targets, Webhook, WebhookChange, WebhookDelivery};
 
 use crate::KeyError;
 use reqwest::{Method, Url, header::RETRY_AFTER};

@@ -47,6 +47,12 @@ impl Shell {
         self.home.path().join(below)
     }
 
+    /// A path below the home where nothing is yet.
+    pub fn new_path(&self, name: &str) -> PathBuf {
+        let mut paths = (1..).map(|number| self.path(&format!("{name}-{number}")));
+        paths.find(|path| !path.exists()).expect("numbers go on")
+    }
+
     /// A file that the client keeps.
     pub fn kept(&self, name: &str) -> PathBuf {
         self.path("countersign").join(name)

@@ -3,7 +3,7 @@
 use super::{Failure, said::typed};
 use clap::Args;
 use countersign_client::{Api, ApiError, PrivateKey, Profile, ProfileError, Profiles, key::open_to_others};
-use countersign_identity::{AgentId, ServiceId};
+use countersign_identity::{AgentId, EventId, ServiceId, WebhookId};
 use secrecy::{ExposeSecret, SecretString};
 use std::{
     io::Write,
@@ -200,6 +200,24 @@ pub fn service_id(given: String) -> Result<String, Failure> {
     }
     let text = format!("`{}` is no id of a service: svc_ and 26 characters", short(&given));
     Err(Failure::Usage(format!("{text}\nNext: `countersign service list` shows the ids of yours")))
+}
+
+/// The id of a webhook's target.
+pub fn webhook_id(given: String) -> Result<String, Failure> {
+    if given.parse::<WebhookId>().is_ok() {
+        return Ok(given);
+    }
+    let text = format!("`{}` is no id of a webhook: wh_ and 26 characters", short(&given));
+    Err(Failure::Usage(format!("{text}\nNext: `countersign webhook list` shows the ids")))
+}
+
+/// The id of an event.
+pub fn event_id(given: String) -> Result<String, Failure> {
+    if given.parse::<EventId>().is_ok() {
+        return Ok(given);
+    }
+    let text = format!("`{}` is no id of an event: evt_ and 26 characters", short(&given));
+    Err(Failure::Usage(format!("{text}\nNext: `countersign webhook deliveries WEBHOOK` shows the ids")))
 }
 
 /// Reads a file; should that fail, it is said what names it.

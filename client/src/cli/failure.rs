@@ -39,6 +39,14 @@ pub enum Failure {
     /// A call to the control plane did not succeed.
     #[error(transparent)]
     Api(#[from] ApiError),
+    /// The same, where it is known better than by its code what to do.
+    #[error("{error}")]
+    Advised {
+        /// What was answered.
+        error: ApiError,
+        /// What to do about it.
+        next: String,
+    },
     /// A file that is named cannot be used.
     #[error("{named} {}: {problem}", path.display())]
     File {
@@ -74,6 +82,14 @@ impl Failure {
         Self::Denied { message: message.into(), reason: reason.into() }
     }
 
+    /// A refusal with this code leads there; whatever else went wrong leads where it always does.
+    pub fn advised(error: ApiError, code: &str, next: impl FnOnce() -> String) -> Self {
+        match error {
+            ApiError::Refused { code: ref refused, .. } if refused == code => Self::Advised { error, next: next() },
+            error => Self::Api(error),
+        }
+    }
+
     /// A file that cannot be used, and what names it.
     pub fn file(named: impl Into<String>, path: &Path, problem: impl Into<String>) -> Self {
         Self::File { named: named.into(), path: path.to_owned(), problem: problem.into() }
@@ -87,10 +103,12 @@ impl Failure {
             Self::NotRun { error, .. } if error.kind() == std::io::ErrorKind::NotFound => NO_SUCH_COMMAND,
             Self::NotRun { .. } => NOT_EXECUTABLE,
             Self::Unreachable(_) | Self::Api(ApiError::Unreachable { .. }) => UNREACHABLE,
-            Self::Api(ApiError::Refused { status, code, .. }) => code_of(*status, code),
+            Self::Api(ApiError::Refused { status, code, .. })
+            | Self::Advised { error: ApiError::Refused { status, code, .. }, .. } => code_of(*status, code),
             Self::Failed(_)
             | Self::File { .. }
             | Self::Api(_)
+            | Self::Advised { .. }
             | Self::Key(_)
             | Self::Profile(_)
             | Self::Unremembered(_) => FAILED,
@@ -102,7 +120,11 @@ impl Failure {
         let text = self.to_string();
         let (message, embedded) = text.split_once("\nNext: ").unzip();
         let code = match self {
-            Self::Api(ApiError::Refused { code, .. }) if !code.is_empty() => code,
+            Self::Api(ApiError::Refused { code, .. }) | Self::Advised { error: ApiError::Refused { code, .. }, .. }
+                if !code.is_empty() =>
+            {
+                code
+            }
             _ => match self.code() {
                 USAGE => "USAGE",
                 DENIED => "DENIED",
@@ -111,7 +133,8 @@ impl Failure {
             },
         };
         let reason = match self {
-            Self::Api(ApiError::Refused { reason, .. }) => reason.clone(),
+            Self::Api(ApiError::Refused { reason, .. })
+            | Self::Advised { error: ApiError::Refused { reason, .. }, .. } => reason.clone(),
             Self::Denied { reason, .. } => Some(reason.clone()).filter(|reason| !reason.is_empty()),
             _ => None,
         };
@@ -126,9 +149,10 @@ impl Failure {
     }
 
     /// What to do about it, where that is known.
-    pub fn next(&self) -> Option<Cow<'static, str>> {
+    pub fn next(&self) -> Option<Cow<'_, str>> {
         let wait = match self {
             Self::Api(ApiError::Refused { status: 429, retry_after: Some(wait), .. }) => wait.as_secs(),
+            Self::Advised { next, .. } => return Some(Cow::Borrowed(next)),
             _ => return self.known_next().map(Cow::Borrowed),
         };
         let plural = if wait == 1 { "" } else { "s" };
@@ -159,6 +183,7 @@ impl Failure {
                 Some("set XDG_CONFIG_HOME to a folder that can be written")
             }
             Self::Api(ApiError::Authority(_))
+            | Self::Advised { .. }
             | Self::Profile(_)
             | Self::Usage(_)
             | Self::Failed(_)
@@ -242,6 +267,9 @@ fn after_code(code: &str) -> Option<&'static str> {
         "AGENT_NOT_FOUND" => "`countersign agent show` says which agent the profile holds",
         "SERVICE_NOT_FOUND" => "look at --service (COUNTERSIGN_SERVICE_ID); `countersign service list` shows yours",
         "ROLE_NOT_FOUND" | "CONFLICT" => "`countersign role list` shows what there is",
+        "WEBHOOK_NOT_FOUND" => {
+            "`countersign webhook list` shows what there is; with --deployment, those for all services"
+        }
         "NOT_FOUND" => {
             "`countersign key list` and `countersign signing-key list` show the keys; is there a path in --url (COUNTERSIGN_URL) that is too much?"
         }

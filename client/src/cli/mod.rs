@@ -18,6 +18,8 @@ mod secret_file;
 mod service;
 mod signing_key;
 mod token;
+mod webhook;
+mod when;
 
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 pub use failure::Failure;
@@ -33,6 +35,7 @@ From a key to a call, as an agent:
 As a service, with COUNTERSIGN_URL, COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY set:
   countersign role create reader --permission read            defines a role
   countersign role assign reader --agent AGENT                gives it to an agent
+  countersign webhook listen                                  shows the service's events as they come
 
 `countersign-control-plane --dev` is one to try things out with. It writes all of these into the file dev.env
 of its data folder, and says where that is; unless it was told another: `set -a; . countersign-dev/dev.env; set +a`.
@@ -96,6 +99,9 @@ enum Command {
     /// The roles of a service, and who holds them
     #[command(subcommand)]
     Role(role::Role),
+    /// Webhooks: where the events of a service are delivered to
+    #[command(subcommand)]
+    Webhook(webhook::Webhook),
     /// The keys that sign access tokens, for administrators
     #[command(subcommand)]
     SigningKey(signing_key::SigningKey),
@@ -135,7 +141,7 @@ impl Arguments {
 
 /// Does what was asked.
 pub async fn run(arguments: Arguments) -> Result<Said, Failure> {
-    let Arguments { profile, output: _, command } = arguments;
+    let Arguments { profile, output, command } = arguments;
     if let Command::Completions { shell } = command {
         let mut script = Vec::new();
         clap_complete::generate(shell, &mut Arguments::command(), "countersign", &mut script);
@@ -147,6 +153,7 @@ pub async fn run(arguments: Arguments) -> Result<Said, Failure> {
         Command::Service(command) => service::run(&context, command).await,
         Command::Key(command) => key::run(&context, command).await,
         Command::Role(command) => role::run(&context, command).await,
+        Command::Webhook(command) => webhook::run(&context, command, output).await,
         Command::SigningKey(command) => signing_key::run(&context, command).await,
         Command::Audit(command) => audit::run(&context, command).await,
         Command::Token(command) => token::run(&context, command).await,

@@ -4,11 +4,12 @@ use super::{
     Failure, Said,
     context::{Context, Manager},
     said::{table, typed},
+    when::ahead,
 };
 use clap::{Args, Subcommand};
-use countersign_client::{Api, clock};
+use countersign_client::Api;
 use countersign_identity::RoleId;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use serde_json::json;
 
 #[derive(Subcommand)]
@@ -73,7 +74,7 @@ pub struct Assign {
     #[command(flatten)]
     held: Held,
     /// When it ends: 2030-01-31T12:00:00Z, or from now: 30m, 8h, 7d
-    #[arg(long, value_name = "WHEN", value_parser = end)]
+    #[arg(long, value_name = "WHEN", value_parser = ahead)]
     expires: Option<Timestamp>,
 }
 
@@ -158,35 +159,4 @@ async fn role_id(api: &Api, manager: &Manager, service: &str, given: &str) -> Re
         Failure::denied(format!("the service has no role `{given}`\nNext: {next}"), "")
     })?;
     Ok(found.role_id)
-}
-
-/// An instant, or a span from now.
-fn end(text: &str) -> Result<Timestamp, String> {
-    let wrong = || "write an instant as 2030-01-31T12:00:00Z, or a span from now as 30m, 8h or 7d".to_owned();
-    if let Ok(at) = text.parse() {
-        return Ok(at);
-    }
-    let days = text.strip_suffix('d').and_then(|days| days.parse::<i64>().ok());
-    let span = match days {
-        Some(days) => days.checked_mul(24).and_then(SignedDuration::try_from_hours),
-        None => text.parse().ok(),
-    };
-    let now = Timestamp::from_microsecond(clock::now().micros()).map_err(|_| wrong())?;
-    span.and_then(|span| now.checked_add(span).ok()).ok_or_else(wrong)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_end_is_an_instant_or_a_span_from_now() {
-        assert_eq!(end("2030-01-31T13:00:00+01:00").unwrap().to_string(), "2030-01-31T12:00:00Z");
-        let day = end("1d").unwrap().duration_since(end("0h").unwrap());
-        assert!((86_399..=86_400).contains(&day.as_secs()), "{day}");
-        assert!(end("90m").is_ok());
-        for wrong in ["", "tomorrow", "8", "99999999999999d", "2030-01-31"] {
-            assert!(end(wrong).is_err(), "{wrong}");
-        }
-    }
 }

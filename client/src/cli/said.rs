@@ -81,7 +81,7 @@ pub fn typed(word: &str) -> String {
 /// Advice that can be typed as it stands also where the profile was named on the command line.
 pub fn with_profile(text: &str, profile: Option<&str>) -> String {
     let Some(profile) = profile else { return text.to_owned() };
-    ["agent", "service", "key", "role", "token"].into_iter().fold(text.to_owned(), |text, noun| {
+    ["agent", "service", "key", "role", "webhook", "token"].into_iter().fold(text.to_owned(), |text, noun| {
         let named = format!("countersign --profile {} {noun} ", typed(profile));
         text.replace(&format!("countersign {noun} "), &named)
     })
@@ -100,7 +100,7 @@ pub fn table<const N: usize>(rows: &[[String; N]]) -> String {
 }
 
 /// Names and claims are other people's: they must not steer a terminal.
-fn plain(text: &str) -> String {
+pub fn plain(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }
 
