@@ -63,19 +63,23 @@ pub struct SteppedPlane {
 }
 
 impl SteppedPlane {
-    /// Starts one with these settings and its data in the folder.
+    /// Starts one with these settings and its data in the folder, by this clock.
     pub async fn start(folder: &Path, settings: &[(&str, String)], clock: &Arc<Hand>) -> Self {
+        let clock = Arc::clone(clock);
+        Self::start_in(folder, settings, plane::Surroundings { clock, ..Default::default() }).await
+    }
+
+    /// The same, in other surroundings.
+    pub async fn start_in(folder: &Path, settings: &[(&str, String)], surroundings: plane::Surroundings) -> Self {
         let mut flags = vec![("data_dir".to_owned(), folder.display().to_string())];
         flags.extend(["api", "sync", "admin"].map(|port| (format!("listen.{port}"), "127.0.0.1:0".to_owned())));
         flags.extend(no_limits());
         flags.extend(settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
         let config = plane::Config::read(None, Vec::new(), flags, true).expect("settings");
         config.check().expect("settings that fit");
-        let clock = Arc::clone(clock);
         let (told, addresses) = oneshot::channel();
         let bind = async move {
-            let app =
-                plane::App::bind(config, plane::Surroundings { clock, ..Default::default() }).await.expect("it binds");
+            let app = plane::App::bind(config, surroundings).await.expect("it binds");
             let bound = (app.api_address().expect("an address"), app.sync_address().expect("an address"));
             told.send(bound).expect("somebody waits");
             app

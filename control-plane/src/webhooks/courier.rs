@@ -40,7 +40,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 const RECOVERY: Duration = Duration::from_secs(1);
 
 /// Beyond the time of a try, a lease lasts so much longer.
-const MARGIN: Duration = Duration::from_secs(45);
+const MARGIN: Duration = Duration::from_secs(20);
 
 /// Before the lease ends, this is left for keeping what came of a try.
 const KEEPING: Duration = Duration::from_secs(5);
