@@ -2,12 +2,12 @@
 
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
 
-use countersign_tests::{Agent, Answer, ControlPlane, Prometheus, Sidecar, prometheus::lint, web::Site};
+use countersign_tests::{Agent, Answer, ControlPlane, Prometheus, Sidecar, Upstream, prometheus::lint, web::Site};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
 /// What there must be before anything happened, with the label that says it is closed.
-const AT_ZERO: [&str; 15] = [
+const AT_ZERO: [&str; 19] = [
     r#"countersign_registrations_total{result="ok"} 0"#,
     r#"countersign_challenges_total{result="AGENT_NOT_FOUND"} 0"#,
     r#"countersign_authentications_total{result="INVALID_SIGNATURE"} 0"#,
@@ -19,6 +19,10 @@ const AT_ZERO: [&str; 15] = [
     r#"countersign_refusals_total{reason="challenge_used"} 0"#,
     r#"countersign_rate_limited_total{category="auth_address"} 0"#,
     r#"countersign_store_transactions_total{backend="sqlite",kind="write",result="rerun"} 0"#,
+    r#"countersign_webhook_attempts_total{result="address_refused"} 0"#,
+    r#"countersign_webhook_deliveries_total{result="dead"} 0"#,
+    "countersign_webhook_deliveries_pending 0",
+    "countersign_webhook_oldest_due_timestamp_seconds 0",
     "countersign_sync_streams 0",
     "countersign_sync_propagation_seconds_count 0",
     r#"countersign_build_info{version=""#,
@@ -52,6 +56,12 @@ async fn prometheus_counts_what_was_done() {
     let targets = [("control-plane", control.env["ADMIN_URL"].as_str()), ("ext-authz", sidecar.admin.url.as_str())];
     let prometheus = Prometheus::scraping(&targets).await;
 
+    let receiver = Upstream::start().await;
+    let nobody = format!("http://127.0.0.1:{}/", countersign_tests::process::free_port());
+    for (url, event) in [(receiver.url(), "trust.feedback_received"), (nobody, "agent.role_revoked")] {
+        let body = json!({ "url": url, "events": [event] });
+        control.api.send_as(control.key(), "POST", &control.path("/webhooks"), body).await.expect(201);
+    }
     let agent = Agent::register(&control, "Counted").await;
     let role = control.make_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
@@ -89,6 +99,11 @@ async fn prometheus_counts_what_was_done() {
         (by_result("feedback", "VALIDATION_ERROR"), 1.0),
         (r#"countersign_refusals_total{reason="refresh_reused"}"#.to_owned(), 1.0),
         (r#"countersign_http_requests_total{method="POST",route="/trust/feedback",status="400"}"#.to_owned(), 1.0),
+        (r#"countersign_webhook_deliveries_total{result="delivered"}"#.to_owned(), 1.0),
+        (r#"countersign_webhook_attempts_total{result="ok"}"#.to_owned(), 1.0),
+        (r#"countersign_webhook_attempts_total{result="connection"} > bool 0"#.to_owned(), 1.0),
+        ("countersign_webhook_attempt_duration_seconds_count > bool 1".to_owned(), 1.0),
+        ("countersign_webhook_deliveries_pending".to_owned(), 1.0),
         ("countersign_sync_streams".to_owned(), 1.0),
         ("countersign_sync_propagation_seconds_count > bool 3".to_owned(), 1.0),
         (r#"sum(countersign_authz_checks_total{decision="allow"})"#.to_owned(), 1.0),

@@ -160,6 +160,9 @@ pub(super) fn keep_house(servers: &mut Servers, context: Arc<Context>, shutdown:
 pub(super) fn keep_keys(servers: &mut Servers, state: &AppState, shutdown: &Shutdown) {
     let AppState { context, metrics, .. } = state;
     let (context, metrics) = (context.clone(), metrics.clone());
+    for status in KEY_STATUSES {
+        metrics.signing_keys.with_label_values(&[status.as_str()]);
+    }
     until_stopped(servers, shutdown, async move {
         loop {
             match tend_signing_keys(&context).await {
@@ -171,8 +174,11 @@ pub(super) fn keep_keys(servers: &mut Servers, state: &AppState, shutdown: &Shut
     });
 }
 
+/// Of the keys whose tokens are believed.
+const KEY_STATUSES: [KeyStatus; 3] = [KeyStatus::Next, KeyStatus::Signing, KeyStatus::Retired];
+
 fn show_keys(metrics: &Metrics, ring: &KeyRing, now: Timestamp) {
-    for status in [KeyStatus::Next, KeyStatus::Signing, KeyStatus::Retired] {
+    for status in KEY_STATUSES {
         let count = ring.live().filter(|key| key.status(now) == status).count();
         metrics.signing_keys.with_label_values(&[status.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }

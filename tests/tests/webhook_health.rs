@@ -1,0 +1,120 @@
+//! `webhook_queue` in `/health` tells the truth: events get away, wait for long, or nobody delivers them.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use axum::{Router, http::StatusCode};
+use countersign_client::PrivateKey;
+use countersign_tests::{Hand, SteppedPlane, eventually};
+use serde_json::{Value, json};
+use sqlx::{Connection, Executor, SqliteConnection, sqlite::SqliteConnectOptions};
+use std::{net::Ipv4Addr, sync::Arc, time::Duration};
+use tempfile::TempDir;
+use tokio::{net::TcpListener, sync::watch};
+
+/// What a receiver answers; nothing as long as it is told nothing.
+type Answer = watch::Sender<Option<u16>>;
+
+struct Stage {
+    clock: Arc<Hand>,
+    plane: SteppedPlane,
+    folder: TempDir,
+    answer: Answer,
+    agent: String,
+}
+
+async fn receiver() -> (String, Answer) {
+    let (answer, told) = watch::channel(None);
+    let app = Router::new().fallback(async move || {
+        let status = told.clone().wait_for(Option::is_some).await.unwrap().unwrap();
+        StatusCode::from_u16(status).unwrap()
+    });
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    (url, answer)
+}
+
+impl Stage {
+    async fn set() -> Self {
+        let (clock, folder, (url, answer)) = (Hand::new(), tempfile::tempdir().unwrap(), receiver().await);
+        let plane = SteppedPlane::start(folder.path(), &[], &clock).await;
+        let key = PrivateKey::generate().public_pem().unwrap();
+        let agent = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key });
+        let agent = plane.api.post("/auth/register", agent).await.expect(201);
+        let agent = agent["agentId"].as_str().unwrap().to_owned();
+        let stage = Self { clock, plane, folder, answer, agent };
+        let path = format!("/services/{}/webhooks", SteppedPlane::env(stage.folder.path(), "SERVICE_ID"));
+        stage.send(&path, json!({ "url": url })).await;
+        stage
+    }
+
+    async fn send(&self, path: &str, body: Value) {
+        let key = SteppedPlane::env(self.folder.path(), "SERVICE_KEY");
+        let answer = self.plane.api.send_as(&key, "POST", path, body).await;
+        assert!(answer.status < 300, "{}", answer.body);
+    }
+
+    async fn event(&self) {
+        self.send("/trust/feedback", json!({ "agentId": self.agent, "score": 50 })).await;
+    }
+
+    async fn health(&self) -> (u16, Value, Value) {
+        let answer = self.plane.api.get("/health").await;
+        (answer.status, answer.body["status"].clone(), answer.body["checks"]["webhook_queue"].clone())
+    }
+
+    async fn until(&self, status: &str, queue: &str) {
+        let expected = (200, json!(status), json!(queue));
+        let same = async || (self.health().await == expected).then_some(());
+        eventually(&format!("it is {status}, with the queue {queue}"), same, String::new).await;
+    }
+}
+
+#[tokio::test]
+async fn events_that_wait_although_their_receiver_takes_what_it_gets_are_a_backlog() {
+    let stage = Stage::set().await;
+    stage.until("healthy", "up").await;
+    for _ in 0..8 {
+        stage.event().await;
+    }
+    // The first has not been answered yet.
+    stage.until("healthy", "up").await;
+    stage.clock.advance(Duration::from_mins(6));
+    stage.until("degraded", "degraded").await;
+    stage.answer.send_replace(Some(200));
+    stage.until("healthy", "up").await;
+}
+
+#[tokio::test]
+async fn a_receiver_that_fails_is_not_our_illness() {
+    let stage = Stage::set().await;
+    stage.answer.send_replace(Some(500));
+    for _ in 0..8 {
+        stage.event().await;
+    }
+    stage.clock.advance(Duration::from_mins(6));
+    // Longer than it takes to look.
+    for _ in 0..12 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(stage.health().await, (200, json!("healthy"), json!("up")));
+    }
+}
+
+#[tokio::test]
+async fn a_courier_that_cannot_take_what_is_due_is_down() {
+    let stage = Stage::set().await;
+    stage.answer.send_replace(Some(500));
+    stage.event().await;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let file = SqliteConnectOptions::new().filename(stage.folder.path().join("countersign.db"));
+    let mut other = SqliteConnection::connect_with(&file).await.unwrap();
+    other.execute("BEGIN IMMEDIATE").await.unwrap();
+    // The next try is due, and cannot be taken.
+    stage.clock.advance(Duration::from_secs(10));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    stage.clock.advance(Duration::from_secs(20));
+    let (status, overall, queue) = stage.health().await;
+    assert_eq!((status, overall, queue), (200, json!("degraded"), json!("down")), "agents that ask are answered");
+    other.execute("ROLLBACK").await.unwrap();
+    stage.until("healthy", "up").await;
+}
