@@ -56,12 +56,6 @@ async fn prometheus_counts_what_was_done() {
     let targets = [("control-plane", control.env["ADMIN_URL"].as_str()), ("ext-authz", sidecar.admin.url.as_str())];
     let prometheus = Prometheus::scraping(&targets).await;
 
-    let receiver = Upstream::start().await;
-    let nobody = format!("http://127.0.0.1:{}/", countersign_tests::process::free_port());
-    for (url, event) in [(receiver.url(), "trust.feedback_received"), (nobody, "agent.role_revoked")] {
-        let body = json!({ "url": url, "events": [event] });
-        control.api.send_as(control.key(), "POST", &control.path("/webhooks"), body).await.expect(201);
-    }
     let agent = Agent::register(&control, "Counted").await;
     let role = control.make_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
@@ -99,11 +93,6 @@ async fn prometheus_counts_what_was_done() {
         (by_result("feedback", "VALIDATION_ERROR"), 1.0),
         (r#"countersign_refusals_total{reason="refresh_reused"}"#.to_owned(), 1.0),
         (r#"countersign_http_requests_total{method="POST",route="/trust/feedback",status="400"}"#.to_owned(), 1.0),
-        (r#"countersign_webhook_deliveries_total{result="delivered"}"#.to_owned(), 1.0),
-        (r#"countersign_webhook_attempts_total{result="ok"}"#.to_owned(), 1.0),
-        (r#"countersign_webhook_attempts_total{result="connection"} > bool 0"#.to_owned(), 1.0),
-        ("countersign_webhook_attempt_duration_seconds_count > bool 1".to_owned(), 1.0),
-        ("countersign_webhook_deliveries_pending".to_owned(), 1.0),
         ("countersign_sync_streams".to_owned(), 1.0),
         ("countersign_sync_propagation_seconds_count > bool 3".to_owned(), 1.0),
         (r#"sum(countersign_authz_checks_total{decision="allow"})"#.to_owned(), 1.0),
@@ -123,6 +112,32 @@ async fn prometheus_counts_what_was_done() {
     #[expect(clippy::cast_precision_loss, reason = "seconds are small numbers")]
     let days = (expiry - now as f64) / 86_400.0;
     assert!((300.0..1200.0).contains(&days), "the certificate of --dev lives {days} days more");
+}
+
+#[tokio::test]
+async fn prometheus_counts_what_is_told_to_webhooks() {
+    let control = ControlPlane::start().await;
+    let prometheus = Prometheus::scraping(&[("control-plane", &control.env["ADMIN_URL"])]).await;
+    let receiver = Upstream::start().await;
+    let nobody = format!("http://127.0.0.1:{}/", countersign_tests::process::free_port());
+    for (url, event) in [(receiver.url(), "agent.role_assigned"), (nobody, "agent.role_revoked")] {
+        let body = json!({ "url": url, "events": [event] });
+        control.api.send_as(control.key(), "POST", &control.path("/webhooks"), body).await.expect(201);
+    }
+    let agent = Agent::register(&control, "Told").await;
+    let role = control.make_role("reader", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    control.revoke(&agent.id, &role).await;
+    for expression in [
+        r#"countersign_webhook_deliveries_total{result="delivered"} == bool 1"#,
+        r#"countersign_webhook_deliveries_total{result="dead"} == bool 0"#,
+        r#"countersign_webhook_attempts_total{result="ok"} == bool 1"#,
+        r#"countersign_webhook_attempts_total{result="connection"} > bool 0"#,
+        "countersign_webhook_attempt_duration_seconds_count > bool 1",
+        "countersign_webhook_deliveries_pending == bool 1",
+    ] {
+        prometheus.until(expression, 1.0).await;
+    }
 }
 
 #[tokio::test]
