@@ -162,12 +162,12 @@ fn why(error: &reqwest::Error) -> AttemptFailure {
             Some(Refused::Private | Refused::Plain) => return AttemptFailure::AddressRefused,
             None => {}
         }
-        // TLS says what is wrong inside of an error of the connection.
-        let within = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        if cause.is::<rustls::Error>() || within.is_some_and(<dyn Error + Send + Sync>::is::<rustls::Error>) {
+        if cause.is::<rustls::Error>() {
             return AttemptFailure::Tls;
         }
-        match cause.source() {
+        // An error of a connection passes over what is inside of it when it names its source: there TLS says what is wrong.
+        let within = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        match within.map(|within| within as &dyn Error).or_else(|| cause.source()) {
             Some(inner) => cause = inner,
             None if error.is_timeout() => return AttemptFailure::Timeout,
             None => return AttemptFailure::Connection,
