@@ -54,6 +54,9 @@ CREATE TABLE webhook_deliveries (
 
 CREATE INDEX webhook_deliveries_due ON webhook_deliveries (target_id, due_at) WHERE due_at IS NOT NULL;
 
+-- What was tried before, beside what was not.
+CREATE INDEX webhook_deliveries_again ON webhook_deliveries (target_id, due_at) WHERE due_at IS NOT NULL AND attempts > 0;
+
 CREATE INDEX webhook_deliveries_tests ON webhook_deliveries (due_at) WHERE due_at IS NOT NULL AND test_asked_at IS NOT NULL;
 
 -- Failed logins of an agent at a service (or at none: empty) within a minute.

@@ -36,8 +36,10 @@ pub struct Leased {
 /// Which deliveries are taken.
 #[derive(Debug, Clone, Copy)]
 pub enum Which {
-    /// Those of a target that are due, the oldest first.
-    Due,
+    /// Those of a target that are due and were never tried, the oldest first.
+    New,
+    /// Those of a target that are due again, the oldest first.
+    Again,
     /// Tests of a target that are due.
     Tests,
 }
@@ -50,7 +52,8 @@ pub async fn lease(
     at_most: i64,
 ) -> Result<Vec<Leased>, StoreError> {
     let which = match which {
-        Which::Due => "",
+        Which::New => "AND attempts = 0",
+        Which::Again => "AND attempts > 0",
         Which::Tests => "AND test_asked_at IS NOT NULL",
     };
     // Asked twice, since another worker may take them between the two.

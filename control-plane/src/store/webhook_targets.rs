@@ -123,6 +123,13 @@ pub async fn due(conn: &mut AnyConnection, now: Timestamp) -> Result<Vec<Target>
     rows.iter().map(read_target).collect()
 }
 
+/// Whether events are delivered to a target.
+pub async fn is_active(conn: &mut AnyConnection, target: WebhookId) -> Result<bool, StoreError> {
+    let sql = format!("SELECT 1 AS one FROM webhook_targets t WHERE {ACTIVE} AND t.id = $1");
+    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(target.to_string());
+    Ok(query.fetch_optional(conn).await?.is_some())
+}
+
 /// Targets for which a test is due, whether they are active or not.
 pub async fn due_tests(conn: &mut AnyConnection, now: Timestamp) -> Result<Vec<Target>, StoreError> {
     let sql = format!(

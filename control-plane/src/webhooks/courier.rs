@@ -22,7 +22,7 @@ use crate::{
 };
 use countersign_identity::{Timestamp, WebhookId};
 use countersign_process::{Chance, Clock, Shutdown};
-use ledger::{Kept, Taken, Wanted};
+use ledger::{Kept, Looked, Taken, Wanted};
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
@@ -93,6 +93,8 @@ struct Addressee {
 /// A try that ended.
 struct Tried {
     leased: Leased,
+    /// On the boot-time clock.
+    began: Duration,
     at: Timestamp,
     posted: Posted,
 }
@@ -106,6 +108,8 @@ struct Round {
     under_way: JoinSet<Tried>,
     /// What came of tries, and is not in the database yet.
     unkept: Vec<Kept>,
+    /// What was taken and is not sent now after all.
+    unsent: Vec<Leased>,
 }
 
 impl Courier {
@@ -119,6 +123,7 @@ impl Courier {
             tests: VecDeque::new(),
             under_way: JoinSet::new(),
             unkept: Vec::new(),
+            unsent: Vec::new(),
         };
         loop {
             let mut wait = round.until_next();
@@ -143,11 +148,12 @@ impl Round {
     /// Keeps what came of the last tries, takes what is due, and sends it.
     async fn turn(&mut self) -> Result<(), StoreError> {
         let wanted = self.wanted().await?;
-        if !wanted.is_empty() || !self.unkept.is_empty() {
+        if !wanted.is_empty() || !self.unkept.is_empty() || !self.unsent.is_empty() {
             let now = self.courier.clock.now();
             let until = now.after(self.courier.rules.patience + MARGIN);
-            let taken = ledger::turn(&self.courier, &self.unkept, &wanted, (now, until)).await?;
+            let taken = ledger::turn(&self.courier, (&self.unkept, &self.unsent), &wanted, (now, until)).await?;
             self.unkept.clear();
+            self.unsent.clear();
             for taken in taken {
                 self.take_in(taken);
             }
@@ -160,7 +166,11 @@ impl Round {
     /// What is to be taken: for each target that has something due, as much as it may be sent.
     async fn wanted(&mut self) -> Result<Vec<Wanted>, StoreError> {
         let (now, boot) = (self.courier.clock.now(), self.courier.clock.since_boot());
-        let (due, tests) = ledger::look(&self.courier.store, now).await?;
+        let waiting = self.lanes.iter().filter(|(_, lane)| lane.is_waiting()).map(|(target, _)| *target).collect();
+        let Looked { due, tests, inactive } = ledger::look(&self.courier.store, waiting, now).await?;
+        for target in inactive {
+            self.leave(target);
+        }
         self.lanes.retain(|target, lane| !lane.is_idle(boot) || due.iter().any(|due| due.id == *target));
         let mut wanted = Vec::new();
         for target in due {
@@ -168,13 +178,20 @@ impl Round {
             lane.noted_as_failing |= target.failing_since.is_some();
             let count = lane.wants(boot);
             if count > 0 {
-                wanted.push(Wanted::due(target, count));
+                wanted.push(Wanted::due(target, count, lane.rather_new()));
             }
         }
         if self.tests.is_empty() {
             wanted.extend(tests.into_iter().map(|target| Wanted::tests(target, TESTS)));
         }
         Ok(wanted)
+    }
+
+    /// Sends a target nothing more of what was taken for it, for now.
+    fn leave(&mut self, target: WebhookId) {
+        if let Some(lane) = self.lanes.get_mut(&target) {
+            self.unsent.extend(lane.give_back());
+        }
     }
 
     fn take_in(&mut self, taken: Taken) {
@@ -231,7 +248,7 @@ impl Round {
             let letter = Letter { event: leased.event, now, body: &leased.body, secrets };
             let posted = post.send(url, letter).await;
             seconds.observe(clock.since_boot().saturating_sub(began).as_secs_f64());
-            Tried { leased, at: clock.now(), posted }
+            Tried { leased, began, at: clock.now(), posted }
         });
     }
 
@@ -249,7 +266,7 @@ impl Round {
 
     /// Decides what becomes of a delivery after a try.
     fn ended(&mut self, ended: Result<Tried, tokio::task::JoinError>) {
-        let Tried { leased, at, posted } = match ended {
+        let Tried { leased, began, at, posted } = match ended {
             Ok(tried) => tried,
             Err(error) => return tracing::error!(%error, "a try ended without an outcome"),
         };
@@ -269,7 +286,10 @@ impl Round {
             was_failing = std::mem::replace(&mut lane.noted_as_failing, failure.is_some());
             match failure {
                 None => lane.succeeded(self.courier.rules.widest_lane),
-                Some(_) => lane.failed(boot, retry_after, dice),
+                Some(_) => lane.failed((began, boot), retry_after, dice),
+            }
+            if failure == Some(AttemptFailure::Gone) || lane.rests_until(boot).is_some() {
+                self.unsent.extend(lane.give_back());
             }
         }
         self.unkept.push(Kept { leased, attempt: Attempt { at, answer, failure }, state, was_failing });
@@ -296,8 +316,8 @@ impl Round {
             }
         };
         let _in_time = tokio::time::timeout(LAST_TRIES, last).await;
-        let unsent: Vec<_> = self.lanes.values_mut().flat_map(Lane::give_back).chain(self.tests.drain(..)).collect();
-        if let Err(error) = ledger::close(&self.courier, &self.unkept, &unsent).await {
+        self.unsent.extend(self.lanes.values_mut().flat_map(Lane::give_back).chain(self.tests.drain(..)));
+        if let Err(error) = ledger::close(&self.courier, &self.unkept, &self.unsent).await {
             tracing::warn!(%error, "what came of the last deliveries could not be kept: they are made once more");
         }
     }

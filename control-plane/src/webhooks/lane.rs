@@ -17,8 +17,12 @@ pub struct Lane {
     ready: VecDeque<Leased>,
     /// How often it has failed in a row.
     failures: u32,
+    /// When it failed last, on the boot-time clock.
+    failed_at: Duration,
     /// Until then it is left alone, on the boot-time clock.
     rests_until: Duration,
+    /// Whose turn it is, if only one of them can be taken.
+    rather_new: bool,
     /// Whether the database says that it fails.
     pub noted_as_failing: bool,
 }
@@ -31,7 +35,9 @@ impl Lane {
             under_way: 0,
             ready: VecDeque::new(),
             failures: 0,
+            failed_at: Duration::ZERO,
             rests_until: Duration::ZERO,
+            rather_new: false,
             noted_as_failing: false,
         }
     }
@@ -39,6 +45,12 @@ impl Lane {
     /// How many more may be taken.
     pub fn wants(&self, now: Duration) -> usize {
         if now < self.rests_until { 0 } else { (self.width * AHEAD).saturating_sub(self.ready.len() + self.under_way) }
+    }
+
+    /// Whether it is the turn of what was never tried, rather than of what was.
+    pub const fn rather_new(&mut self) -> bool {
+        self.rather_new = !self.rather_new;
+        self.rather_new
     }
 
     /// These were taken.
@@ -68,10 +80,14 @@ impl Lane {
         self.width = (self.width + 1).min(widest);
     }
 
-    /// One was not.
-    pub fn failed(&mut self, now: Duration, asked: Option<Duration>, dice: u32) {
+    /// One was not, which was sent at `began`.
+    pub fn failed(&mut self, (began, now): (Duration, Duration), asked: Option<Duration>, dice: u32) {
         self.let_go();
-        self.failures = self.failures.saturating_add(1);
+        // What was under way together and fails together is one failure.
+        if began >= self.failed_at {
+            self.failures = self.failures.saturating_add(1);
+            self.failed_at = now;
+        }
         self.width = (self.width / 2).max(1);
         self.rests_until = self.rests_until.max(now.saturating_add(rest(self.failures, asked, dice)));
     }
@@ -84,6 +100,11 @@ impl Lane {
     /// Until when it is left alone, if it is.
     pub fn rests_until(&self, now: Duration) -> Option<Duration> {
         (now < self.rests_until).then_some(self.rests_until)
+    }
+
+    /// Whether something was taken for it that was not sent.
+    pub fn is_waiting(&self) -> bool {
+        !self.ready.is_empty()
     }
 
     /// Whether nothing need be remembered of it.
@@ -132,7 +153,7 @@ mod tests {
             (0..width).for_each(|_| lane.succeeded(8));
         }
         assert!(lane.start(START).is_some());
-        lane.failed(START, None, 0);
+        lane.failed((START, START), None, 0);
         assert_eq!(std::iter::from_fn(|| lane.start(START)).count(), 4);
     }
 
@@ -142,7 +163,7 @@ mod tests {
         lane.take_in(leased(100));
         for _ in 0..3 {
             assert!(lane.start(START).is_some());
-            lane.failed(START, None, u32::MAX);
+            lane.failed((START, START), None, u32::MAX);
         }
         assert!(lane.start(START).is_none() && lane.wants(START) == 0 && lane.is_failing());
         let later = lane.rests_until(START).unwrap();
@@ -152,11 +173,28 @@ mod tests {
     }
 
     #[test]
+    fn what_fails_together_is_one_failure() {
+        let mut lane = Lane::new();
+        let (sent, ended) = (START, START + Duration::from_millis(20));
+        lane.failed((sent, ended), None, 0);
+        for _ in 0..15 {
+            lane.failed((sent, ended + Duration::from_millis(1)), None, 0);
+        }
+        assert_eq!(lane.rests_until(ended + Duration::from_millis(1)), None);
+        for more in [1, 2] {
+            let later = ended + Duration::from_millis(100 * more);
+            lane.failed((later, later), None, u32::MAX / 2);
+        }
+        let rest = lane.rests_until(ended).unwrap().saturating_sub(ended).as_secs_f64();
+        assert!((1.1..1.3).contains(&rest), "{rest}");
+    }
+
+    #[test]
     fn whoever_asks_for_a_rest_gets_it_at_once() {
         let mut lane = Lane::new();
         lane.take_in(leased(2));
         lane.start(START).unwrap();
-        lane.failed(START, Some(Duration::from_secs(30)), 0);
+        lane.failed((START, START), Some(Duration::from_secs(30)), 0);
         assert_eq!(lane.rests_until(START), Some(START + Duration::from_secs(30)));
         assert!(!lane.is_idle(START) && lane.start(START + Duration::from_secs(30)).is_some());
     }

@@ -16,13 +16,29 @@ use crate::{
         webhook_targets,
     },
 };
-use countersign_identity::Timestamp;
+use countersign_identity::{Timestamp, WebhookId};
 
 /// What is to be taken for a target.
 pub(super) struct Wanted {
     target: Target,
-    which: Which,
-    at_most: i64,
+    what: What,
+}
+
+enum What {
+    /// So many that were never tried, and so many that were; if there are too few of the one, more of the other.
+    Due { new: i64, again: i64 },
+    /// So many tests.
+    Tests(i64),
+}
+
+/// What there is to do.
+pub(super) struct Looked {
+    /// Targets that something is due for.
+    pub due: Vec<Target>,
+    /// Targets that a test is due for.
+    pub tests: Vec<Target>,
+    /// Of the targets that were asked about, those that nothing is delivered to any more.
+    pub inactive: Vec<WebhookId>,
 }
 
 /// What was taken for a target.
@@ -42,35 +58,49 @@ pub(super) struct Kept {
 }
 
 impl Wanted {
-    pub(super) fn due(target: Target, count: usize) -> Self {
-        Self { target, which: Which::Due, at_most: i64::try_from(count).unwrap_or(i64::MAX) }
+    /// Half of it was tried before, half was not: neither what always fails nor what fails at first holds the other up.
+    pub(super) fn due(target: Target, count: usize, rather_new: bool) -> Self {
+        let new = if rather_new { count.div_ceil(2) } else { count / 2 };
+        Self { target, what: What::Due { new: number(new), again: number(count - new) } }
     }
 
     pub(super) fn tests(target: Target, count: usize) -> Self {
-        Self { which: Which::Tests, ..Self::due(target, count) }
+        Self { target, what: What::Tests(number(count)) }
     }
 }
 
-/// The targets that something is due for, and those that a test is due for.
-pub(super) async fn look(store: &Store, now: Timestamp) -> Result<(Vec<Target>, Vec<Target>), StoreError> {
+fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Looks what is due, and whether something is still to be sent to these.
+pub(super) async fn look(store: &Store, waiting: Vec<WebhookId>, now: Timestamp) -> Result<Looked, StoreError> {
     let mut read = store.read().await?;
     let due = webhook_targets::due(read.conn(), now).await?;
-    Ok((due, webhook_targets::due_tests(read.conn(), now).await?))
+    let tests = webhook_targets::due_tests(read.conn(), now).await?;
+    let mut inactive = Vec::new();
+    for target in waiting {
+        if !due.iter().any(|due| due.id == target) && !webhook_targets::is_active(read.conn(), target).await? {
+            inactive.push(target);
+        }
+    }
+    Ok(Looked { due, tests, inactive })
 }
 
 /// Keeps what came of tries, and takes what is wanted, until the lease ends.
 pub(super) async fn turn(
     courier: &Courier,
-    kept: &[Kept],
+    (kept, unsent): (&[Kept], &[Leased]),
     wanted: &[Wanted],
     (now, until): (Timestamp, Timestamp),
 ) -> Result<Vec<Taken>, StoreError> {
     let work = async |mut tx: Write| {
         keep_all(&mut tx, kept).await?;
+        give_back_all(&mut tx, unsent).await?;
         let mut taken = Vec::new();
-        for Wanted { target, which, at_most } in wanted {
+        for Wanted { target, what } in wanted {
             let Some(secrets) = open_secrets(&mut tx, courier, target, now).await? else { continue };
-            let leased = deliveries::lease(tx.conn(), (target.id, *which), (now, until), *at_most).await?;
+            let leased = take(&mut tx, target.id, what, (now, until)).await?;
             taken.push(Taken { target: target.clone(), secrets, leased });
         }
         tx.commit(taken).await
@@ -82,13 +112,45 @@ pub(super) async fn turn(
 pub(super) async fn close(courier: &Courier, kept: &[Kept], unsent: &[Leased]) -> Result<(), StoreError> {
     let work = async |mut tx: Write| {
         keep_all(&mut tx, kept).await?;
-        let now = tx.now();
-        for leased in unsent {
-            deliveries::give_back(tx.conn(), leased, now).await?;
-        }
+        give_back_all(&mut tx, unsent).await?;
         tx.commit(()).await
     };
     courier.store.write("give_back", work).await
+}
+
+/// Takes what is wanted for a target, in turn what was never tried and what was.
+async fn take(
+    tx: &mut Write,
+    target: WebhookId,
+    what: &What,
+    times: (Timestamp, Timestamp),
+) -> Result<Vec<Leased>, StoreError> {
+    let (new, again) = match what {
+        What::Tests(count) => return deliveries::lease(tx.conn(), (target, Which::Tests), times, *count).await,
+        What::Due { new, again } => (*new, *again),
+    };
+    let mut before = deliveries::lease(tx.conn(), (target, Which::Again), times, again).await?;
+    let left = new + again - number(before.len());
+    let fresh = deliveries::lease(tx.conn(), (target, Which::New), times, left).await?;
+    let left = left - number(fresh.len());
+    // Of what was tried before there are more only if there were enough.
+    if left > 0 && number(before.len()) == again {
+        before.extend(deliveries::lease(tx.conn(), (target, Which::Again), times, left).await?);
+    }
+    let (mut before, mut fresh) = (before.into_iter(), fresh.into_iter());
+    let pairs = std::iter::from_fn(|| {
+        let pair = [before.next(), fresh.next()];
+        pair.iter().any(Option::is_some).then_some(pair)
+    });
+    Ok(pairs.flatten().flatten().collect())
+}
+
+async fn give_back_all(tx: &mut Write, unsent: &[Leased]) -> Result<(), StoreError> {
+    let now = tx.now();
+    for leased in unsent {
+        deliveries::give_back(tx.conn(), leased, now).await?;
+    }
+    Ok(())
 }
 
 async fn keep_all(tx: &mut Write, kept: &[Kept]) -> Result<(), StoreError> {
