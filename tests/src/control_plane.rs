@@ -79,6 +79,11 @@ impl ControlPlane {
         self.process.terminate().await
     }
 
+    /// Bytes of memory that it has in use, as Linux counts them.
+    pub fn resident_memory(&self) -> usize {
+        self.process.resident_memory()
+    }
+
     /// What it has logged.
     pub fn log(&self) -> String {
         self.process.log()

@@ -69,6 +69,13 @@ impl Process {
         .await
     }
 
+    /// Bytes of memory that it has in use, as Linux counts them.
+    pub fn resident_memory(&self) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says it");
+        line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
+    }
+
     /// Panics, with the log, if it has ended.
     pub fn assert_running(&mut self) {
         if let Some(status) = self.child.try_wait().expect("our child") {

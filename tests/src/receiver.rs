@@ -1,0 +1,281 @@
+//! Receivers of webhooks on loopback: they answer as a test says, and keep every request as it came.
+//!
+//! Spoken here is as much of HTTP/1.1 as a sender of webhooks needs, by hand: a receiver must be able to answer
+//! half, slowly, without end, or not at all. `connection` is one peer's way through it, `request` is what is kept.
+
+mod connection;
+mod request;
+
+pub use request::Received;
+
+use countersign_process::{Clock, SystemClock};
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use std::{
+    collections::{HashMap, HashSet},
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    task::JoinSet,
+};
+use tokio_rustls::TlsAcceptor;
+
+use crate::process::eventually;
+
+/// How a request is answered.
+#[derive(Debug, Clone)]
+pub enum Reply {
+    /// With a status and nothing else.
+    Status(u16),
+    /// With a status, headers and a body.
+    Whole(u16, Vec<(&'static str, String)>, String),
+    /// As the other one, after a while.
+    After(Duration, Box<Self>),
+    /// Not at all: the connection stays open.
+    Never,
+    /// By hanging up.
+    Close,
+    /// With 200 and half of a body; then it hangs up.
+    Half,
+    /// With the head of a 200, one byte a second.
+    DripHead,
+    /// With the head of a 200 at once, and its body one byte a second.
+    DripBody,
+    /// With a status and a body that does not end.
+    Endless(u16),
+}
+
+impl Reply {
+    /// A redirect to a URL.
+    pub fn redirect(status: u16, to: &str) -> Self {
+        Self::Whole(status, vec![("location", to.to_owned())], String::new())
+    }
+
+    /// A refusal that says when to come back.
+    pub fn retry_after(status: u16, when: &str) -> Self {
+        Self::Whole(status, vec![("retry-after", when.to_owned())], String::new())
+    }
+}
+
+/// What is said to a request that came so many times before, by its `webhook-id`.
+type Manner = Box<dyn Fn(&Received, usize) -> Reply + Send>;
+
+/// A running receiver.
+pub struct Receiver {
+    /// Where it receives.
+    pub url: String,
+    shared: Arc<Shared>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+struct Shared {
+    manner: Mutex<Manner>,
+    log: Mutex<Log>,
+    connections: AtomicUsize,
+    open: AtomicUsize,
+    most_open: AtomicUsize,
+    sent: AtomicU64,
+}
+
+#[derive(Default)]
+struct Log {
+    received: Vec<Received>,
+    times: HashMap<String, usize>,
+    taken: HashSet<String>,
+    given_up: Vec<Duration>,
+}
+
+impl Receiver {
+    /// Starts one that answers everything alike.
+    pub async fn start(reply: Reply) -> Self {
+        Self::start_with(move |_, _| reply.clone()).await
+    }
+
+    /// Starts one that answers 200.
+    pub async fn good() -> Self {
+        Self::start(Reply::Status(200)).await
+    }
+
+    /// Starts one that looks at each request, and at how often its `webhook-id` came before.
+    pub async fn start_with(manner: impl Fn(&Received, usize) -> Reply + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
+        let url = format!("http://{}/hook", listener.local_addr().expect("it is bound"));
+        Self::serve(listener, None, url, Box::new(manner))
+    }
+
+    /// Starts one that answers 200 and speaks TLS; gives the PEM of the certificate that vouches for it.
+    pub async fn start_tls() -> (Self, String) {
+        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+        let pair = rcgen::generate_simple_self_signed(names).expect("a certificate");
+        let key = PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der());
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("protocols")
+            .with_no_client_auth()
+            .with_single_cert(vec![pair.cert.der().clone()], key.into())
+            .expect("a certificate and its key");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
+        let url = format!("https://{}/hook", listener.local_addr().expect("it is bound"));
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        (Self::serve(listener, Some(acceptor), url, Box::new(|_, _| Reply::Status(200))), pair.cert.pem())
+    }
+
+    fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, url: String, manner: Manner) -> Self {
+        let shared = Arc::new(Shared {
+            manner: Mutex::new(manner),
+            log: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            open: AtomicUsize::new(0),
+            most_open: AtomicUsize::new(0),
+            sent: AtomicU64::new(0),
+        });
+        let task = tokio::spawn(accept(listener, tls, shared.clone()));
+        Self { url, shared, task }
+    }
+
+    /// How it answers from now on.
+    pub fn be(&self, reply: Reply) {
+        *self.shared.manner.lock().expect("no panic") = Box::new(move |_, _| reply.clone());
+    }
+
+    /// All requests so far, in the order in which they came.
+    pub fn received(&self) -> Vec<Received> {
+        self.shared.log().received.clone()
+    }
+
+    /// The requests of one kind of event.
+    pub fn of_kind(&self, kind: &str) -> Vec<Received> {
+        self.received().into_iter().filter(|one| one.json()["event"] == kind).collect()
+    }
+
+    /// How many requests came.
+    pub fn count(&self) -> usize {
+        self.shared.log().received.len()
+    }
+
+    /// How many different events came.
+    pub fn events(&self) -> usize {
+        self.shared.log().times.len()
+    }
+
+    /// How many different events were answered with 200 or 204.
+    pub fn taken(&self) -> usize {
+        self.shared.log().taken.len()
+    }
+
+    /// Waits until so many requests came, and gives all.
+    pub async fn until(&self, count: usize) -> Vec<Received> {
+        let what = format!("{} gets {count} requests", self.url);
+        let enough = async || (self.count() >= count).then(|| self.received());
+        eventually(&what, enough, || format!("it got {}: {:#?}", self.count(), self.received().last())).await
+    }
+
+    /// When those who were left without an answer, or got a slow or endless one, hung up.
+    pub fn given_up(&self) -> Vec<Duration> {
+        self.shared.log().given_up.clone()
+    }
+
+    /// How many connections were ever made.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(SeqCst)
+    }
+
+    /// How many connections are open.
+    pub fn open(&self) -> usize {
+        self.shared.open.load(SeqCst)
+    }
+
+    /// How many connections were open at once, at most.
+    pub fn most_open(&self) -> usize {
+        self.shared.most_open.load(SeqCst)
+    }
+
+    /// Bytes of endless answers that went out.
+    pub fn sent(&self) -> u64 {
+        self.shared.sent.load(SeqCst)
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Shared {
+    fn log(&self) -> std::sync::MutexGuard<'_, Log> {
+        self.log.lock().expect("no panic")
+    }
+
+    /// Keeps a request and says how it is answered.
+    fn take(&self, received: Received) -> Reply {
+        let mut log = self.log();
+        let times = log.times.entry(received.id().to_owned()).or_default();
+        let before = *times;
+        *times += 1;
+        let reply = (self.manner.lock().expect("no panic"))(&received, before);
+        if matches!(reply, Reply::Status(200 | 204)) {
+            log.taken.insert(received.id().to_owned());
+        }
+        log.received.push(received);
+        reply
+    }
+
+    fn gave_up(&self) {
+        self.log().given_up.push(SystemClock.since_boot());
+    }
+}
+
+async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared>) {
+    let mut peers = JoinSet::new();
+    loop {
+        let Ok((stream, _)) = listener.accept().await else { continue };
+        while peers.try_join_next().is_some() {}
+        let (shared, tls) = (shared.clone(), tls.clone());
+        peers.spawn(async move {
+            shared.connections.fetch_add(1, SeqCst);
+            shared.most_open.fetch_max(shared.open.fetch_add(1, SeqCst) + 1, SeqCst);
+            match tls {
+                None => connection::attend(stream, &shared).await,
+                Some(tls) => {
+                    if let Ok(stream) = tls.accept(stream).await {
+                        connection::attend(stream, &shared).await;
+                    }
+                }
+            }
+            shared.open.fetch_sub(1, SeqCst);
+        });
+    }
+}
+
+/// An address of loopback that refuses connections for as long as this lives, since nobody else can listen there.
+pub struct Refusal {
+    address: SocketAddr,
+    _bound: TcpSocket,
+}
+
+impl Refusal {
+    /// Takes a free port and does not listen.
+    pub fn new() -> Self {
+        let bound = TcpSocket::new_v4().expect("a socket");
+        bound.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("loopback has free ports");
+        Self { address: bound.local_addr().expect("it is bound"), _bound: bound }
+    }
+
+    /// Where nobody listens.
+    pub fn url(&self) -> String {
+        format!("http://{}/hook", self.address)
+    }
+}
+
+impl Default for Refusal {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,74 @@
+//! A request as it came, and how it is read from a connection.
+
+use countersign_process::{Clock, SystemClock};
+use serde_json::Value;
+use std::time::Duration;
+use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
+
+/// A request, with the exact bytes of its body.
+#[derive(Debug, Clone)]
+pub struct Received {
+    /// When all of it was there, since the machine started.
+    pub at: Duration,
+    /// Method, path and version, as spelled.
+    pub line: String,
+    /// Names in small letters, in the order in which they came.
+    pub headers: Vec<(String, String)>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+impl Received {
+    /// Reads one; nothing if the peer has gone.
+    pub(super) async fn read(from: &mut (impl AsyncBufRead + Unpin)) -> Option<Self> {
+        let line = line(from).await?;
+        let mut headers = Vec::new();
+        loop {
+            let header = self::line(from).await?;
+            if header.is_empty() {
+                break;
+            }
+            let (name, value) = header.split_once(':').expect("a header has a colon");
+            headers.push((name.to_ascii_lowercase(), value.trim().to_owned()));
+        }
+        let mut received = Self { at: Duration::ZERO, line, headers, body: Vec::new() };
+        assert_eq!(received.header("transfer-encoding"), "", "a webhook says how long it is");
+        received.body = vec![0; received.header("content-length").parse().unwrap_or(0)];
+        from.read_exact(&mut received.body).await.ok()?;
+        received.at = SystemClock.since_boot();
+        Some(received)
+    }
+
+    /// A header, or nothing.
+    pub fn header(&self, name: &str) -> &str {
+        self.headers.iter().find(|(found, _)| found == name).map_or("", |(_, value)| value)
+    }
+
+    /// The same with a header changed.
+    pub fn with(mut self, name: &str, value: &str) -> Self {
+        let (_, found) = self.headers.iter_mut().find(|(found, _)| found == name).expect("it has that header");
+        value.clone_into(found);
+        self
+    }
+
+    /// The id of the event.
+    pub fn id(&self) -> &str {
+        self.header("webhook-id")
+    }
+
+    /// The body.
+    pub fn json(&self) -> Value {
+        serde_json::from_slice(&self.body).expect("JSON")
+    }
+
+    /// What the event is about.
+    pub fn data(&self) -> Value {
+        self.json()["data"].take()
+    }
+}
+
+async fn line(from: &mut (impl AsyncBufRead + Unpin)) -> Option<String> {
+    let mut line = String::new();
+    let read = from.read_line(&mut line).await.ok()?;
+    (read > 0).then(|| line.trim_end_matches(['\r', '\n']).to_owned())
+}

@@ -1,0 +1,93 @@
+//! What takes days, by a clock that is moved by hand.
+
+use countersign_client::{Api, PrivateKey};
+use countersign_tests::{Hand, Receiver, Reply, SteppedPlane, Target, eventually};
+use serde_json::{Value, json};
+use std::{sync::Arc, time::Duration};
+use tempfile::TempDir;
+
+const HOUR: Duration = Duration::from_hours(1);
+const DAY: Duration = Duration::from_hours(24);
+
+struct Stage {
+    clock: Arc<Hand>,
+    plane: SteppedPlane,
+    key: String,
+    set: String,
+    agent: String,
+    // After the server, which is still at work in it.
+    _folder: TempDir,
+}
+
+impl Stage {
+    async fn set() -> Self {
+        let (clock, folder) = (Hand::new(), tempfile::tempdir().unwrap());
+        let plane = SteppedPlane::start(folder.path(), &[], &clock).await;
+        let authority = std::fs::read(folder.path().join("ca.pem")).unwrap();
+        let api = Api::new(&plane.api.url, Some(&authority)).unwrap();
+        let agent = api.register(&PrivateKey::generate(), "owner@example.org", "Agent", None).await.unwrap().agent_id;
+        let [key, service] = ["SERVICE_KEY", "SERVICE_ID"].map(|name| SteppedPlane::env(folder.path(), name));
+        Self { clock, plane, key, set: format!("/services/{service}/webhooks"), agent, _folder: folder }
+    }
+
+    async fn target(&self, receiver: &Receiver) -> Target {
+        Target::make_at(&self.plane.api, &self.key, &self.set, &receiver.url, &["*"]).await
+    }
+
+    /// Causes an event.
+    async fn event(&self) {
+        let body = json!({ "agentId": self.agent, "score": 50 });
+        self.plane.api.send_as(&self.key, "POST", "/trust/feedback", body).await.expect(200);
+    }
+}
+
+#[tokio::test]
+async fn a_day_after_a_rotation_the_old_secret_signs_no_more() {
+    let stage = Stage::set().await;
+    let receiver = Receiver::good().await;
+    let mut target = stage.target(&receiver).await;
+    target.rotate().await;
+    stage.clock.advance(23 * HOUR + Duration::from_secs(3599));
+    target.test().await;
+    let both = receiver.until(1).await.remove(0);
+    assert_eq!(both.header("webhook-signature").split(' ').count(), 2);
+    stage.clock.advance(Duration::from_secs(1));
+    target.test().await;
+    let one = receiver.until(2).await.remove(1);
+    assert_eq!(one.header("webhook-signature").split(' ').count(), 1);
+}
+
+#[tokio::test]
+async fn ten_tries_take_about_three_days_and_five_days_of_failure_disable_a_target() {
+    let stage = Stage::set().await;
+    let receiver = Receiver::start(Reply::Status(500)).await;
+    let target = stage.target(&receiver).await;
+    stage.event().await;
+    let event = receiver.until(1).await.remove(0).id().to_owned();
+    // As shipped, with a fifth more, which is the most that chance adds.
+    let pauses = [5_u64, 60, 300, 1800, 7200, 21_600, 43_200, 86_400, 86_400];
+    for (tries, pause) in (1_u64..).zip(pauses) {
+        let noted = |delivery: &Value| delivery["attempts"] == tries;
+        target.until_delivery(&event, "the try is noted", noted).await;
+        stage.clock.advance(Duration::from_secs(pause * 6 / 5 + 1).max(Duration::from_mins(2)));
+    }
+    let dead = target.until_status(&event, "dead").await;
+    assert_eq!((&dead["attempts"], receiver.count()), (&json!(10), 10));
+    assert_eq!(target.read().await["status"], "active");
+
+    stage.clock.advance(2 * DAY);
+    stage.event().await;
+    let disabled = target.until("it is disabled", |target| target["status"] == "disabled").await;
+    assert_eq!(disabled["disabledReason"], "failing");
+    let tries = receiver.count();
+    stage.event().await;
+    stage.clock.advance(HOUR);
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(receiver.count(), tries, "nothing is sent to it");
+    receiver.be(Reply::Status(200));
+    target.resume().await;
+    let none = async || (target.total("pending").await == 0).then_some(());
+    eventually("what was kept comes", none, String::new).await;
+    let back = target.read().await;
+    assert_eq!((&back["status"], &back["failingSince"]), (&json!("active"), &Value::Null));
+}

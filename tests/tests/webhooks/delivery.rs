@@ -1,0 +1,247 @@
+//! Tries: when they come again, when they end, and that nobody waits for somebody else's receiver.
+
+use countersign_tests::{Cause, ControlPlane, Receiver, Refusal, Reply, Target, target::control_with_retries};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// What is left of a pause that may be a fifth shorter.
+const SHORTEST: f64 = 0.8;
+
+fn seconds(from: Duration, to: Duration) -> f64 {
+    to.as_secs_f64() - from.as_secs_f64()
+}
+
+#[tokio::test]
+async fn a_failed_delivery_is_tried_by_the_schedule_and_then_no_more_until_it_is_replayed() {
+    let control = control_with_retries(&[1, 2], &[]).await;
+    let receiver =
+        Receiver::start(Reply::Whole(500, vec![("x-reason", "none".to_owned())], "out of order".to_owned())).await;
+    let target = Target::make(&control, &receiver.url).await;
+    let cause = Cause::at(&control).await;
+    cause.assign().await;
+    let first = receiver.until(1).await.remove(0);
+    let event = first.id().to_owned();
+    let delivery = target.until_delivery(&event, "the first try is noted", |delivery| delivery["attempts"] == 1).await;
+    assert_eq!((&delivery["status"], &delivery["failure"]), (&json!("pending"), &json!("status")));
+    assert_eq!((&delivery["responseStatus"], &delivery["responseBody"]), (&json!(500), &json!("out of order")));
+    assert!(delivery["nextAttemptAt"].is_string() && delivery["lastAttemptAt"].is_string(), "{delivery}");
+    assert_eq!(delivery["payload"], first.json());
+    let dead = target.until_status(&event, "dead").await;
+    assert_eq!((&dead["attempts"], &dead["nextAttemptAt"]), (&json!(3), &Value::Null));
+    let tries = receiver.received();
+    assert_eq!(tries.len(), 3);
+    for (pair, pause) in tries.windows(2).zip([1.0, 2.0]) {
+        let passed = seconds(pair[0].at, pair[1].at);
+        assert!(passed >= pause * SHORTEST && passed < pause * 1.2 + 2.0, "{passed} instead of {pause}");
+    }
+    for one in &tries {
+        assert_eq!((one.id(), &one.body), (event.as_str(), &first.body), "every try says the same");
+    }
+    assert_eq!(target.read().await["status"], "active");
+    assert!(target.read().await["failingSince"].is_string());
+
+    receiver.be(Reply::Status(204));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(receiver.count(), 3, "dead is dead");
+    target.replay(&event).await;
+    let done = target.until_status(&event, "delivered").await;
+    assert_eq!((&done["attempts"], &done["responseStatus"], &done["failure"]), (&json!(1), &json!(204), &Value::Null));
+    assert_eq!(receiver.count(), 4);
+    target.until("it fails no more", |target| target["failingSince"].is_null()).await;
+}
+
+#[tokio::test]
+async fn an_event_that_fails_first_is_delivered_later_and_does_not_hold_up_others() {
+    let control = control_with_retries(&[1, 1, 1, 1], &[]).await;
+    let receiver = Receiver::start_with(|received, before| {
+        let assigned = received.json()["event"] == "agent.role_assigned";
+        if assigned && before < 2 { Reply::Status(503) } else { Reply::Status(200) }
+    });
+    let receiver = receiver.await;
+    let target = Target::make(&control, &receiver.url).await;
+    let cause = Cause::at(&control).await;
+    cause.events(2).await;
+    receiver.until(4).await;
+    let assigned = receiver.of_kind("agent.role_assigned");
+    assert_eq!((assigned.len(), receiver.of_kind("agent.role_revoked").len()), (3, 1));
+    assert_eq!(target.until_status(assigned[0].id(), "delivered").await["attempts"], 3);
+}
+
+#[tokio::test]
+async fn nobody_comes_back_before_a_receiver_wants_them_to() {
+    let control = control_with_retries(&[1, 1, 1], &[]).await;
+    for status in [429, 503] {
+        let receiver = Receiver::start_with(move |_, before| match before {
+            0 => Reply::retry_after(status, "4"),
+            _ => Reply::Status(200),
+        });
+        let receiver = receiver.await;
+        let target = Target::make(&control, &receiver.url).await;
+        let cause = Cause::named(&control, &format!("role {status}")).await;
+        cause.assign().await;
+        let first = receiver.until(1).await.remove(0);
+        target.until_delivery(first.id(), "the refusal is noted", |delivery| delivery["attempts"] == 1).await;
+        // Nothing else comes meanwhile either.
+        cause.revoke().await;
+        for one in &receiver.until(3).await[1..] {
+            let passed = seconds(first.at, one.at);
+            assert!((3.9..8.0).contains(&passed), "{status}: came back after {passed}");
+        }
+        target.until_status(first.id(), "delivered").await;
+        target.delete().await;
+    }
+}
+
+#[tokio::test]
+async fn a_receiver_that_is_gone_is_left_alone_and_keeps_its_events() {
+    let control = control_with_retries(&[1, 1, 1], &[]).await;
+    let receiver = Receiver::start(Reply::Status(410)).await;
+    let target = Target::make(&control, &receiver.url).await;
+    let cause = Cause::at(&control).await;
+    cause.assign().await;
+    let gone = target.until("it is disabled", |target| target["status"] == "disabled").await;
+    assert_eq!(gone["disabledReason"], "gone");
+    let tries = receiver.count();
+    cause.revoke().await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!((receiver.count(), tries), (1, 1), "nothing more is sent");
+    receiver.be(Reply::Status(200));
+    target.resume().await;
+    let back = target.read().await;
+    assert_eq!((&back["status"], &back["disabledReason"]), (&json!("active"), &Value::Null));
+    receiver.until(2).await;
+    let revoked = async || (receiver.of_kind("agent.role_revoked").len() == 1).then_some(());
+    countersign_tests::eventually("what was kept comes", revoked, String::new).await;
+}
+
+/// Receivers that waste time, and what is noted of each.
+fn slow() -> [(&'static str, Reply, &'static str); 5] {
+    [
+        ("hangs", Reply::Never, "timeout"),
+        ("drips its head", Reply::DripHead, "timeout"),
+        ("drips a body", Reply::DripBody, ""),
+        ("hangs up", Reply::Close, "connection"),
+        ("stops in the middle", Reply::Half, ""),
+    ]
+}
+
+#[tokio::test]
+async fn a_try_ends_in_time_whatever_the_receiver_does() {
+    let control = control_with_retries(&[600], &["webhooks.attempt_seconds=2"]).await;
+    let cause = Cause::at(&control).await;
+    let mut targets = Vec::new();
+    for (what, reply, failure) in slow() {
+        let receiver = Receiver::start(reply).await;
+        let target = Target::make(&control, &receiver.url).await;
+        targets.push((what, failure, receiver, target));
+    }
+    cause.assign().await;
+    for (what, failure, receiver, target) in targets {
+        let event = receiver.until(1).await.remove(0);
+        let tried = target.until_delivery(event.id(), what, |delivery| delivery["attempts"] == 1).await;
+        if failure.is_empty() {
+            assert!(tried["status"] == "delivered" || tried["failure"].is_string(), "{what}: {tried}");
+        } else {
+            assert_eq!((&tried["failure"], &tried["status"]), (&json!(failure), &json!("pending")), "{what}");
+        }
+        if ["hangs", "drips its head", "drips a body"].contains(&what) {
+            let left = async || receiver.given_up().first().copied();
+            let left = countersign_tests::eventually(what, left, String::new).await;
+            let passed = seconds(event.at, left);
+            assert!(passed < 4.0, "{what}: it took {passed} s");
+        }
+        assert_eq!(receiver.count(), 1, "{what}");
+        target.delete().await;
+    }
+}
+
+#[tokio::test]
+async fn of_a_huge_answer_only_the_beginning_is_read() {
+    let control = control_with_retries(&[600], &["webhooks.attempt_seconds=5"]).await;
+    let cause = Cause::at(&control).await;
+    cause.assign().await;
+    for status in [200, 500] {
+        let receiver = Receiver::start(Reply::Endless(status)).await;
+        let target = Target::make(&control, &receiver.url).await;
+        let event = target.test().await;
+        let tried = target.until_delivery(&event, "it is tried", |delivery| delivery["attempts"] == 1).await;
+        assert_eq!(tried["responseStatus"], status, "{tried}");
+        assert_eq!(tried["status"], if status == 200 { "delivered" } else { "dead" });
+        let excerpt = tried["responseBody"].as_str().unwrap_or_default();
+        assert!(excerpt.len() <= 1024 && excerpt.bytes().all(|byte| byte == b'x'), "{}", excerpt.len());
+        countersign_tests::eventually("it hangs up", async || receiver.given_up().pop(), String::new).await;
+        // What the buffers of two sockets hold went out beside.
+        assert!(receiver.sent() < 16 * 1024 * 1024, "{} bytes were taken", receiver.sent());
+        target.delete().await;
+    }
+}
+
+#[tokio::test]
+async fn nobody_follows_a_redirect() {
+    let control = control_with_retries(&[1], &[]).await;
+    let elsewhere = Receiver::good().await;
+    for status in [301, 302, 303, 307, 308] {
+        let receiver = Receiver::start(Reply::redirect(status, &elsewhere.url)).await;
+        let target = Target::make_for(&control, &receiver.url, &["agent.authenticated"]).await;
+        let event = target.test().await;
+        let tried = target.until_delivery(&event, "it is tried", |delivery| delivery["attempts"] == 1).await;
+        assert_eq!((&tried["failure"], &tried["responseStatus"]), (&json!("redirect"), &json!(status)));
+        assert_eq!((&tried["status"], receiver.count()), (&json!("dead"), 1), "a test is tried once");
+        target.delete().await;
+    }
+    assert_eq!((elsewhere.count(), elsewhere.connections()), (0, 0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_receivers_delay_nobody_else() {
+    let control = control_with_retries(&[1, 1, 1, 1, 1], &[]).await;
+    let (hanging, dripping, good) =
+        (Receiver::start(Reply::Never).await, Receiver::start(Reply::DripHead).await, Receiver::good().await);
+    let refusal = Refusal::new();
+    for url in [&hanging.url, &dripping.url, &refusal.url(), &hanging.url, &dripping.url, &hanging.url] {
+        Target::make(&control, url).await;
+    }
+    Target::make(&control, &good.url).await;
+    let cause = Cause::at(&control).await;
+    let mut waits = Vec::new();
+    for number in 1..=60 {
+        let began = countersign_process::Clock::since_boot(&countersign_process::SystemClock);
+        if number % 2 == 1 {
+            cause.assign().await;
+        } else {
+            cause.revoke().await;
+        }
+        let came = good.until(number).await.last().map(|last| last.at).unwrap();
+        waits.push(seconds(began, came));
+    }
+    waits.sort_by(f64::total_cmp);
+    println!("from the request until the event came: median {:.3} s, longest {:.3} s", waits[30], waits[59]);
+    assert!(waits[59] < 3.0, "somebody waited: {waits:?}");
+    assert!(hanging.count() > 0 && dripping.count() > 0, "they were tried");
+    // However many events wait, a receiver that does not answer holds few connections.
+    assert!(hanging.most_open() <= 3 * 8 && dripping.most_open() <= 2 * 8);
+}
+
+#[tokio::test]
+async fn a_receiver_with_a_certificate_of_a_named_authority_is_believed_and_others_are_not() {
+    let (receiver, authority) = Receiver::start_tls().await;
+    let (stranger, _) = Receiver::start_tls().await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("authority.pem");
+    std::fs::write(&file, authority).unwrap();
+    let control = ControlPlane::start_with(&[&format!("webhooks.ca_file={}", file.display())]).await;
+    let target = Target::make(&control, &receiver.url).await;
+    let event = target.test().await;
+    target.until_status(&event, "delivered").await;
+    assert_eq!(receiver.received()[0].id(), event);
+    let target = Target::make(&control, &stranger.url).await;
+    let event = target.test().await;
+    let refused = target.until_status(&event, "dead").await;
+    assert_eq!((&refused["failure"], stranger.count()), (&json!("tls"), 0));
+    // And without the setting nobody vouches for the first either.
+    let control = ControlPlane::start().await;
+    let target = Target::make(&control, &receiver.url).await;
+    let event = target.test().await;
+    assert_eq!(target.until_status(&event, "dead").await["failure"], "tls");
+    assert_eq!(receiver.count(), 1);
+}

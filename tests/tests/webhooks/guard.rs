@@ -1,0 +1,151 @@
+//! Where nothing is ever sent: whoever can make a target reaches nothing with it that only this server can reach.
+//! What a name resolves to later is looked at where the connections are made, with tests of their own.
+
+use countersign_tests::{Answer, ControlPlane, Production, Receiver, Target};
+use serde_json::json;
+
+/// Hosts that are none of the public Internet, in every spelling that somebody reads as one.
+const PRIVATE: &str = "
+    127.0.0.1 127.1 127.0.1 127.255.255.254 2130706433 0x7f000001 0x7f.1 0177.0.0.1 017700000001
+    0x7f.0.0.0x1 0177.0x0.0.1 127.0.0.1. 127。0。0。1 １２７.０.０.１ %31%32%37.0.0.1 0.0.0.0 0 0.0.0.1 10.0.0.1
+    10.255.255.255 012.0.0.1 167772161 172.16.0.1 172.31.255.255 192.168.0.1 0xc0a80001 169.254.169.254
+    2852039166 0xa9fea9fe 0251.0376.0251.0376 100.64.0.1 100.127.255.255 192.0.0.1 192.0.2.1 192.88.99.1
+    198.18.0.1 198.51.100.1 203.0.113.1 224.0.0.1 239.255.255.255 240.0.0.1 255.255.255.255 [::1] [::]
+    [0:0:0:0:0:0:0:1] [::ffff:127.0.0.1] [::ffff:7f00:1] [::ffff:10.0.0.1] [::ffff:a9fe:a9fe]
+    [::127.0.0.1] [64:ff9b::7f00:1] [64:ff9b::10.0.0.1] [64:ff9b:1::1] [fe80::1] [fec0::1] [fc00::1]
+    [fd00::1] [ff02::1] [2002:7f00:1::] [2001:db8::1] [2001::1] [100::1]
+";
+
+/// Names that lead to this very host, or nowhere.
+const NAMES: [&str; 5] = ["localhost", "LOCALHOST", "localhost.", "sub.localhost", "no-such-host.invalid"];
+
+/// URLs of what is no web server, or not one that may be named.
+const WRONG: [&str; 35] = [
+    "",
+    "hook",
+    "/hook",
+    "//1.1.1.1/hook",
+    "ftp://1.1.1.1/",
+    "file:///etc/passwd",
+    "gopher://1.1.1.1/",
+    "ws://1.1.1.1/",
+    "http://1.1.1.1/",
+    "http://1.1.1.1:443/",
+    "HTTP://1.1.1.1/",
+    "http://127.0.0.1/",
+    "unix:///run/docker.sock",
+    "javascript:alert(1)",
+    "data:text/plain,x",
+    "https://",
+    "https:///hook",
+    "https://user@1.1.1.1/",
+    "https://user:word@1.1.1.1/",
+    "https://:word@1.1.1.1/",
+    "https://1.1.1.1/#part",
+    "https://1.1.1.1:22/",
+    "https://1.1.1.1:0/",
+    "https://1.1.1.1:25/",
+    "https://1.1.1.1:80/",
+    "https://1.1.1.1:1023/",
+    "https://1.1.1.1:65536/",
+    "https://1.1.1.1:-1/",
+    "https://[::1/",
+    "https://127.0.0.1\\.example/",
+    "https://exa mple.com/",
+    "https://1.1.1.1/\r\nx: y",
+    "https://1.1.1.1/\u{0}",
+    "https://256.256.256.256/",
+    "https://1.1.1.1.1/",
+];
+
+async fn create(at: &Production, url: &str) -> Answer {
+    at.api.send_as(&at.key, "POST", &format!("/services/{}/webhooks", at.service), json!({ "url": url })).await
+}
+
+#[track_caller]
+fn assert_refused(answer: &Answer, url: &str) {
+    assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{url}: {}", answer.body);
+    let said = &answer.body["error"]["details"]["fields"]["url"];
+    assert!(said.as_str().is_some_and(|said| !said.is_empty()), "{url}: {}", answer.body);
+}
+
+#[tokio::test]
+async fn no_target_is_on_a_host_of_our_own_however_it_is_spelled() {
+    let at = Production::start(&["limits.management_per_minute=100000"]).await;
+    let receiver = Receiver::good().await;
+    let port = receiver.url.rsplit(':').next().unwrap().trim_end_matches("/hook").to_owned();
+    for host in PRIVATE.split_whitespace().chain(NAMES) {
+        for url in [format!("https://{host}:{port}/hook"), format!("https://{host}/")] {
+            assert_refused(&create(&at, &url).await, &url);
+        }
+    }
+    assert_eq!((receiver.count(), receiver.connections()), (0, 0), "somebody knocked");
+    let listed = at.api.get_as(&at.key, &format!("/services/{}/webhooks", at.service)).await.expect(200);
+    assert_eq!(listed, json!({ "data": [] }));
+}
+
+#[tokio::test]
+async fn a_url_is_that_of_a_web_server_and_nothing_else() {
+    let at = Production::start(&["limits.management_per_minute=100000"]).await;
+    let long = format!("https://1.1.1.1/{}", "a".repeat(3000));
+    for url in WRONG.into_iter().chain([long.as_str()]) {
+        assert_refused(&create(&at, url).await, url);
+    }
+    for body in [json!({}), json!({ "url": null }), json!({ "url": 7 }), json!({ "url": ["https://1.1.1.1/"] })] {
+        let path = format!("/services/{}/webhooks", at.service);
+        let answer = at.api.send_as(&at.key, "POST", &path, body.clone()).await;
+        assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{body}: {}", answer.body);
+    }
+    // Those of the public Internet are good; nothing is sent there.
+    for url in ["https://1.1.1.1/hook?x=1", "https://1.1.1.1:8443/", "https://[2606:4700::1111]/"] {
+        let made = create(&at, url).await.expect(201);
+        assert_eq!(made["serviceId"], json!(at.service));
+        let wrong = "https://127.0.0.1/";
+        let path = format!("/services/{}/webhooks/{}", at.service, made["webhookId"].as_str().unwrap());
+        let answer = at.api.send_as(&at.key, "PATCH", &path, json!({ "url": wrong })).await;
+        assert_refused(&answer, "a change");
+        assert_eq!(at.api.get_as(&at.key, &path).await.expect(200)["url"], made["url"]);
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_leads_nowhere_and_networks_of_the_operator_are_reached() {
+    let receiver = Receiver::good().await;
+    let at = Production::start(&["webhooks.allowed_networks=127.0.0.1/32"]).await;
+    let set = format!("/services/{}/webhooks", at.service);
+    let target = Target::make_at(&at.api, &at.key, &set, &receiver.url, &["*"]).await;
+    let event = target.test().await;
+    target.until_status(&event, "delivered").await;
+    assert_eq!(receiver.count(), 1);
+    // One address is allowed, not its neighbours.
+    let port = receiver.url.rsplit(':').next().unwrap();
+    for url in [format!("http://127.0.0.2:{port}"), "https://10.0.0.1/".to_owned(), "http://1.1.1.1/".to_owned()] {
+        assert_refused(&create(&at, &url).await, &url);
+    }
+}
+
+#[tokio::test]
+async fn in_development_loopback_is_reached_and_other_private_hosts_are_not() {
+    let control = ControlPlane::start().await;
+    let receiver = Receiver::good().await;
+    Target::make(&control, &receiver.url).await;
+    Target::make(&control, &receiver.url.replace("127.0.0.1", "localhost")).await;
+    for url in [
+        "http://10.0.0.1/",
+        "https://192.168.0.1/",
+        "https://169.254.169.254/",
+        "http://1.1.1.1/",
+        "https://[fd00::1]/",
+    ] {
+        let answer =
+            control.api.send_as(control.key(), "POST", &control.path("/webhooks"), json!({ "url": url })).await;
+        assert_refused(&answer, url);
+    }
+    assert_eq!(
+        control.api.get_as(control.key(), &control.path("/webhooks")).await.expect(200)["data"]
+            .as_array()
+            .map(Vec::len),
+        Some(2)
+    );
+    assert_eq!(receiver.connections(), 0, "a target is not tried when it is made");
+}

@@ -1,0 +1,195 @@
+//! What the owner of a target can do: hold it, let it go on, try it, replay, and end it.
+
+use countersign_process::{Clock, SystemClock};
+use countersign_tests::{
+    Cause, ControlPlane, Receiver, Refusal, Reply, StandardWebhooks, Target, eventually, target::control_with_retries,
+};
+use serde_json::{Value, json};
+use std::{collections::BTreeSet, time::Duration};
+
+#[tokio::test]
+async fn a_paused_target_keeps_what_happens_until_it_goes_on() {
+    let mut control = ControlPlane::start().await;
+    let receiver = Receiver::good().await;
+    let target = Target::make(&control, &receiver.url).await;
+    target.pause().await;
+    Cause::at(&control).await.events(6).await;
+    let test = target.test().await;
+    let first = receiver.until(1).await.remove(0);
+    assert_eq!(first.id(), test, "a test comes to a paused target too");
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!((receiver.count(), target.total("pending").await), (1, 6));
+    control.restart().await;
+    assert_eq!(target.read().await["status"], "paused");
+    target.resume().await;
+    let all = receiver.until(7).await;
+    StandardWebhooks::start().assert_signed(&target.secret, &all);
+    assert_eq!(receiver.events(), 7);
+    let none = async || (target.total("pending").await == 0).then_some(());
+    eventually("all is noted", none, String::new).await;
+    assert_eq!(target.total("delivered").await, 7);
+}
+
+#[tokio::test]
+async fn a_pause_also_holds_what_was_taken_out_of_the_queue() {
+    let control = ControlPlane::start().await;
+    let receiver = Receiver::start(Reply::After(Duration::from_millis(300), Box::new(Reply::Status(200)))).await;
+    let target = Target::make(&control, &receiver.url).await;
+    Cause::at(&control).await.events(60).await;
+    receiver.until(20).await;
+    target.pause().await;
+    // What is under way arrives.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let arrived = receiver.count();
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(receiver.count(), arrived);
+    assert_eq!(target.total("pending").await, 60 - arrived as u64);
+    target.resume().await;
+    receiver.until(60).await;
+    assert_eq!(receiver.events(), 60);
+}
+
+#[tokio::test]
+async fn a_deleted_target_gets_nothing_more() {
+    let control = control_with_retries(&[1, 1, 1, 1], &[]).await;
+    let receiver = Receiver::start(Reply::Status(500)).await;
+    let target = Target::make(&control, &receiver.url).await;
+    let other = Receiver::good().await;
+    Target::make(&control, &other.url).await;
+    let cause = Cause::at(&control).await;
+    cause.assign().await;
+    receiver.until(1).await;
+    target.delete().await;
+    // What was under way when it was deleted may still have come.
+    let before = receiver.count();
+    cause.revoke().await;
+    other.until(2).await;
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(receiver.count() <= before + 1, "{} after {before}", receiver.count());
+    for (method, below) in
+        [("GET", ""), ("GET", "/deliveries"), ("POST", "/test"), ("POST", "/rotate-secret"), ("DELETE", "")]
+    {
+        let path = control.path(&format!("/webhooks/{}{below}", target.id));
+        let answer = control.api.send_as(control.key(), method, &path, json!({})).await;
+        assert_eq!((answer.status, answer.text("/error/code")), (404, "WEBHOOK_NOT_FOUND"), "{method} {below}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_delivered_or_is_dead_is_replayed_from_an_instant_on() {
+    let control = control_with_retries(&[1], &[]).await;
+    let receiver = Receiver::start_with(|received, _| {
+        Reply::Status(if received.json()["event"] == "agent.role_revoked" { 500 } else { 200 })
+    });
+    let receiver = receiver.await;
+    let target = Target::make(&control, &receiver.url).await;
+    let cause = Cause::at(&control).await;
+    cause.events(2).await;
+    let settled = async |delivered, dead| {
+        let there =
+            async || (target.total("delivered").await == delivered && target.total("dead").await == dead).then_some(());
+        eventually("all is settled", there, String::new).await;
+    };
+    settled(1, 1).await;
+    let (seconds, next) = (SystemClock.now().seconds(), async |second| {
+        eventually("the second is over", async || (SystemClock.now().seconds() > second).then_some(()), String::new)
+            .await;
+    });
+    next(seconds).await;
+    let since = jiff::Timestamp::from_second(SystemClock.now().seconds()).unwrap().to_string();
+    let early = "2020-01-01T00:00:00Z";
+    cause.events(4).await;
+    settled(3, 3).await;
+    let ids: BTreeSet<_> = receiver.received().iter().map(|one| one.id().to_owned()).collect();
+    assert_eq!(ids.len(), 6);
+
+    receiver.be(Reply::Status(200));
+    let before = receiver.count();
+    assert_eq!(target.replay_since(json!({ "since": since, "status": "dead" })).await, 2);
+    settled(5, 1).await;
+    assert_eq!(receiver.count(), before + 2);
+    assert_eq!(target.replay_since(json!({ "since": since, "status": "delivered" })).await, 4);
+    receiver.until(before + 6).await;
+    settled(5, 1).await;
+    assert_eq!(target.replay_since(json!({ "since": early })).await, 6);
+    settled(6, 0).await;
+    let all = receiver.until(before + 12).await;
+    assert_eq!(
+        all.iter().map(|one| one.id().to_owned()).collect::<BTreeSet<_>>(),
+        ids,
+        "no new events, but the old ones"
+    );
+    StandardWebhooks::start().assert_signed(&target.secret, &all);
+    let future = jiff::Timestamp::from_second(SystemClock.now().seconds() + 60).unwrap().to_string();
+    assert_eq!(target.replay_since(json!({ "since": future })).await, 0);
+}
+
+#[tokio::test]
+async fn the_list_of_deliveries_says_how_each_stands() {
+    let control = control_with_retries(&[600], &[]).await;
+    let receiver = Receiver::start_with(|received, _| {
+        Reply::Status(if received.json()["event"] == "agent.role_revoked" { 500 } else { 200 })
+    });
+    let receiver = receiver.await;
+    let target = Target::make(&control, &receiver.url).await;
+    Cause::at(&control).await.events(4).await;
+    receiver.until(4).await;
+    let tried = async || {
+        let all = target.deliveries("").await;
+        (all.len() == 4 && all.iter().all(|delivery| delivery["attempts"] == 1)).then_some(all)
+    };
+    let all = eventually("each was tried once", tried, String::new).await;
+    let kinds: Vec<_> = all.iter().map(|delivery| delivery["event"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["agent.role_revoked", "agent.role_assigned"].repeat(2), "the newest first");
+    for delivery in &all {
+        let (status, code, failure) = match delivery["event"].as_str().unwrap() {
+            "agent.role_revoked" => ("pending", 500, json!("status")),
+            _ => ("delivered", 200, Value::Null),
+        };
+        assert_eq!((&delivery["status"], &delivery["responseStatus"]), (&json!(status), &json!(code)));
+        assert_eq!((&delivery["failure"], &delivery["payload"]), (&failure, &Value::Null));
+    }
+    let newest = &all[0]["eventId"];
+    assert_eq!(target.deliveries("?status=pending").await.len(), 2);
+    assert_eq!(target.deliveries("?status=delivered&limit=1").await.len(), 1);
+    assert_eq!(&target.deliveries("?limit=1").await[0]["eventId"], newest);
+    assert_eq!(&target.deliveries("?limit=1&offset=1").await[0]["eventId"], &all[1]["eventId"]);
+    assert!(target.deliveries("?status=dead").await.is_empty());
+}
+
+#[tokio::test]
+async fn there_are_ten_targets_and_no_eleventh() {
+    let control = ControlPlane::start().await;
+    let refusal = Refusal::new();
+    for (bearer, set) in [(control.key(), control.path("/webhooks")), (control.human(), "/webhooks".to_owned())] {
+        let body = json!({ "url": refusal.url() });
+        let mut made = Vec::new();
+        for _ in 0..10 {
+            made.push(control.api.send_as(bearer, "POST", &set, body.clone()).await.expect(201)["webhookId"].clone());
+        }
+        let eleventh = control.api.send_as(bearer, "POST", &set, body.clone()).await;
+        assert_eq!((eleventh.status, eleventh.text("/error/code")), (409, "CONFLICT"));
+        let listed = control.api.get_as(bearer, &set).await.expect(200);
+        assert_eq!(listed["data"].as_array().unwrap().len(), 10);
+        let one = format!("{set}/{}", made[3].as_str().unwrap());
+        control.api.send_as(bearer, "DELETE", &one, json!({})).await.expect(200);
+        control.api.send_as(bearer, "POST", &set, body).await.expect(201);
+    }
+}
+
+#[tokio::test]
+async fn a_target_that_is_moved_or_filtered_gets_the_rest_there() {
+    let control = ControlPlane::start().await;
+    let (here, there) = (Receiver::good().await, Receiver::good().await);
+    let target = Target::make(&control, &here.url).await;
+    let cause = Cause::at(&control).await;
+    cause.events(2).await;
+    here.until(2).await;
+    target.change(json!({ "url": there.url, "events": ["agent.role_revoked"] })).await;
+    cause.events(2).await;
+    there.until(1).await;
+    let test = target.test().await;
+    target.until_status(&test, "delivered").await;
+    assert_eq!((here.count(), there.count()), (2, 2));
+    assert_eq!(there.of_kind("agent.role_revoked").len(), 1);
+}
