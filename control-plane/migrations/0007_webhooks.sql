@@ -1,7 +1,8 @@
--- Where events are delivered to. Without a service, it gets the events of all.
+-- Where events are delivered to.
 CREATE TABLE webhook_targets (
     id TEXT PRIMARY KEY,
-    service_id TEXT,
+    -- Whose events it gets; empty: those of all.
+    service_id TEXT NOT NULL,
     url TEXT NOT NULL,
     -- The kinds of events it gets, with a comma before and after each; empty: all.
     events TEXT NOT NULL,
@@ -24,7 +25,19 @@ CREATE TABLE webhook_targets (
 
 CREATE INDEX webhook_targets_by_service ON webhook_targets (service_id);
 
--- What happened, if any target is told of it. Ids sort by their making.
+-- What happened, from its transaction until it is on its way to whoever asked for it, moments later. Without an index:
+-- whoever logs in writes here.
+CREATE TABLE webhook_outbox (
+    id TEXT NOT NULL,
+    kind TEXT NOT NULL,
+    body TEXT NOT NULL,
+    occurred_at BIGINT NOT NULL,
+    -- Whom it concerns: a service, or else (empty) an agent.
+    service_id TEXT NOT NULL,
+    agent_id TEXT NOT NULL
+);
+
+-- What happened, and some target is told of. Ids sort by their making.
 CREATE TABLE webhook_events (
     id TEXT PRIMARY KEY,
     kind TEXT NOT NULL,

@@ -25,7 +25,7 @@ use crate::{
     metrics::{Labels, Metrics},
     operations::{Context, Denied, Rules, Storms, begin_audit, settle_storms, tend_signing_keys},
     store::{Equipment, Purpose, Store, StoreError, deployment::Deployment},
-    webhooks::{Courier, CourierRules, Guard, Names, Post, PostError, Pulse, SystemNames},
+    webhooks::{Courier, CourierRules, Guard, Names, Post, PostError, Pulse, Sorter, SystemNames},
 };
 use countersign_identity::Timestamp;
 use countersign_process::{Chance, Clock, Readiness, Shutdown, SystemChance, SystemClock, Unready};
@@ -203,7 +203,8 @@ impl App {
         servers::keep_house(&mut servers, state.context.clone(), &shutdown);
         servers::keep_keys(&mut servers, &state, &shutdown);
         servers::keep_trust_told(&mut servers, state.context.clone(), &shutdown);
-        servers::deliver(&mut servers, courier(&config.webhooks, &state, post), &shutdown);
+        let sorter = Sorter { store: state.context.store.clone(), pulse: state.context.pulse.clone() };
+        servers::deliver(&mut servers, sorter, courier(&config.webhooks, &state, post), &shutdown);
         servers::keep_webhooks_told(&mut servers, &state, &shutdown);
         tracing::info!(url = issuer, %api, %sync, %admin, "ready");
         drop(unready);

@@ -20,6 +20,8 @@ struct Stage {
     folder: TempDir,
     answer: Answer,
     agent: String,
+    /// The path of what is on its way.
+    deliveries: String,
 }
 
 async fn receiver() -> (String, Answer) {
@@ -42,16 +44,17 @@ impl Stage {
         let agent = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key });
         let agent = plane.api.post("/auth/register", agent).await.expect(201);
         let agent = agent["agentId"].as_str().unwrap().to_owned();
-        let stage = Self { clock, plane, folder, answer, agent };
+        let stage = Self { clock, plane, folder, answer, agent, deliveries: String::new() };
         let path = format!("/services/{}/webhooks", SteppedPlane::env(stage.folder.path(), "SERVICE_ID"));
-        stage.send(&path, json!({ "url": url })).await;
-        stage
+        let webhook = stage.send(&path, json!({ "url": url })).await["webhookId"].as_str().unwrap().to_owned();
+        Self { deliveries: format!("{path}/{webhook}/deliveries?status=pending"), ..stage }
     }
 
-    async fn send(&self, path: &str, body: Value) {
+    async fn send(&self, path: &str, body: Value) -> Value {
         let key = SteppedPlane::env(self.folder.path(), "SERVICE_KEY");
         let answer = self.plane.api.send_as(&key, "POST", path, body).await;
         assert!(answer.status < 300, "{}", answer.body);
+        answer.body
     }
 
     async fn event(&self) {
@@ -61,6 +64,15 @@ impl Stage {
     async fn health(&self) -> (u16, Value, Value) {
         let answer = self.plane.api.get("/health").await;
         (answer.status, answer.body["status"].clone(), answer.body["checks"]["webhook_queue"].clone())
+    }
+
+    async fn until_pending(&self, count: usize) {
+        let key = SteppedPlane::env(self.folder.path(), "SERVICE_KEY");
+        let all = async || {
+            let page = self.plane.api.get_as(&key, &self.deliveries).await.expect(200);
+            (page["pagination"]["total"] == count).then_some(())
+        };
+        eventually("all are on their way", all, String::new).await;
     }
 
     async fn until(&self, status: &str, queue: &str) {
@@ -78,6 +90,7 @@ async fn events_that_wait_although_their_receiver_takes_what_it_gets_are_a_backl
         stage.event().await;
     }
     // The first has not been answered yet.
+    stage.until_pending(8).await;
     stage.until("healthy", "up").await;
     stage.clock.advance(Duration::from_mins(6));
     stage.until("degraded", "degraded").await;

@@ -14,7 +14,7 @@ use crate::{
         Context, announce_trust, forget_events, housekeep, settle_storms, tell_ended_roles, tend_signing_keys,
     },
     sync::{Reader, SyncService, Terms},
-    webhooks::Courier,
+    webhooks::{Courier, Sorter},
 };
 use axum::{Router, extract::ConnectInfo, middleware::AddExtension};
 use axum_server::accept::Accept;
@@ -202,10 +202,14 @@ pub(super) fn keep_trust_told(servers: &mut Servers, context: Arc<Context>, shut
 }
 
 /// Events are delivered until the stop, and those under way a little longer.
-pub(super) fn deliver(servers: &mut Servers, courier: Courier, shutdown: &Shutdown) {
-    let shutdown = shutdown.clone();
-    servers.spawn(async move {
-        courier.run(shutdown).await;
+pub(super) fn deliver(servers: &mut Servers, sorter: Sorter, courier: Courier, shutdown: &Shutdown) {
+    let (sorting, delivering) = (sorter.run(shutdown.clone()), courier.run(shutdown.clone()));
+    servers.spawn(async {
+        sorting.await;
+        Ok(())
+    });
+    servers.spawn(async {
+        delivering.await;
         Ok(())
     });
 }

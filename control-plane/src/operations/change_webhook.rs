@@ -54,7 +54,7 @@ pub async fn change_webhook(
         Ok::<_, Denied>(tx.commit(before).await?)
     };
     let target = context.store.write("change_webhook", work).await?;
-    context.store.told().notify_one();
+    context.pulse.ring();
     Ok(target)
 }
 

@@ -46,7 +46,7 @@ pub async fn replay_deliveries(
         Ok(tx.commit(count).await?)
     };
     let count = context.store.write("replay_deliveries", work).await?;
-    context.store.told().notify_one();
+    context.pulse.ring();
     Ok(count)
 }
 
@@ -63,6 +63,6 @@ pub async fn test_webhook(context: &Context, by: &Author, place: Place, webhook:
         Ok::<_, Denied>(tx.commit(id).await?)
     };
     let id = context.store.write("test_webhook", work).await?;
-    context.store.told().notify_one();
+    context.pulse.ring();
     Ok(id)
 }

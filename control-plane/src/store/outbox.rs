@@ -8,11 +8,19 @@ use crate::domain::webhook::{
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp, WebhookId};
 use sqlx::{Any, AnyConnection, any::AnyArguments, query::Query};
 
-/// The targets that get an event: of its service or of the deployment, and they asked for its kind. An event of no
-/// service goes to the services where the agent holds a live role. Of $1 to $4, one or two are empty.
-const GET_IT: &str = "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE $1) AND (t.service_id IS NULL \
-                      OR t.service_id = $2 OR ($3 <> '' AND t.service_id IN (SELECT a.service_id FROM assignments a \
-                      WHERE a.agent_id = $3 AND (a.expires_at IS NULL OR a.expires_at > $4))))";
+/// The targets that get what concerns a service, or an agent at none: then it goes to the services where the agent holds a
+/// live role. What concerns the deployment's targets is everything. $1 is the pattern of the kind, $2 the service or agent;
+/// `now` is the placeholder of the time, which only the second needs.
+fn get_it(concerns: Concerns, now: &str) -> String {
+    let asked = "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE $1)";
+    match concerns {
+        Concerns::Service(_) => format!("{asked} AND t.service_id IN ('', $2)"),
+        Concerns::Agent(_) => format!(
+            "{asked} AND t.service_id IN (SELECT '' UNION ALL SELECT a.service_id FROM assignments a \
+             WHERE a.agent_id = $2 AND (a.expires_at IS NULL OR a.expires_at > {now}))"
+        ),
+    }
+}
 
 type Bound<'q> = Query<'q, Any, AnyArguments>;
 
@@ -23,24 +31,55 @@ pub async fn is_wanted(
     concerns: Concerns,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let sql = format!("SELECT 1 AS wanted FROM webhook_targets t WHERE {GET_IT} LIMIT 1");
-    let query = who_gets(sqlx::query(sqlx::AssertSqlSafe(sql)), kind, concerns, now);
-    Ok(query.fetch_optional(conn).await?.is_some())
+    let sql = format!("SELECT 1 AS wanted FROM webhook_targets t WHERE {} LIMIT 1", get_it(concerns, "$3"));
+    let query = who_gets(sqlx::query(sqlx::AssertSqlSafe(sql)), kind, concerns);
+    Ok(with_time(query, concerns, now).fetch_optional(conn).await?.is_some())
 }
 
-/// Puts an event on its way to whoever gets it; false if nobody does, and then nothing is kept.
+/// Puts an event down for whoever gets it; false if nobody does, and then nothing is kept.
 pub async fn tell(conn: &mut AnyConnection, event: &Event, now: Timestamp) -> Result<bool, StoreError> {
     let Some(concerns) = event.news.concerns() else { return Ok(false) };
     let sql = format!(
-        "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts) \
-         SELECT $5, t.id, $4, 0 FROM webhook_targets t WHERE {GET_IT}"
+        "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) SELECT $3, $4, $5, $6, $7, $8 \
+         WHERE EXISTS (SELECT 1 FROM webhook_targets t WHERE {})",
+        get_it(concerns, "$9")
     );
-    let query = who_gets(sqlx::query(sqlx::AssertSqlSafe(sql)), event.news.kind(), concerns, now);
-    if query.bind(event.id.to_string()).execute(&mut *conn).await?.rows_affected() == 0 {
-        return Ok(false);
+    let query = who_gets(sqlx::query(sqlx::AssertSqlSafe(sql)), event.news.kind(), concerns);
+    let (service, agent) = texts(concerns);
+    let query = query.bind(event.id.to_string()).bind(event.news.kind().as_str()).bind(event.body());
+    let query = query.bind(event.at.micros()).bind(service).bind(agent);
+    Ok(with_time(query, concerns, now).execute(conn).await?.rows_affected() > 0)
+}
+
+/// Whether events wait for being sorted.
+pub async fn any(conn: &mut AnyConnection) -> Result<bool, StoreError> {
+    Ok(sqlx::query("SELECT 1 AS one FROM webhook_outbox LIMIT 1").fetch_optional(conn).await?.is_some())
+}
+
+/// Puts some of the events that were put down on their way to whoever gets them; gives how many. Nobody else takes the same.
+pub async fn sort(conn: &mut AnyConnection, now: Timestamp, at_most: i64) -> Result<usize, StoreError> {
+    let sql = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1) \
+               RETURNING id, kind, body, occurred_at, service_id, agent_id";
+    let rows = sqlx::query(sql).bind(at_most).fetch_all(&mut *conn).await?;
+    for found in &rows {
+        let id: String = row::get(found, "id")?;
+        let kind = EventKind::parse(&row::get::<String>(found, "kind")?).ok_or(StoreError::Corrupt("kind"))?;
+        let concerns = match row::get::<String>(found, "service_id")?.as_str() {
+            "" => Concerns::Agent(row::parse(found, "agent_id")?),
+            _ => Concerns::Service(row::parse(found, "service_id")?),
+        };
+        let sql = format!(
+            "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts) \
+             SELECT $3, t.id, $4, 0 FROM webhook_targets t WHERE {}",
+            get_it(concerns, "$4")
+        );
+        let query = who_gets(sqlx::query(sqlx::AssertSqlSafe(sql)), kind, concerns);
+        if query.bind(&id).bind(now.micros()).execute(&mut *conn).await?.rows_affected() > 0 {
+            let (body, at) = (row::get::<String>(found, "body")?, row::instant(found, "occurred_at")?);
+            keep(&mut *conn, (&id, kind), &body, at).await?;
+        }
     }
-    keep(conn, event).await?;
-    Ok(true)
+    Ok(rows.len())
 }
 
 /// Puts a test on its way to its target.
@@ -53,26 +92,44 @@ pub async fn send_test(
     let sql = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_asked_at) VALUES ($1, $2, $3, 0, $3)";
     let query = sqlx::query(sql).bind(event.id.to_string()).bind(target.to_string()).bind(now.micros());
     query.execute(&mut *conn).await?;
-    keep(conn, event).await
+    keep(conn, (&event.id.to_string(), event.news.kind()), &event.body(), event.at).await
 }
 
-async fn keep(conn: &mut AnyConnection, event: &Event) -> Result<(), StoreError> {
+async fn keep(
+    conn: &mut AnyConnection,
+    (id, kind): (&str, EventKind),
+    body: &str,
+    at: Timestamp,
+) -> Result<(), StoreError> {
     sqlx::query("INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)")
-        .bind(event.id.to_string())
-        .bind(event.news.kind().as_str())
-        .bind(event.body())
-        .bind(event.at.micros())
+        .bind(id)
+        .bind(kind.as_str())
+        .bind(body)
+        .bind(at.micros())
         .execute(conn)
         .await?;
     Ok(())
 }
 
-fn who_gets(query: Bound<'_>, kind: EventKind, concerns: Concerns, now: Timestamp) -> Bound<'_> {
-    let (service, agent) = match concerns {
+fn who_gets(query: Bound<'_>, kind: EventKind, concerns: Concerns) -> Bound<'_> {
+    let (service, agent) = texts(concerns);
+    query.bind(format!("%,{},%", kind.as_str())).bind(service + &agent)
+}
+
+/// The time, where it is asked for.
+fn with_time(query: Bound<'_>, concerns: Concerns, now: Timestamp) -> Bound<'_> {
+    match concerns {
+        Concerns::Service(_) => query,
+        Concerns::Agent(_) => query.bind(now.micros()),
+    }
+}
+
+/// The service, or else the agent; the other is empty.
+fn texts(concerns: Concerns) -> (String, String) {
+    match concerns {
         Concerns::Service(service) => (service.to_string(), String::new()),
         Concerns::Agent(agent) => (String::new(), agent.to_string()),
-    };
-    query.bind(format!("%,{},%", kind.as_str())).bind(service).bind(agent).bind(now.micros())
+    }
 }
 
 /// The body of an event, to the byte.

@@ -5,7 +5,7 @@ use crate::domain::{
     text::Description,
     webhook::{DisabledReason, Place, Target, event::EventFilter, url::TargetUrl},
 };
-use countersign_identity::{ServiceId, Timestamp, WebhookId};
+use countersign_identity::{Timestamp, WebhookId};
 use sqlx::{AnyConnection, any::AnyRow};
 
 const COLUMNS: &str = "id, service_id, url, events, description, created_at, updated_at, paused_at, disabled_at, \
@@ -29,7 +29,7 @@ pub async fn insert(conn: &mut AnyConnection, target: &Target, sealed: &str) -> 
                VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
     sqlx::query(sql)
         .bind(target.id.to_string())
-        .bind(target.place.service().map(|service| service.to_string()))
+        .bind(service_text(target.place))
         .bind(target.url.to_string())
         .bind(write_events(&target.events))
         .bind(target.description.as_str())
@@ -89,26 +89,21 @@ pub async fn secrets(
 
 /// Locks a target's row until the transaction ends; false if it is not at this place.
 pub async fn lock(conn: &mut AnyConnection, place: Place, target: WebhookId) -> Result<bool, StoreError> {
-    let sql =
-        "UPDATE webhook_targets SET url = url WHERE id = $1 AND COALESCE(service_id, '') = $2 AND deleted_at IS NULL";
+    let sql = "UPDATE webhook_targets SET url = url WHERE id = $1 AND service_id = $2 AND deleted_at IS NULL";
     let query = sqlx::query(sql).bind(target.to_string()).bind(service_text(place));
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
 /// The target of this id, if it is at this place.
 pub async fn find(conn: &mut AnyConnection, place: Place, target: WebhookId) -> Result<Option<Target>, StoreError> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM webhook_targets WHERE id = $1 AND COALESCE(service_id, '') = $2 AND deleted_at IS NULL"
-    );
+    let sql = format!("SELECT {COLUMNS} FROM webhook_targets WHERE id = $1 AND service_id = $2 AND deleted_at IS NULL");
     let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(target.to_string()).bind(service_text(place));
     query.fetch_optional(conn).await?.as_ref().map(read_target).transpose()
 }
 
 /// The targets of a place, oldest first.
 pub async fn list(conn: &mut AnyConnection, place: Place) -> Result<Vec<Target>, StoreError> {
-    let sql = format!(
-        "SELECT {COLUMNS} FROM webhook_targets WHERE COALESCE(service_id, '') = $1 AND deleted_at IS NULL ORDER BY id"
-    );
+    let sql = format!("SELECT {COLUMNS} FROM webhook_targets WHERE service_id = $1 AND deleted_at IS NULL ORDER BY id");
     let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(service_text(place)).fetch_all(conn).await?;
     rows.iter().map(read_target).collect()
 }
@@ -145,7 +140,8 @@ pub async fn waiting_since(conn: &mut AnyConnection, now: Timestamp) -> Result<O
     let sql = format!(
         "SELECT MIN(oldest) AS oldest FROM (SELECT (SELECT MIN(d.due_at) FROM webhook_deliveries d \
          WHERE d.target_id = t.id AND d.due_at <= $1) AS oldest \
-         FROM webhook_targets t WHERE {ACTIVE} AND t.failing_since IS NULL) waiting"
+         FROM webhook_targets t WHERE {ACTIVE} AND t.failing_since IS NULL \
+         UNION ALL SELECT MIN(o.occurred_at) AS oldest FROM webhook_outbox o) waiting"
     );
     let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now.micros()).fetch_one(conn).await?;
     row::optional_instant(&found, "oldest")
@@ -220,8 +216,10 @@ fn read_events(text: &str) -> Result<EventFilter, StoreError> {
 }
 
 fn read_place(found: &AnyRow) -> Result<Place, StoreError> {
-    let service: Option<ServiceId> = row::parse_optional(found, "service_id")?;
-    Ok(service.map_or(Place::Deployment, Place::Service))
+    match row::get::<String>(found, "service_id")?.as_str() {
+        "" => Ok(Place::Deployment),
+        _ => Ok(Place::Service(row::parse(found, "service_id")?)),
+    }
 }
 
 fn read_target(found: &AnyRow) -> Result<Target, StoreError> {

@@ -115,7 +115,7 @@ struct Round {
 impl Courier {
     /// Delivers until the process is asked to stop.
     pub async fn run(self, shutdown: Shutdown) {
-        let told = self.store.told();
+        let pulse = self.pulse.clone();
         let mut round = Round {
             courier: self,
             lanes: HashMap::new(),
@@ -133,7 +133,7 @@ impl Courier {
             }
             tokio::select! {
                 () = shutdown.asked() => break,
-                () = told.notified() => {}
+                () = pulse.rung() => {}
                 Some(ended) = round.under_way.join_next() => round.ended(ended),
                 () = tokio::time::sleep(wait) => {}
             }

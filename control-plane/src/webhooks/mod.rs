@@ -9,8 +9,10 @@ mod guard;
 mod lane;
 mod post;
 mod pulse;
+mod sorter;
 
 pub use courier::{Courier, CourierRules};
 pub use guard::{Found, Guard, Names, Refused, SystemNames};
 pub use post::{Post, PostError};
 pub use pulse::{Pulse, QueueHealth};
+pub use sorter::Sorter;

@@ -13,6 +13,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::sync::Notify;
 
 /// The courier looks for work at least this often, or something is wrong with it.
 const SILENCE: Duration = Duration::from_secs(15);
@@ -41,12 +42,15 @@ pub struct Pulse {
     looked_at: AtomicU64,
     /// Since when the oldest event waits that could be delivered.
     waiting_since: AtomicI64,
+    /// Rung when there is something to deliver.
+    bell: Notify,
 }
 
 impl Pulse {
     /// Begins as if the courier had just looked.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let pulse = Self { clock, looked_at: AtomicU64::new(0), waiting_since: AtomicI64::new(NONE) };
+        let bell = Notify::new();
+        let pulse = Self { clock, looked_at: AtomicU64::new(0), waiting_since: AtomicI64::new(NONE), bell };
         pulse.beat();
         pulse
     }
@@ -54,6 +58,16 @@ impl Pulse {
     /// The courier has looked for work, and kept what came of the last.
     pub(super) fn beat(&self) {
         self.looked_at.store(self.millis(), Ordering::Relaxed);
+    }
+
+    /// There is something to deliver.
+    pub fn ring(&self) {
+        self.bell.notify_one();
+    }
+
+    /// Waits until there is.
+    pub(super) async fn rung(&self) {
+        self.bell.notified().await;
     }
 
     /// How the queue is.

@@ -104,7 +104,8 @@ impl Stage {
         let quiet = async || {
             let rows = database.rows().await;
             let is_due = |row: &str| row.starts_with("webhook_deliveries ") && row.split(' ').nth(3) != Some("NULL");
-            (!rows.iter().any(|row| row.starts_with("trust_marks ") || is_due(row))).then_some(rows)
+            let waits = |row: &String| ["trust_marks ", "webhook_outbox "].iter().any(|table| row.starts_with(table));
+            (!rows.iter().any(|row| waits(row) || is_due(row))).then_some(rows)
         };
         eventually("changed trust and events are told", quiet, || self.control.log()).await
     }

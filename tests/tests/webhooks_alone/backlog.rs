@@ -2,7 +2,7 @@
 
 use crate::alone;
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{Cause, ControlPlane, Receiver, Reply, Target};
+use countersign_tests::{Cause, ControlPlane, Receiver, Reply, Target, eventually};
 use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -51,6 +51,8 @@ async fn a_backlog_takes_no_memory_and_a_good_receiver_is_kept_busy() {
     let target = Target::make(&control, &receiver.url).await;
     target.pause().await;
     Cause::at(&control).await.assign().await;
+    let sorted = async || (target.total("pending").await == 1).then_some(());
+    eventually("the event is on its way", sorted, || control.log()).await;
     assert!(control.terminate().await.success());
     multiply(&control, count - 1).await;
     control.restart().await;
