@@ -5,6 +5,7 @@
 
 mod backlog;
 mod chaos;
+mod latency;
 
 use tokio::sync::{Mutex, MutexGuard};
 
