@@ -57,8 +57,9 @@ pub async fn lease(
         Which::Tests => "AND test_asked_at IS NOT NULL",
     };
     // Asked twice, since another worker may take them between the two.
+    // The second time with a plus, which keeps SQLite from looking through everything that is due, and not for these few.
     let sql = format!(
-        "UPDATE webhook_deliveries SET due_at = $1 WHERE target_id = $2 AND due_at <= $3 AND event_id IN \
+        "UPDATE webhook_deliveries SET due_at = $1 WHERE target_id = $2 AND +due_at <= $3 AND event_id IN \
          (SELECT event_id FROM webhook_deliveries WHERE target_id = $2 AND due_at <= $3 {which} ORDER BY due_at LIMIT $4) \
          RETURNING event_id, attempts, test_asked_at"
     );
