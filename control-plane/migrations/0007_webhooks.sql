@@ -14,11 +14,14 @@ CREATE TABLE webhook_targets (
     previous_until BIGINT,
     created_at BIGINT NOT NULL,
     updated_at BIGINT NOT NULL,
+    -- Since when events are delivered to it, but for pauses of its own receiver.
+    active_since BIGINT NOT NULL,
     paused_at BIGINT,
     disabled_at BIGINT,
     disabled_reason TEXT,
-    -- Since when nothing could be delivered.
+    -- Since when nothing could be delivered, and when it was tried last.
     failing_since BIGINT,
+    failed_at BIGINT,
     -- Since when its deliveries are being removed, and then it.
     deleted_at BIGINT
 );
@@ -80,6 +83,20 @@ CREATE TABLE webhook_storms (
     told BIGINT NOT NULL,
     suppressed BIGINT NOT NULL,
     PRIMARY KEY (agent_id, service_id)
+);
+
+CREATE INDEX webhook_storms_by_beginning ON webhook_storms (began_at);
+
+-- Roles that agents lost with the role itself, until webhooks are told: however many there are, nobody waits for it.
+CREATE TABLE webhook_losses (
+    agent_id TEXT NOT NULL,
+    service_id TEXT NOT NULL,
+    role_id TEXT NOT NULL,
+    role_name TEXT NOT NULL,
+    lost_at BIGINT NOT NULL,
+    -- Whether it had ended before: expired; else role_deleted.
+    reason TEXT NOT NULL,
+    PRIMARY KEY (agent_id, role_id)
 );
 
 -- Roles that have ended are found and told of.

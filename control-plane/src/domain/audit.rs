@@ -5,83 +5,57 @@
 
 pub mod chain;
 
-use super::agent::Owner;
+use super::{agent::Owner, named::named};
 use core::net::IpAddr;
 use countersign_identity::{AgentId, KeyId, Kid, RoleId, ServiceId, WebhookId};
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt};
 
-macro_rules! acts {
-    ($($(#[$doc:meta])* $name:ident = $text:literal;)+) => {
-        /// What was done. The names are stable.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Act {
-            $($(#[$doc])* $name,)+
-        }
-
-        impl Act {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$name,)+];
-
-            /// Its name.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$name => $text,)+
-                }
-            }
-        }
-    };
-}
-
-acts! {
-    /// The chain begins at a service or deployment that was there before.
-    AuditBegan = "audit.began";
-    /// An agent was registered.
-    AgentRegistered = "agent.registered";
-    /// An agent was suspended, reactivated or revoked.
-    AgentStatusChanged = "agent.status_changed";
-    /// A service was made.
-    ServiceCreated = "service.created";
-    /// A service's name changed, or which tokens it accepts.
-    ServiceChanged = "service.changed";
-    /// An API key was made.
-    ServiceKeyCreated = "service_key.created";
-    /// An API key was revoked.
-    ServiceKeyRevoked = "service_key.revoked";
-    /// A role was defined.
-    RoleCreated = "role.created";
-    /// A role's permissions or description changed.
-    RoleChanged = "role.changed";
-    /// A role was deleted, with all its assignments.
-    RoleDeleted = "role.deleted";
-    /// A role was given to an agent, or ends at another time.
-    RoleAssigned = "role.assigned";
-    /// A role was taken from an agent.
-    RoleRevoked = "role.revoked";
-    /// Another signing key signs, or will.
-    SigningKeyRotated = "signing_key.rotated";
-    /// A signing key was revoked, with all tokens under it.
-    SigningKeyRevoked = "signing_key.revoked";
-    /// A target of events was made.
-    WebhookCreated = "webhook.created";
-    /// A target was changed, paused or resumed.
-    WebhookChanged = "webhook.changed";
-    /// A target was deleted, with what was on its way to it.
-    WebhookDeleted = "webhook.deleted";
-    /// A target got a new secret.
-    WebhookSecretRotated = "webhook.secret_rotated";
-    /// A target was sent a test.
-    WebhookTested = "webhook.tested";
-    /// Events are delivered to a target once more.
-    WebhookReplayed = "webhook.replayed";
-    /// A target wants no more, or has failed for too long.
-    WebhookDisabled = "webhook.disabled";
-}
-
-impl Act {
-    /// Reads what [`Self::as_str`] wrote.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|act| act.as_str() == text)
+named! {
+    /// What was done.
+    Act {
+        /// The chain begins at a service or deployment that was there before.
+        AuditBegan = "audit.began";
+        /// An agent was registered.
+        AgentRegistered = "agent.registered";
+        /// An agent was suspended, reactivated or revoked.
+        AgentStatusChanged = "agent.status_changed";
+        /// A service was made.
+        ServiceCreated = "service.created";
+        /// A service's name changed, or which tokens it accepts.
+        ServiceChanged = "service.changed";
+        /// An API key was made.
+        ServiceKeyCreated = "service_key.created";
+        /// An API key was revoked.
+        ServiceKeyRevoked = "service_key.revoked";
+        /// A role was defined.
+        RoleCreated = "role.created";
+        /// A role's permissions or description changed.
+        RoleChanged = "role.changed";
+        /// A role was deleted, with all its assignments.
+        RoleDeleted = "role.deleted";
+        /// A role was given to an agent, or ends at another time.
+        RoleAssigned = "role.assigned";
+        /// A role was taken from an agent.
+        RoleRevoked = "role.revoked";
+        /// Another signing key signs, or will.
+        SigningKeyRotated = "signing_key.rotated";
+        /// A signing key was revoked, with all tokens under it.
+        SigningKeyRevoked = "signing_key.revoked";
+        /// A target of events was made.
+        WebhookCreated = "webhook.created";
+        /// A target was changed, paused or resumed.
+        WebhookChanged = "webhook.changed";
+        /// A target was deleted, with what was on its way to it.
+        WebhookDeleted = "webhook.deleted";
+        /// A target got a new secret.
+        WebhookSecretRotated = "webhook.secret_rotated";
+        /// A target was sent a test.
+        WebhookTested = "webhook.tested";
+        /// Events are delivered to a target once more.
+        WebhookReplayed = "webhook.replayed";
+        /// A target wants no more, or has failed for too long.
+        WebhookDisabled = "webhook.disabled";
     }
 }
 
@@ -243,14 +217,6 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn acts_read_back() {
-        for act in Act::ALL {
-            assert_eq!(Act::parse(act.as_str()), Some(*act));
-        }
-        assert_eq!(Act::parse("role.made"), None);
-    }
 
     #[test]
     fn what_stays_is_no_change() {

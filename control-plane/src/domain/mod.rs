@@ -12,6 +12,7 @@ pub mod change;
 pub mod credential;
 pub mod idempotency;
 pub mod instant;
+mod named;
 mod netstrings;
 pub mod page;
 pub mod role;

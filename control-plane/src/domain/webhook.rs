@@ -10,7 +10,7 @@ pub mod secret;
 pub mod storm;
 pub mod url;
 
-use super::{audit::Chain, text::Description};
+use super::{audit::Chain, named::named, text::Description};
 use countersign_identity::{ServiceId, Timestamp, WebhookId};
 use event::EventFilter;
 use std::time::Duration;
@@ -21,6 +21,9 @@ pub const MOST_TARGETS: usize = 10;
 
 /// How long the secret of before a rotation signs too.
 pub const BOTH_SECRETS: Duration = Duration::from_hours(24);
+
+/// A target that was not tried for so long after a failure begins to fail anew with the next.
+pub const FORGIVEN_AFTER: Duration = Duration::from_hours(3 * 24);
 
 /// A target that has failed for so long is disabled.
 pub const DISABLED_AFTER: Duration = Duration::from_hours(5 * 24);
@@ -101,27 +104,13 @@ impl TargetStatus {
     }
 }
 
-/// Why a target is disabled.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DisabledReason {
-    /// It answered 410.
-    Gone,
-    /// Nothing could be delivered for [`DISABLED_AFTER`].
-    Failing,
-}
-
-impl DisabledReason {
-    /// The reason as it stands in JSON and in the database.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Gone => "gone",
-            Self::Failing => "failing",
-        }
-    }
-
-    /// Reads what [`Self::as_str`] wrote.
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Gone, Self::Failing].into_iter().find(|reason| reason.as_str() == text)
+named! {
+    /// Why a target is disabled.
+    DisabledReason {
+        /// It answered 410.
+        Gone = "gone";
+        /// Nothing could be delivered for [`DISABLED_AFTER`].
+        Failing = "failing";
     }
 }
 

@@ -22,7 +22,7 @@ use crate::{
         audit::Author,
         page::Page,
         text::Description,
-        webhook::{Place, TargetStatus, delivery::DeliveryStatus, event::EventFilter, url::TargetUrl},
+        webhook::{Place, TargetStatus, event::EventFilter, url::TargetUrl},
     },
     operations::{self, NewWebhook, Replay, WebhookChange},
 };
@@ -33,8 +33,8 @@ use axum::{
 };
 use countersign_identity::{ServiceId, Timestamp};
 use records::{
-    DeliveryPage, DeliveryRecord, DeliveryWithPayload, NewSecret, NewWebhookRecord, Replayed, TestSent, WebhookDeleted,
-    WebhookList, WebhookRecord,
+    DeliveryPage, DeliveryRecord, DeliveryWithPayload, Ending, NewSecret, NewWebhookRecord, Replayed, TestSent,
+    WebhookDeleted, WebhookList, WebhookRecord,
 };
 use serde::Deserialize;
 
@@ -65,7 +65,7 @@ body! {
         /// Those of events that happened then or later.
         required "since" since: Timestamp as Instant,
         /// Only those that ended so. What is on its way is not touched.
-        optional "status" status: DeliveryStatus,
+        optional "status" status: Ending,
     }
 }
 
@@ -155,7 +155,7 @@ macro_rules! endpoints {
             )]
             pub async fn list(State(state): State<AppState>, $door(place, _): $door) -> Result<Json<WebhookList>, ApiError> {
                 let targets = operations::list_webhooks(&state.context, place).await?;
-                Ok(Json(WebhookList { data: targets.iter().map(WebhookRecord::of).collect() }))
+                Ok(Json(WebhookList { data: targets.iter().map(|target| WebhookRecord::of(target, state.context.now())).collect() }))
             }
 
             /// Read a webhook
@@ -170,7 +170,7 @@ macro_rules! endpoints {
                 InPath(path): InPath<WebhookPath>,
             ) -> Result<Json<WebhookRecord>, ApiError> {
                 let target = operations::read_webhook(&state.context, place, id(&path.webhook)?).await?;
-                Ok(Json(WebhookRecord::of(&target)))
+                Ok(Json(WebhookRecord::of(&target, state.context.now())))
             }
 
             /// Change, pause or resume a webhook
@@ -192,7 +192,7 @@ macro_rules! endpoints {
                 let paused = status.map(|status| status == TargetStatus::Paused);
                 let change = WebhookChange { url, events, description, paused };
                 let target = operations::change_webhook(&state.context, &by, place, id(&path.webhook)?, &change).await?;
-                Ok(Json(WebhookRecord::of(&target)))
+                Ok(Json(WebhookRecord::of(&target, state.context.now())))
             }
 
             /// Delete a webhook
@@ -344,7 +344,7 @@ macro_rules! endpoints {
                 body: Fields,
             ) -> Result<(StatusCode, Json<Replayed>), ApiError> {
                 let ReplayRequest { since, status } = body.read()?;
-                let (webhook, replay) = (id(&path.webhook)?, Replay::Since(since, status));
+                let (webhook, replay) = (id(&path.webhook)?, Replay::Since(since, status.map(|Ending(status)| status)));
                 let replayed = operations::replay_deliveries(&state.context, &by, place, webhook, replay).await?;
                 Ok((StatusCode::ACCEPTED, Json(Replayed { replayed })))
             }

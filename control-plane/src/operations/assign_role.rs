@@ -1,14 +1,18 @@
 //! Give a role to an agent.
 
-use super::{Context, Denied, Missing, tell_ended_roles::settle_ends};
+use super::{Context, Denied, Missing, tell_ended_roles::tell_loss};
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         change::Change,
         role::{Assignment, fits_agent},
-        webhook::event::{Event, News, RoleAssigned},
+        webhook::event::{Event, LossReason, News, RoleAssigned},
     },
-    store::{Write, agents, assignments, roles, services},
+    store::{
+        Write, agents,
+        assignments::{self, Loss},
+        roles, services,
+    },
 };
 use countersign_identity::{AgentId, EventId, RoleId, ServiceId, Timestamp};
 
@@ -38,7 +42,6 @@ pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequ
         }
         services::lock(tx.conn(), service).await?;
         agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
-        settle_ends(&mut tx, context, Some(service)).await?;
         let existing = roles::of_service(tx.conn(), service).await?;
         let held = assignments::held(tx.conn(), service, agent, now).await?;
         let after = existing
@@ -46,6 +49,12 @@ pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequ
             .filter(|other| other.definition.id == role || held.iter().any(|grant| grant.role == other.definition.id));
         let given = existing.iter().find(|other| other.definition.id == role).ok_or(Denied::Missing(Missing::Role))?;
         fits_agent(after.map(|role| &role.definition.name)).map_err(|error| Denied::Conflict(error.to_string()))?;
+        let name = given.definition.name.clone();
+        // What has ended, and nobody was told of yet, ended before.
+        if let Some(at) = assignments::take_one_ended(tx.conn(), agent, role, now).await? {
+            let (name, reason) = (name.clone(), LossReason::Expired);
+            tell_loss(&mut tx, context, Loss { agent, service, role, name, at, reason });
+        }
         assignments::put(tx.conn(), &Assignment { agent, role, service, assigned_at: now, expires_at }).await?;
         let before = held.iter().find(|grant| grant.role == role).map(|grant| grant.until);
         if before != Some(expires_at) {
@@ -53,8 +62,8 @@ pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequ
             let act = act.saying("name", given.definition.name.as_str()).saying("until", seconds(expires_at));
             let act = before.into_iter().fold(act, |act, end| act.saying("untilBefore", seconds(end)));
             tx.record(by, &act).await?;
-            let role_name = given.definition.name.clone();
-            let news = RoleAssigned { agent_id: agent, service_id: service, role_id: role, role_name, expires_at };
+            let (agent_id, service_id, role_id) = (agent, service, role);
+            let news = RoleAssigned { agent_id, service_id, role_id, role_name: name, expires_at };
             tx.tell(Event { id: event, at: now, news: News::RoleAssigned(news) });
         }
         tx.changed(Change::Roles(agent, service));

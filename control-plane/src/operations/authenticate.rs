@@ -102,14 +102,15 @@ async fn prove(
     }
     // Not of this database: one of before is back.
     let agent = agents::find(read.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
+    // Asked before the signature is looked at: webhooks are not told of services that do not exist.
+    if let Some(service) = service {
+        services::find(read.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
+    }
     let signature = AgentSignature::from_hex(signature).map_err(|_| Denied::InvalidSignature)?;
     let nonce = context.challenge_keys.nonce(challenge);
     // Signed are the UTF-8 bytes of the nonce as sent; the 32 bytes that it encodes are accepted too.
     if !agent.registration.key.verifies(&[hex::encode(nonce).as_bytes(), &nonce], &signature) {
         return Err(Denied::InvalidSignature);
-    }
-    if let Some(service) = service {
-        services::find(read.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
     }
     Ok(agent.require_active()?)
 }

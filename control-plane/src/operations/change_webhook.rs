@@ -47,7 +47,8 @@ pub async fn change_webhook(
             .changing("events", before.events.names(), after.events.names())
             .changing("status", before.status().as_str(), after.status().as_str());
         if after.url != before.url || after.description != before.description || !act.details.is_empty() {
-            webhook_targets::update(tx.conn(), &after).await?;
+            let resumed = after.status() == TargetStatus::Active && before.status() != TargetStatus::Active;
+            webhook_targets::update(tx.conn(), &after, resumed).await?;
             tx.record(by, &act).await?;
             return Ok(tx.commit(after).await?);
         }

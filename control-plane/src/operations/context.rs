@@ -77,3 +77,8 @@ impl Context {
         secret
     }
 }
+
+/// The bits of the least id that is made then: ids begin with their instant, in milliseconds.
+pub(super) fn made_at(at: Timestamp) -> u128 {
+    u128::try_from(at.micros() / 1000).unwrap_or(0) << 80
+}

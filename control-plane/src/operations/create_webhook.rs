@@ -8,7 +8,6 @@ use crate::{
         webhook::{MOST_TARGETS, Place, Target, event::EventFilter, secret::WebhookSecret, url::TargetUrl},
     },
     store::{Write, deployment, services, webhook_targets},
-    webhooks::Refused,
 };
 use countersign_identity::WebhookId;
 use secrecy::SecretString;
@@ -69,17 +68,7 @@ pub async fn create_webhook(
 
 /// Whether a URL leads to where events may be sent.
 pub(super) async fn reachable(context: &Context, url: &TargetUrl) -> Result<(), Denied> {
-    let message = match context.guard.check(url).await {
-        Ok(()) => return Ok(()),
-        Err(Refused::Unknown) => "has a host whose name does not resolve",
-        Err(Refused::Private) => {
-            "leads to an address that is not public; the operator can list its network in webhooks.allowed_networks"
-        }
-        Err(Refused::Plain) => {
-            "must be https://, except to networks that the operator lists in webhooks.allowed_networks"
-        }
-    };
-    Err(Denied::Invalid { field: "url", message })
+    context.guard.check(url).await.map_err(|refused| Denied::Invalid { field: "url", message: refused.as_str() })
 }
 
 /// Of several who make targets at one place, each sees what the one before has made.

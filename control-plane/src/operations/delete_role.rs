@@ -1,14 +1,11 @@
 //! Delete a role, whoever holds it.
 
-use super::{
-    Context, Denied, Missing,
-    tell_ended_roles::{settle_ends, tell_loss},
-};
+use super::{Context, Denied, Missing};
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         change::Change,
-        webhook::event::{Concerns, EventKind, LossReason},
+        webhook::event::{Concerns, EventKind},
     },
     store::{Write, assignments, outbox, roles, services},
 };
@@ -22,21 +19,11 @@ pub async fn delete_role(context: &Context, by: &Author, service: ServiceId, rol
             return Err(Denied::Missing(Missing::Service));
         }
         let found = roles::find(tx.conn(), service, role).await?.ok_or(Denied::Missing(Missing::Role))?;
-        settle_ends(&mut tx, context, Some(service)).await?;
         let (now, concerns) = (tx.now(), Concerns::Service(service));
-        let holders = assignments::remove_all(tx.conn(), service, role).await?;
-        // Asked once, and not for each of them.
-        if outbox::is_wanted(tx.conn(), EventKind::RoleRevoked, concerns, now).await? {
-            for agent in holders {
-                tell_loss(
-                    &mut tx,
-                    context,
-                    (agent, service),
-                    (role, &found.definition.name),
-                    (now, LossReason::RoleDeleted),
-                );
-            }
-        }
+        // However many hold it: whoever asked is told of each, a little later.
+        let wanted = outbox::is_wanted(tx.conn(), EventKind::RoleRevoked, concerns, now).await?;
+        let told_as = wanted.then_some(&found.definition.name);
+        assignments::remove_all(tx.conn(), (service, role), told_as, now).await?;
         if !roles::delete(tx.conn(), service, role).await? {
             return Err(Denied::Missing(Missing::Role));
         }

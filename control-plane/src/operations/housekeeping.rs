@@ -1,11 +1,11 @@
 //! Forget what no living token can depend on, and see whether the database answers.
 
-use super::{Context, Denied};
+use super::{Context, Denied, context::made_at};
 use crate::{
     store::{Write, deliveries, feed, idempotency, outbox, sessions, webhook_targets},
     webhooks::QueueHealth,
 };
-use countersign_identity::{EventId, Timestamp};
+use countersign_identity::EventId;
 use std::time::Duration;
 
 /// Beyond the longest life of a token, for clocks that run apart.
@@ -28,33 +28,45 @@ pub async fn housekeep(context: &Context) -> Result<(), Denied> {
 /// Events that one transaction forgets.
 const AT_ONCE: i64 = 1000;
 
-/// Forgets events that are too old to be delivered, and what was on its way to targets that are deleted: bit by bit, so
-/// that nobody waits for it.
+/// Whoever began to write before a target was deleted has ended by then.
+const UNDER_WAY: Duration = Duration::from_mins(1);
+
+/// Forgets events that are too old to be delivered, what was on its way to targets that are deleted, and secrets of before:
+/// bit by bit, so that nobody waits for it.
 pub async fn forget_events(context: &Context) -> Result<(), Denied> {
-    let horizon = made_at(context.now().before(context.rules.events_life));
-    let targets = webhook_targets::all(context.store.read().await?.conn()).await?;
+    let horizon = EventId::from_bits(made_at(context.now().before(context.rules.events_life)));
+    let mut read = context.store.read().await?;
+    let targets = webhook_targets::all(read.conn()).await?;
+    drop(read);
     for (target, deleted) in targets {
         let before = (!deleted).then_some(horizon);
+        if !deleted && !deliveries::any_before(context.store.read().await?.conn(), target, horizon).await? {
+            continue;
+        }
         let some = async |mut tx: Write| {
+            webhook_targets::hold(tx.conn(), target).await?;
             let more = deliveries::forget(tx.conn(), target, before, AT_ONCE).await?;
             if deleted && !more {
-                webhook_targets::remove(tx.conn(), target).await?;
+                let before = tx.now().before(UNDER_WAY);
+                webhook_targets::remove(tx.conn(), target, before).await?;
             }
             Ok::<_, Denied>(tx.commit(more).await?)
         };
         while context.store.write("forget_deliveries", some).await? {}
     }
-    let some = async |mut tx: Write| {
-        let more = outbox::forget(tx.conn(), horizon, AT_ONCE).await?;
-        Ok::<_, Denied>(tx.commit(more).await?)
+    while outbox::any_before(context.store.read().await?.conn(), horizon).await? {
+        let some = async |mut tx: Write| {
+            outbox::forget(tx.conn(), horizon, AT_ONCE).await?;
+            Ok::<_, Denied>(tx.commit(()).await?)
+        };
+        context.store.write("forget_events", some).await?;
+    }
+    let secrets = async |mut tx: Write| {
+        let now = tx.now();
+        webhook_targets::forget_secrets(tx.conn(), now).await?;
+        Ok::<_, Denied>(tx.commit(()).await?)
     };
-    while context.store.write("forget_events", some).await? {}
-    Ok(())
-}
-
-/// The least of the ids that are made then: ids begin with their instant, in milliseconds.
-fn made_at(at: Timestamp) -> EventId {
-    EventId::from_bits(u128::try_from(at.micros() / 1000).unwrap_or(0) << 80)
+    context.store.write("forget_secrets", secrets).await
 }
 
 /// How the delivery of events is.

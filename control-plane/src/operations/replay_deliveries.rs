@@ -1,6 +1,6 @@
 //! Deliver once more; or send a test.
 
-use super::{Context, Denied, Missing, change_webhook::locked};
+use super::{Context, Denied, Missing, change_webhook::locked, context::made_at};
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
@@ -13,6 +13,7 @@ use crate::{
     store::{Write, deliveries, outbox},
 };
 use countersign_identity::{EventId, Timestamp, WebhookId};
+use std::time::Duration;
 
 /// Which deliveries are made once more.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +24,14 @@ pub enum Replay {
     Since(Timestamp, Option<DeliveryStatus>),
 }
 
-/// Has deliveries made once more, with all their tries; gives how many.
+/// Deliveries that one transaction puts on their way.
+const AT_ONCE: i64 = 1000;
+
+/// An id may be made so long before its event happens.
+const BEFORE: Duration = Duration::from_mins(1);
+
+/// Has deliveries made once more, with all their tries; gives how many. Of many, some at a time, so that nobody waits for
+/// all; what is put on its way is not found again.
 pub async fn replay_deliveries(
     context: &Context,
     by: &Author,
@@ -31,23 +39,41 @@ pub async fn replay_deliveries(
     webhook: WebhookId,
     replay: Replay,
 ) -> Result<u64, Denied> {
-    let work = async |mut tx: Write| {
-        locked(&mut tx, place, webhook).await?;
-        let now = tx.now();
-        let count = match replay {
-            Replay::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => 1,
-            Replay::One(_) => return Err(Denied::Missing(Missing::Delivery)),
-            Replay::Since(since, status) => deliveries::replay_since(tx.conn(), webhook, since, status, now).await?,
-        };
-        if count > 0 {
-            let act = Entry::of(place.chain(), Act::WebhookReplayed).with(Object::Webhook(webhook));
-            tx.record(by, &act.saying("deliveries", count)).await?;
-        }
-        Ok(tx.commit(count).await?)
+    let act = Entry::of(place.chain(), Act::WebhookReplayed).with(Object::Webhook(webhook));
+    let act = &match replay {
+        Replay::One(event) => act.saying("event", event.to_string()),
+        Replay::Since(since, _) => act.saying("since", since.seconds()),
     };
-    let count = context.store.write("replay_deliveries", work).await?;
-    context.pulse.ring();
-    Ok(count)
+    let mut all = 0;
+    loop {
+        let is_first = all == 0;
+        let some = async |mut tx: Write| {
+            locked(&mut tx, place, webhook).await?;
+            let count = replay_some(&mut tx, webhook, replay).await?;
+            if is_first && count > 0 {
+                tx.record(by, act).await?;
+            }
+            Ok::<_, Denied>(tx.commit(count).await?)
+        };
+        let count = context.store.write("replay_deliveries", some).await?;
+        context.pulse.ring();
+        all += count;
+        if count < AT_ONCE.unsigned_abs() {
+            return Ok(all);
+        }
+    }
+}
+
+async fn replay_some(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Result<u64, Denied> {
+    let now = tx.now();
+    match replay {
+        Replay::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => Ok(1),
+        Replay::One(_) => Err(Denied::Missing(Missing::Delivery)),
+        Replay::Since(since, status) => {
+            let oldest = EventId::from_bits(made_at(since.before(BEFORE)));
+            Ok(deliveries::replay_some(tx.conn(), webhook, (since, oldest), status, (now, AT_ONCE)).await?)
+        }
+    }
 }
 
 /// Sends a test to a target, whatever it asked for and whether it is active or not; gives the id of its event.

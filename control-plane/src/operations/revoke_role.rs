@@ -1,16 +1,17 @@
 //! Take a role from an agent.
 
-use super::{
-    Context, Denied, Missing,
-    tell_ended_roles::{settle_ends, tell_loss},
-};
+use super::{Context, Denied, Missing, tell_ended_roles::tell_loss};
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         change::Change,
         webhook::event::LossReason,
     },
-    store::{Write, agents, assignments, roles},
+    store::{
+        Write, agents,
+        assignments::{self, Loss},
+        roles,
+    },
 };
 use countersign_identity::{AgentId, RoleId, ServiceId};
 
@@ -26,18 +27,20 @@ pub async fn revoke_role(
         let now = tx.now();
         agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
         let found = roles::find(tx.conn(), service, role).await?.ok_or(Denied::Missing(Missing::Role))?;
-        settle_ends(&mut tx, context, Some(service)).await?;
         let removed = assignments::remove(tx.conn(), service, agent, role).await?;
-        if removed.is_some() {
-            tx.changed(Change::Roles(agent, service));
-        }
-        // An expired assignment is absent everywhere: removing its row revokes nothing.
-        let was_live = removed.is_some_and(|grant| grant.until.is_none_or(|end| now < end));
+        // What has ended is absent everywhere: removing its row revokes nothing, and only says what is not told yet.
+        let ended_at = removed.as_ref().and_then(|grant| grant.until).filter(|end| *end <= now);
+        let was_live = removed.is_some() && ended_at.is_none();
+        let name = found.definition.name;
         if was_live {
+            tx.changed(Change::Roles(agent, service));
             let act = Entry::at(service, Act::RoleRevoked).to(agent).with(Object::Role(role));
-            let name = &found.definition.name;
             tx.record(by, &act.saying("name", name.as_str())).await?;
-            tell_loss(&mut tx, context, (agent, service), (role, name), (now, LossReason::Revoked));
+        }
+        if removed.is_some() {
+            let reason = if was_live { LossReason::Revoked } else { LossReason::Expired };
+            let at = ended_at.unwrap_or(now);
+            tell_loss(&mut tx, context, Loss { agent, service, role, name, at, reason });
         }
         Ok(tx.commit(was_live).await?)
     };

@@ -47,18 +47,24 @@ impl Storms {
         storms.entry(who).or_insert(Counted { until, count: 0 }).until = until;
     }
 
-    /// Takes what was counted, and forgets what is over.
-    fn take(&self, now: Timestamp) -> Vec<(Who, u64)> {
-        let mut storms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = storms.iter_mut().map(|(who, counted)| (*who, std::mem::take(&mut counted.count))).collect();
-        storms.retain(|_, counted| now < counted.until);
-        taken
+    /// What was counted, in one order for everybody.
+    fn counted(&self) -> Vec<(Who, u64)> {
+        let storms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let counted = storms.iter().filter(|(_, counted)| counted.count > 0);
+        let mut counted: Vec<_> = counted.map(|(who, counted)| (*who, counted.count)).collect();
+        counted.sort_unstable();
+        counted
     }
 
-    /// Counts again what could not be said.
-    fn put_back(&self, (who, count): (Who, u64), until: Timestamp) {
+    /// So many were said; what is over is forgotten.
+    fn said(&self, said: &[(Who, u64)], now: Timestamp) {
         let mut storms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        storms.entry(who).or_insert(Counted { until, count: 0 }).count += count;
+        for (who, count) in said {
+            if let Some(counted) = storms.get_mut(who) {
+                counted.count = counted.count.saturating_sub(*count);
+            }
+        }
+        storms.retain(|_, counted| counted.count > 0 || now < counted.until);
     }
 }
 
@@ -113,22 +119,23 @@ async fn tell(context: &Context, who: Who, failure: Failure, from: Option<IpAddr
 
 /// Says what this process has counted, and tells of the storms that are over.
 pub async fn settle_storms(context: &Context) -> Result<(), Denied> {
-    for (who, count) in context.storms.take(context.now()).into_iter().filter(|(_, count)| *count > 0) {
+    let counted = &context.storms.counted();
+    if !counted.is_empty() {
         let work = async |mut tx: Write| {
-            // Not a new one, if it is over: what was counted belongs to it.
             let now = tx.now();
-            let mut storm = outbox::storm(tx.conn(), who.0, who.1, now).await?;
-            storm.suppressed += count;
-            outbox::put_storm(tx.conn(), who.0, who.1, &storm).await?;
+            for (who, count) in counted {
+                // Not a new one, if it is over: what was counted belongs to it.
+                let mut storm = outbox::storm(tx.conn(), who.0, who.1, now).await?;
+                storm.suppressed += count;
+                outbox::put_storm(tx.conn(), who.0, who.1, &storm).await?;
+            }
             Ok::<_, Denied>(tx.commit(()).await?)
         };
-        if let Err(error) = context.store.write("count_failed_logins", work).await {
-            context.storms.put_back((who, count), context.now().after(WINDOW));
-            return Err(error);
-        }
+        context.store.write("count_failed_logins", work).await?;
     }
+    context.storms.said(counted, context.now());
     let horizon = context.now().before(WINDOW + GRACE);
-    if !outbox::any_storm_since(context.store.read().await?.conn(), horizon).await? {
+    if !outbox::any_storm_until(context.store.read().await?.conn(), horizon).await? {
         return Ok(());
     }
     let work = async |mut tx: Write| {

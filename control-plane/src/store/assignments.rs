@@ -1,8 +1,8 @@
 //! Which agent holds which role, and until when. An expired assignment is absent everywhere.
 
 use super::{StoreError, row};
-use crate::domain::{change::Span, role::Assignment};
-use countersign_identity::{AgentId, Grant, RoleId, ServiceId, Timestamp};
+use crate::domain::{change::Span, role::Assignment, webhook::event::LossReason};
+use countersign_identity::{AgentId, Grant, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::{AnyConnection, any::AnyRow};
 
 /// An assignment that has ended.
@@ -46,15 +46,77 @@ pub async fn remove(
     query.fetch_optional(conn).await?.as_ref().map(read_grant).transpose()
 }
 
-/// Removes all assignments of a role; gives whose they were.
+/// Removes all assignments of a role. If somebody is to be told whose they were, that is kept until they are.
 pub async fn remove_all(
     conn: &mut AnyConnection,
-    service: ServiceId,
+    (service, role): (ServiceId, RoleId),
+    told_as: Option<&RoleName>,
+    now: Timestamp,
+) -> Result<(), StoreError> {
+    if let Some(name) = told_as {
+        let sql = "INSERT INTO webhook_losses (agent_id, service_id, role_id, role_name, lost_at, reason) \
+                   SELECT agent_id, service_id, role_id, $1, CASE WHEN expires_at <= $2 THEN expires_at ELSE $2 END, \
+                   CASE WHEN expires_at <= $2 THEN $3 ELSE $4 END FROM assignments WHERE role_id = $5 AND service_id = $6";
+        let query = sqlx::query(sql).bind(name.as_str()).bind(now.micros());
+        let query = query.bind(LossReason::Expired.as_str()).bind(LossReason::RoleDeleted.as_str());
+        query.bind(role.to_string()).bind(service.to_string()).execute(&mut *conn).await?;
+    }
+    let sql = "DELETE FROM assignments WHERE role_id = $1 AND service_id = $2";
+    sqlx::query(sql).bind(role.to_string()).bind(service.to_string()).execute(conn).await?;
+    Ok(())
+}
+
+/// Removes one assignment, if it has ended; gives when.
+pub async fn take_one_ended(
+    conn: &mut AnyConnection,
+    agent: AgentId,
     role: RoleId,
-) -> Result<Vec<AgentId>, StoreError> {
-    let sql = "DELETE FROM assignments WHERE role_id = $1 AND service_id = $2 RETURNING agent_id";
-    let rows = sqlx::query(sql).bind(role.to_string()).bind(service.to_string()).fetch_all(conn).await?;
-    rows.iter().map(|found| row::parse(found, "agent_id")).collect()
+    now: Timestamp,
+) -> Result<Option<Timestamp>, StoreError> {
+    let sql = "DELETE FROM assignments WHERE agent_id = $1 AND role_id = $2 AND expires_at <= $3 RETURNING expires_at";
+    let query = sqlx::query(sql).bind(agent.to_string()).bind(role.to_string()).bind(now.micros());
+    query.fetch_optional(conn).await?.map(|found| row::instant(&found, "expires_at")).transpose()
+}
+
+/// A role that an agent lost.
+#[derive(Debug, Clone)]
+pub struct Loss {
+    /// Whose it was.
+    pub agent: AgentId,
+    /// Where.
+    pub service: ServiceId,
+    /// Of what.
+    pub role: RoleId,
+    /// Its name.
+    pub name: RoleName,
+    /// When.
+    pub at: Timestamp,
+    /// Why.
+    pub reason: LossReason,
+}
+
+/// Whether anybody is to be told of roles that were lost.
+pub async fn any_losses(conn: &mut AnyConnection) -> Result<bool, StoreError> {
+    Ok(sqlx::query("SELECT 1 AS one FROM webhook_losses LIMIT 1").fetch_optional(conn).await?.is_some())
+}
+
+/// Takes some of the roles that were lost. Nobody else takes the same.
+pub async fn take_losses(conn: &mut AnyConnection, at_most: i64) -> Result<Vec<Loss>, StoreError> {
+    let sql = "DELETE FROM webhook_losses WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM webhook_losses \
+               LIMIT $1) RETURNING agent_id, service_id, role_id, role_name, lost_at, reason";
+    let rows = sqlx::query(sql).bind(at_most).fetch_all(conn).await?;
+    let read = |found| {
+        let reason = LossReason::parse(&row::get::<String>(found, "reason")?).ok_or(StoreError::Corrupt("reason"))?;
+        Ok(Loss {
+            agent: row::parse(found, "agent_id")?,
+            service: row::parse(found, "service_id")?,
+            role: row::parse(found, "role_id")?,
+            name: row::convert(found, "role_name")?,
+            at: row::instant(found, "lost_at")?,
+            reason,
+        })
+    };
+    rows.iter().map(read).collect()
 }
 
 /// Whether any assignment has ended and is still kept.
@@ -63,19 +125,13 @@ pub async fn any_ended(conn: &mut AnyConnection, now: Timestamp) -> Result<bool,
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Removes some of the assignments that have ended, at one service or at all, and gives them. Nobody else does the same.
-pub async fn take_ended(
-    conn: &mut AnyConnection,
-    only: Option<ServiceId>,
-    now: Timestamp,
-    at_most: i64,
-) -> Result<Vec<Ended>, StoreError> {
+/// Removes some of the assignments that have ended, and gives them. Nobody else does the same.
+pub async fn take_ended(conn: &mut AnyConnection, now: Timestamp, at_most: i64) -> Result<Vec<Ended>, StoreError> {
     // Asked twice, since somebody may prolong one between the two.
     let sql = "DELETE FROM assignments WHERE expires_at <= $1 AND (agent_id, role_id) IN (SELECT agent_id, role_id \
-               FROM assignments WHERE expires_at <= $1 AND ($2 = '' OR service_id = $2) ORDER BY expires_at LIMIT $3) \
+               FROM assignments WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2) \
                RETURNING agent_id, role_id, service_id, expires_at";
-    let only = only.map_or(String::new(), |service| service.to_string());
-    let rows = sqlx::query(sql).bind(now.micros()).bind(only).bind(at_most).fetch_all(conn).await?;
+    let rows = sqlx::query(sql).bind(now.micros()).bind(at_most).fetch_all(conn).await?;
     let read = |found| {
         let (agent, role) = (row::parse(found, "agent_id")?, row::parse(found, "role_id")?);
         Ok(Ended { agent, role, service: row::parse(found, "service_id")?, at: row::instant(found, "expires_at")? })

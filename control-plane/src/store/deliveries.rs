@@ -52,38 +52,40 @@ pub async fn lease(
     at_most: i64,
 ) -> Result<Vec<Leased>, StoreError> {
     let which = match which {
-        Which::New => "AND attempts = 0",
-        Which::Again => "AND attempts > 0",
+        Which::New => "AND attempts = 0 AND test_asked_at IS NULL",
+        Which::Again => "AND attempts > 0 AND test_asked_at IS NULL",
         Which::Tests => "AND test_asked_at IS NOT NULL",
     };
-    // Asked twice, since another worker may take them between the two.
-    // The second time with a plus, which keeps SQLite from looking through everything that is due, and not for these few.
+    // Asked twice, since another worker may take them between the two. The sign keeps SQLite from reading all that is due
+    // a second time.
     let sql = format!(
         "UPDATE webhook_deliveries SET due_at = $1 WHERE target_id = $2 AND +due_at <= $3 AND event_id IN \
          (SELECT event_id FROM webhook_deliveries WHERE target_id = $2 AND due_at <= $3 {which} ORDER BY due_at LIMIT $4) \
-         RETURNING event_id, attempts, test_asked_at"
+         RETURNING event_id, attempts, test_asked_at, \
+         (SELECT e.body FROM webhook_events e WHERE e.id = webhook_deliveries.event_id) AS body"
     );
     let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(until.micros()).bind(target.to_string());
-    let rows = query.bind(now.micros()).bind(at_most).fetch_all(&mut *conn).await?;
+    let rows = query.bind(now.micros()).bind(at_most).fetch_all(conn).await?;
     let mut leased = Vec::new();
     for found in &rows {
-        let event = row::parse(found, "event_id")?;
         // Its event was forgotten just now: the delivery goes the same way.
-        let Some(body) = super::outbox::body(conn, event).await? else { continue };
+        let Some(body) = row::get(found, "body")? else { continue };
+        let (event, attempts) = (row::parse(found, "event_id")?, row::number(found, "attempts")?);
         let is_test = row::optional_instant(found, "test_asked_at")?.is_some();
-        leased.push(Leased { target, event, attempts: row::number(found, "attempts")?, is_test, until, body });
+        leased.push(Leased { target, event, attempts, is_test, until, body });
     }
     leased.sort_by_key(|leased| leased.event);
     Ok(leased)
 }
 
-/// Keeps what came of a try. If the lease ended meanwhile only a success counts, unless somebody else had one.
+/// Keeps what came of a try; false if it does not count: the lease ended meanwhile, and it is no success, or somebody else
+/// had one.
 pub async fn record(
     conn: &mut AnyConnection,
     leased: &Leased,
     attempt: &Attempt,
     state: DeliveryState,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
     let (due, delivered, dead) = match state {
         DeliveryState::Pending(at) => (Some(at), None, None),
         DeliveryState::Delivered => (None, Some(attempt.at), None),
@@ -92,7 +94,7 @@ pub async fn record(
     let sql = "UPDATE webhook_deliveries SET due_at = $1, delivered_at = $2, dead_since = $3, attempts = $4, attempted_at = $5, \
                response_status = $6, response_excerpt = $7, failure = $8 \
                WHERE target_id = $9 AND event_id = $10 AND (due_at = $11 OR ($2 IS NOT NULL AND delivered_at IS NULL))";
-    sqlx::query(sql)
+    let done = sqlx::query(sql)
         .bind(due.map(Timestamp::micros))
         .bind(delivered.map(Timestamp::micros))
         .bind(dead.map(Timestamp::micros))
@@ -106,7 +108,7 @@ pub async fn record(
         .bind(leased.until.micros())
         .execute(conn)
         .await?;
-    Ok(())
+    Ok(done.rows_affected() > 0)
 }
 
 /// Gives a delivery back that was not tried, for anybody to take.
@@ -158,28 +160,39 @@ pub async fn replay(
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
-/// Has every delivery tried anew that is not on its way and whose event happened at `since` or later; gives how many.
-pub async fn replay_since(
+/// Has some deliveries tried anew that are not on their way and whose events happened at `since` or later; gives how many.
+/// Events were made from `oldest` on.
+pub async fn replay_some(
     conn: &mut AnyConnection,
     target: WebhookId,
-    since: Timestamp,
+    (since, oldest): (Timestamp, EventId),
     status: Option<DeliveryStatus>,
-    now: Timestamp,
+    (now, at_most): (Timestamp, i64),
 ) -> Result<u64, StoreError> {
     let condition = condition(status);
     let sql = format!(
-        "UPDATE webhook_deliveries AS d SET due_at = $1, attempts = 0, delivered_at = NULL, dead_since = NULL \
-         WHERE d.target_id = $2 AND d.due_at IS NULL AND d.test_asked_at IS NULL {condition} \
-         AND d.event_id IN (SELECT e.id FROM webhook_events e WHERE e.occurred_at >= $3)"
+        "UPDATE webhook_deliveries SET due_at = $1, attempts = 0, delivered_at = NULL, dead_since = NULL \
+         WHERE target_id = $2 AND event_id IN (SELECT d.event_id FROM webhook_deliveries d \
+         JOIN webhook_events e ON e.id = d.event_id WHERE d.target_id = $2 AND d.event_id >= $3 AND d.due_at IS NULL \
+         AND d.test_asked_at IS NULL AND e.occurred_at >= $4 {condition} LIMIT $5)"
     );
-    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now.micros()).bind(target.to_string()).bind(since.micros());
+    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now.micros()).bind(target.to_string());
+    let query = query.bind(oldest.to_string()).bind(since.micros()).bind(at_most);
     Ok(query.execute(conn).await?.rows_affected())
 }
 
-/// How many deliveries are on their way.
+/// How many deliveries are on their way; a million, if there are more.
 pub async fn count_pending(conn: &mut AnyConnection) -> Result<i64, StoreError> {
-    let sql = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM webhook_deliveries WHERE due_at IS NOT NULL";
+    let sql = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM \
+               (SELECT 1 AS one FROM webhook_deliveries WHERE due_at IS NOT NULL LIMIT 1000000) pending";
     row::total(&sqlx::query(sql).fetch_one(conn).await?)
+}
+
+/// Whether a target has deliveries of events that were made before this one.
+pub async fn any_before(conn: &mut AnyConnection, target: WebhookId, before: EventId) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 AS one FROM webhook_deliveries WHERE target_id = $1 AND event_id < $2 LIMIT 1";
+    let query = sqlx::query(sql).bind(target.to_string()).bind(before.to_string());
+    Ok(query.fetch_optional(conn).await?.is_some())
 }
 
 /// Removes some of a target's deliveries of events that were made before this one, or of all; false if none are left.

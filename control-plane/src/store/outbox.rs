@@ -138,12 +138,18 @@ pub async fn body(conn: &mut AnyConnection, event: EventId) -> Result<Option<Str
     query.fetch_optional(conn).await?.map(|found| row::get(&found, "body")).transpose()
 }
 
-/// Removes some of the events that were made before this one; false if none are left.
-pub async fn forget(conn: &mut AnyConnection, before: EventId, at_most: i64) -> Result<bool, StoreError> {
+/// Whether any event was made before this one.
+pub async fn any_before(conn: &mut AnyConnection, before: EventId) -> Result<bool, StoreError> {
+    let query = sqlx::query("SELECT 1 AS one FROM webhook_events WHERE id < $1 LIMIT 1").bind(before.to_string());
+    Ok(query.fetch_optional(conn).await?.is_some())
+}
+
+/// Removes some of the events that were made before this one.
+pub async fn forget(conn: &mut AnyConnection, before: EventId, at_most: i64) -> Result<(), StoreError> {
     let sql =
         "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id < $1 ORDER BY id LIMIT $2)";
-    let query = sqlx::query(sql).bind(before.to_string()).bind(at_most);
-    Ok(query.execute(conn).await?.rows_affected() > 0)
+    sqlx::query(sql).bind(before.to_string()).bind(at_most).execute(conn).await?;
+    Ok(())
 }
 
 /// The failed logins of an agent at a service, locked until the transaction ends.
@@ -182,7 +188,7 @@ pub async fn put_storm(
 }
 
 /// Whether any storm began at or before `horizon`.
-pub async fn any_storm_since(conn: &mut AnyConnection, horizon: Timestamp) -> Result<bool, StoreError> {
+pub async fn any_storm_until(conn: &mut AnyConnection, horizon: Timestamp) -> Result<bool, StoreError> {
     let query = sqlx::query("SELECT 1 AS one FROM webhook_storms WHERE began_at <= $1 LIMIT 1").bind(horizon.micros());
     Ok(query.fetch_optional(conn).await?.is_some())
 }

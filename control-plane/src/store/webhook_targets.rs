@@ -14,7 +14,7 @@ const COLUMNS: &str = "id, service_id, url, events, description, created_at, upd
 /// A target that events are delivered to.
 const ACTIVE: &str = "t.deleted_at IS NULL AND t.paused_at IS NULL AND t.disabled_at IS NULL";
 
-/// The sealed secrets of a target: the one that is good, and until when the one of before is good too.
+/// The sealed secrets of a target that sign.
 #[derive(Clone)]
 pub struct SealedSecrets {
     /// The one that signs.
@@ -25,8 +25,8 @@ pub struct SealedSecrets {
 
 /// Inserts a new target.
 pub async fn insert(conn: &mut AnyConnection, target: &Target, sealed: &str) -> Result<(), StoreError> {
-    let sql = "INSERT INTO webhook_targets (id, service_id, url, events, description, secret, created_at, updated_at) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7, $8)";
+    let sql = "INSERT INTO webhook_targets (id, service_id, url, events, description, secret, created_at, updated_at, \
+               active_since) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $7)";
     sqlx::query(sql)
         .bind(target.id.to_string())
         .bind(service_text(target.place))
@@ -42,9 +42,10 @@ pub async fn insert(conn: &mut AnyConnection, target: &Target, sealed: &str) -> 
 }
 
 /// Changes what people may change of a target, and whether it is paused or disabled.
-pub async fn update(conn: &mut AnyConnection, target: &Target) -> Result<(), StoreError> {
+pub async fn update(conn: &mut AnyConnection, target: &Target, resumed: bool) -> Result<(), StoreError> {
     let sql = "UPDATE webhook_targets SET url = $1, events = $2, description = $3, updated_at = $4, paused_at = $5, \
-               disabled_at = $6, disabled_reason = $7, failing_since = $8 WHERE id = $9";
+               disabled_at = $6, disabled_reason = $7, failing_since = $8, \
+               active_since = CASE WHEN $10 = 1 THEN $4 ELSE active_since END WHERE id = $9";
     sqlx::query(sql)
         .bind(target.url.to_string())
         .bind(write_events(&target.events))
@@ -55,6 +56,7 @@ pub async fn update(conn: &mut AnyConnection, target: &Target) -> Result<(), Sto
         .bind(target.disabled.map(|(_, reason)| reason.as_str()))
         .bind(target.failing_since.map(Timestamp::micros))
         .bind(target.id.to_string())
+        .bind(i64::from(resumed))
         .execute(conn)
         .await?;
     Ok(())
@@ -79,7 +81,7 @@ pub async fn secrets(
     now: Timestamp,
 ) -> Result<Option<SealedSecrets>, StoreError> {
     let sql = "SELECT secret, CASE WHEN previous_until > $1 THEN previous_secret END AS previous \
-               FROM webhook_targets WHERE id = $2";
+               FROM webhook_targets WHERE id = $2 AND deleted_at IS NULL";
     let found = sqlx::query(sql).bind(now.micros()).bind(target.to_string()).fetch_optional(conn).await?;
     let read = |found: AnyRow| {
         Ok(SealedSecrets { current: row::get(&found, "secret")?, previous: row::get(&found, "previous")? })
@@ -112,17 +114,18 @@ pub async fn list(conn: &mut AnyConnection, place: Place) -> Result<Vec<Target>,
 pub async fn due(conn: &mut AnyConnection, now: Timestamp) -> Result<Vec<Target>, StoreError> {
     let sql = format!(
         "SELECT {COLUMNS} FROM webhook_targets t WHERE {ACTIVE} \
-         AND EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.target_id = t.id AND d.due_at <= $1)"
+         AND EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.target_id = t.id AND d.due_at <= $1 \
+         AND d.test_asked_at IS NULL)"
     );
     let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now.micros()).fetch_all(conn).await?;
-    rows.iter().map(read_target).collect()
+    Ok(rows.iter().filter_map(readable).collect())
 }
 
-/// Whether events are delivered to a target.
-pub async fn is_active(conn: &mut AnyConnection, target: WebhookId) -> Result<bool, StoreError> {
-    let sql = format!("SELECT 1 AS one FROM webhook_targets t WHERE {ACTIVE} AND t.id = $1");
-    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(target.to_string());
-    Ok(query.fetch_optional(conn).await?.is_some())
+/// When a target was changed last, if events are delivered to it.
+pub async fn active_as_of(conn: &mut AnyConnection, target: WebhookId) -> Result<Option<Timestamp>, StoreError> {
+    let sql = format!("SELECT t.updated_at FROM webhook_targets t WHERE {ACTIVE} AND t.id = $1");
+    let found = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(target.to_string()).fetch_optional(conn).await?;
+    found.map(|found| row::instant(&found, "updated_at")).transpose()
 }
 
 /// Targets for which a test is due, whether they are active or not.
@@ -132,14 +135,14 @@ pub async fn due_tests(conn: &mut AnyConnection, now: Timestamp) -> Result<Vec<T
          (SELECT d.target_id FROM webhook_deliveries d WHERE d.test_asked_at IS NOT NULL AND d.due_at <= $1)"
     );
     let rows = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now.micros()).fetch_all(conn).await?;
-    rows.iter().map(read_target).collect()
+    Ok(rows.iter().filter_map(readable).collect())
 }
 
 /// Since when the oldest delivery waits that could be made: its target is active and takes what it is sent.
 pub async fn waiting_since(conn: &mut AnyConnection, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
     let sql = format!(
-        "SELECT MIN(oldest) AS oldest FROM (SELECT (SELECT MIN(d.due_at) FROM webhook_deliveries d \
-         WHERE d.target_id = t.id AND d.due_at <= $1) AS oldest \
+        "SELECT MIN(oldest) AS oldest FROM (SELECT (SELECT CASE WHEN MIN(d.due_at) < t.active_since THEN t.active_since \
+         ELSE MIN(d.due_at) END FROM webhook_deliveries d WHERE d.target_id = t.id AND d.due_at <= $1) AS oldest \
          FROM webhook_targets t WHERE {ACTIVE} AND t.failing_since IS NULL \
          UNION ALL SELECT MIN(o.occurred_at) AS oldest FROM webhook_outbox o) waiting"
     );
@@ -147,32 +150,46 @@ pub async fn waiting_since(conn: &mut AnyConnection, now: Timestamp) -> Result<O
     row::optional_instant(&found, "oldest")
 }
 
-/// Notes that a target fails, or, with `None`, that it does not.
-pub async fn set_failing(
-    conn: &mut AnyConnection,
-    target: WebhookId,
-    since: Option<Timestamp>,
-) -> Result<(), StoreError> {
-    // Of several failures at once the first counts.
-    let sql = "UPDATE webhook_targets SET failing_since = CASE WHEN $1 = 1 THEN NULL \
-               ELSE COALESCE(failing_since, $2) END WHERE id = $3";
-    let query = sqlx::query(sql).bind(i64::from(since.is_none())).bind(since.map(Timestamp::micros));
-    query.bind(target.to_string()).execute(conn).await?;
+/// Holds a target's row until the transaction ends. Whoever changes deliveries to several targets holds these before, in
+/// the order of their ids.
+pub async fn hold(conn: &mut AnyConnection, target: WebhookId) -> Result<(), StoreError> {
+    sqlx::query("UPDATE webhook_targets SET url = url WHERE id = $1").bind(target.to_string()).execute(conn).await?;
     Ok(())
 }
 
-/// Disables a target; gives its place, or nothing if it was disabled before. One that is failing is disabled only if it
-/// has been since `horizon`.
+/// Notes that a target takes what it is sent.
+pub async fn set_well(conn: &mut AnyConnection, target: WebhookId) -> Result<(), StoreError> {
+    let sql = "UPDATE webhook_targets SET failing_since = NULL, failed_at = NULL WHERE id = $1";
+    sqlx::query(sql).bind(target.to_string()).execute(conn).await?;
+    Ok(())
+}
+
+/// Notes that a target failed at this URL, if that is where it is. Since when it fails begins anew if it was not tried
+/// since `horizon`: one try is no proof.
+pub async fn set_failing(
+    conn: &mut AnyConnection,
+    (target, url): (WebhookId, &TargetUrl),
+    (at, horizon): (Timestamp, Timestamp),
+) -> Result<(), StoreError> {
+    let sql = "UPDATE webhook_targets SET failing_since = CASE WHEN failed_at >= $1 THEN COALESCE(failing_since, $2) \
+               ELSE $2 END, failed_at = $2 WHERE id = $3 AND url = $4";
+    let query = sqlx::query(sql).bind(horizon.micros()).bind(at.micros()).bind(target.to_string());
+    query.bind(url.to_string()).execute(conn).await?;
+    Ok(())
+}
+
+/// Disables a target, if it is at this URL; gives its place, or nothing if it was disabled before. One that is failing is
+/// disabled only if it has been since `horizon`.
 pub async fn disable(
     conn: &mut AnyConnection,
-    target: WebhookId,
+    (target, url): (WebhookId, &TargetUrl),
     reason: DisabledReason,
     (now, horizon): (Timestamp, Timestamp),
 ) -> Result<Option<Place>, StoreError> {
     let sql = "UPDATE webhook_targets SET disabled_at = $1, disabled_reason = $2 WHERE id = $3 AND disabled_at IS NULL \
-               AND ($2 = 'gone' OR failing_since <= $4) RETURNING service_id";
+               AND deleted_at IS NULL AND url = $5 AND ($2 = 'gone' OR failing_since <= $4) RETURNING service_id";
     let query = sqlx::query(sql).bind(now.micros()).bind(reason.as_str()).bind(target.to_string());
-    let found = query.bind(horizon.micros()).fetch_optional(conn).await?;
+    let found = query.bind(horizon.micros()).bind(url.to_string()).fetch_optional(conn).await?;
     found.as_ref().map(read_place).transpose()
 }
 
@@ -191,11 +208,23 @@ pub async fn all(conn: &mut AnyConnection) -> Result<Vec<(WebhookId, bool)>, Sto
     rows.iter().map(read).collect()
 }
 
-/// Removes what [`delete`] took out of use.
-pub async fn remove(conn: &mut AnyConnection, target: WebhookId) -> Result<(), StoreError> {
-    let sql = "DELETE FROM webhook_targets WHERE id = $1 AND deleted_at IS NOT NULL";
-    sqlx::query(sql).bind(target.to_string()).execute(conn).await?;
+/// Removes what [`delete`] took out of use, if nobody can have begun before that and still be at work.
+pub async fn remove(conn: &mut AnyConnection, target: WebhookId, before: Timestamp) -> Result<(), StoreError> {
+    let sql = "DELETE FROM webhook_targets WHERE id = $1 AND deleted_at <= $2";
+    sqlx::query(sql).bind(target.to_string()).bind(before.micros()).execute(conn).await?;
     Ok(())
+}
+
+/// Forgets secrets of before that sign no more.
+pub async fn forget_secrets(conn: &mut AnyConnection, now: Timestamp) -> Result<(), StoreError> {
+    let sql = "UPDATE webhook_targets SET previous_secret = NULL, previous_until = NULL WHERE previous_until <= $1";
+    sqlx::query(sql).bind(now.micros()).execute(conn).await?;
+    Ok(())
+}
+
+/// A row that does not read holds up nobody else.
+fn readable(found: &AnyRow) -> Option<Target> {
+    read_target(found).inspect_err(|error| tracing::error!(%error, "a webhook cannot be read, and is passed over")).ok()
 }
 
 fn service_text(place: Place) -> String {

@@ -24,7 +24,7 @@ use countersign_identity::{Timestamp, WebhookId};
 use countersign_process::{Chance, Clock, Shutdown};
 use ledger::{Kept, Looked, Taken, Wanted};
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
@@ -45,8 +45,11 @@ const MARGIN: Duration = Duration::from_secs(20);
 /// Before the lease ends, this is left for keeping what came of a try.
 const KEEPING: Duration = Duration::from_secs(5);
 
-/// Tests that one target is sent at a time.
-const TESTS: usize = 4;
+/// Of all tries at a time, tests are one in so many at the most; and one for each target.
+const TESTS_SHARE: usize = 8;
+
+/// For each try that may be under way, so many are taken ahead at the most, for all targets together.
+const AHEAD: usize = 2;
 
 /// When a stop is asked for, what is under way has so much time.
 const LAST_TRIES: Duration = Duration::from_secs(3);
@@ -93,6 +96,7 @@ struct Addressee {
 /// A try that ended.
 struct Tried {
     leased: Leased,
+    addressee: Arc<Addressee>,
     /// On the boot-time clock.
     began: Duration,
     at: Timestamp,
@@ -105,6 +109,8 @@ struct Round {
     lanes: HashMap<WebhookId, Lane>,
     addressees: HashMap<WebhookId, Arc<Addressee>>,
     tests: VecDeque<Leased>,
+    /// Targets that a test was taken for.
+    tested: HashSet<WebhookId>,
     under_way: JoinSet<Tried>,
     /// What came of tries, and is not in the database yet.
     unkept: Vec<Kept>,
@@ -121,6 +127,7 @@ impl Courier {
             lanes: HashMap::new(),
             addressees: HashMap::new(),
             tests: VecDeque::new(),
+            tested: HashSet::new(),
             under_way: JoinSet::new(),
             unkept: Vec::new(),
             unsent: Vec::new(),
@@ -167,23 +174,28 @@ impl Round {
     async fn wanted(&mut self) -> Result<Vec<Wanted>, StoreError> {
         let (now, boot) = (self.courier.clock.now(), self.courier.clock.since_boot());
         let waiting = self.lanes.iter().filter(|(_, lane)| lane.is_waiting()).map(|(target, _)| *target).collect();
-        let Looked { due, tests, inactive } = ledger::look(&self.courier.store, waiting, now).await?;
-        for target in inactive {
-            self.leave(target);
+        let Looked { due, tests, waiting } = ledger::look(&self.courier.store, waiting, now).await?;
+        let mut room = (self.courier.rules.widest * AHEAD).saturating_sub(self.lanes.values().map(Lane::taken).sum());
+        for (target, changed_at) in waiting {
+            let lane = self.lanes.get_mut(&target);
+            if lane.is_some_and(|lane| changed_at.is_none_or(|changed_at| lane.hear(changed_at))) {
+                self.leave(target);
+            }
         }
         self.lanes.retain(|target, lane| !lane.is_idle(boot) || due.iter().any(|due| due.id == *target));
         let mut wanted = Vec::new();
         for target in due {
             let lane = self.lanes.entry(target.id).or_insert_with(Lane::new);
             lane.noted_as_failing |= target.failing_since.is_some();
-            let count = lane.wants(boot);
+            lane.hear(target.updated_at);
+            let count = lane.wants(boot).min(room);
             if count > 0 {
+                room -= count;
                 wanted.push(Wanted::due(target, count, lane.rather_new()));
             }
         }
-        if self.tests.is_empty() {
-            wanted.extend(tests.into_iter().map(|target| Wanted::tests(target, TESTS)));
-        }
+        let untested = tests.into_iter().filter(|target| !self.tested.contains(&target.id));
+        wanted.extend(untested.take(self.most_tests()).map(Wanted::test));
         Ok(wanted)
     }
 
@@ -198,26 +210,34 @@ impl Round {
         let Taken { target, secrets, leased } = taken;
         let (tests, due): (Vec<_>, Vec<_>) = leased.into_iter().partition(|leased| leased.is_test);
         self.addressees.insert(target.id, Arc::new(Addressee { url: target.url, secrets }));
+        self.tested.extend(tests.iter().map(|test| test.target));
         self.tests.extend(tests);
         if !due.is_empty() {
             self.lanes.entry(target.id).or_insert_with(Lane::new).take_in(due);
         }
     }
 
-    /// Sends whatever may be under way now. Targets that fail get no more than half of all.
+    /// Sends whatever may be under way now: first for whom least is, and to nobody more than their share while others wait.
+    /// Targets that fail get no more than half of all.
     fn send_all(&mut self) {
         let boot = self.courier.clock.since_boot();
         while self.has_room()
+            && self.tested.len() < self.most_tests() + self.tests.len()
             && let Some(test) = self.tests.pop_front()
         {
             self.send(test);
         }
         let failing: usize = self.lanes.values().filter(|lane| lane.is_failing()).map(Lane::under_way).sum();
         let mut left_for_failing = (self.courier.rules.widest / 2).saturating_sub(failing);
-        let targets: Vec<_> = self.lanes.keys().copied().collect();
-        for target in targets {
+        let at_work = self.lanes.values().filter(|lane| lane.taken() > 0).count();
+        let share = (self.courier.rules.widest / at_work.max(1)).max(1);
+        let waiting = self.lanes.iter().filter(|(_, lane)| lane.is_waiting());
+        let mut waiting: Vec<_> = waiting.map(|(target, lane)| (lane.under_way(), *target)).collect();
+        waiting.sort_unstable();
+        for (_, target) in waiting {
             while self.has_room()
                 && let Some(lane) = self.lanes.get_mut(&target)
+                && lane.under_way() < share
                 && (left_for_failing > 0 || !lane.is_failing())
                 && let Some(leased) = lane.start(boot)
             {
@@ -225,7 +245,12 @@ impl Round {
                 self.send(leased);
             }
         }
-        self.addressees.retain(|target, _| self.lanes.contains_key(target) || !self.tests.is_empty());
+        self.addressees.retain(|target, _| self.lanes.contains_key(target) || self.tested.contains(target));
+    }
+
+    /// Tests that may be under way.
+    fn most_tests(&self) -> usize {
+        (self.courier.rules.widest / TESTS_SHARE).max(1)
     }
 
     fn has_room(&self) -> bool {
@@ -248,12 +273,14 @@ impl Round {
             let letter = Letter { event: leased.event, now, body: &leased.body, secrets };
             let posted = post.send(url, letter).await;
             seconds.observe(clock.since_boot().saturating_sub(began).as_secs_f64());
-            Tried { leased, began, at: clock.now(), posted }
+            Tried { leased, addressee, began, at: clock.now(), posted }
         });
     }
 
     fn forgo(&mut self, leased: &Leased) {
-        if let (false, Some(lane)) = (leased.is_test, self.lanes.get_mut(&leased.target)) {
+        if leased.is_test {
+            self.tested.remove(&leased.target);
+        } else if let Some(lane) = self.lanes.get_mut(&leased.target) {
             lane.let_go();
         }
     }
@@ -266,7 +293,7 @@ impl Round {
 
     /// Decides what becomes of a delivery after a try.
     fn ended(&mut self, ended: Result<Tried, tokio::task::JoinError>) {
-        let Tried { leased, began, at, posted } = match ended {
+        let Tried { leased, addressee, began, at, posted } = match ended {
             Ok(tried) => tried,
             Err(error) => return tracing::error!(%error, "a try ended without an outcome"),
         };
@@ -282,7 +309,9 @@ impl Round {
         let ended = state.status() != DeliveryStatus::Pending;
         self.courier.metrics.note(failure.map(AttemptFailure::as_str), ended);
         let mut was_failing = false;
-        if let (false, Some(lane)) = (leased.is_test, self.lanes.get_mut(&leased.target)) {
+        if leased.is_test {
+            self.tested.remove(&leased.target);
+        } else if let Some(lane) = self.lanes.get_mut(&leased.target) {
             was_failing = std::mem::replace(&mut lane.noted_as_failing, failure.is_some());
             match failure {
                 None => lane.succeeded(self.courier.rules.widest_lane),
@@ -292,7 +321,8 @@ impl Round {
                 self.unsent.extend(lane.give_back());
             }
         }
-        self.unkept.push(Kept { leased, attempt: Attempt { at, answer, failure }, state, was_failing });
+        let (attempt, url) = (Attempt { at, answer, failure }, addressee.url.clone());
+        self.unkept.push(Kept { leased, attempt, state, url, was_failing });
     }
 
     fn dice(&self) -> u32 {

@@ -34,18 +34,29 @@ impl Names for SystemNames {
     }
 }
 
-/// Why a host is not connected to; the text says so to whoever named it.
+/// Why a host is not connected to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.as_str())]
 pub enum Refused {
     /// The name leads nowhere.
-    #[error("has a host whose name does not resolve")]
     Unknown,
     /// All of its addresses are out of bounds.
-    #[error("leads to an address that is not public: the operator can list it in webhooks.allowed_networks")]
     Private,
     /// Encryption is asked for, but where the operator does without.
-    #[error("must be https://, except to addresses that the operator lists in webhooks.allowed_networks")]
     Plain,
+}
+
+impl Refused {
+    /// What is said to whoever named the host.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "has a host whose name does not resolve",
+            Self::Private => {
+                "leads to an address that is not public; the operator can list its network in webhooks.allowed_networks"
+            }
+            Self::Plain => "must be https://, except to networks that the operator lists in webhooks.allowed_networks",
+        }
+    }
 }
 
 /// Says which addresses are connected to.

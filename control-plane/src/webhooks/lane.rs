@@ -1,6 +1,7 @@
 //! What is on its way to one target: how much at a time, and when it is left alone.
 
 use crate::{domain::webhook::delivery::rest, store::deliveries::Leased};
+use countersign_identity::Timestamp;
 use std::{collections::VecDeque, time::Duration};
 
 /// So many are taken ahead for each that may be under way, so that a fast target is not kept waiting.
@@ -23,7 +24,9 @@ pub struct Lane {
     rests_until: Duration,
     /// Whose turn it is, if only one of them can be taken.
     rather_new: bool,
-    /// Whether the database says that it fails.
+    /// When its target was changed last.
+    changed_at: Option<Timestamp>,
+    /// Whether it was failing when it was last heard of.
     pub noted_as_failing: bool,
 }
 
@@ -38,8 +41,18 @@ impl Lane {
             failed_at: Duration::ZERO,
             rests_until: Duration::ZERO,
             rather_new: false,
+            changed_at: None,
             noted_as_failing: false,
         }
+    }
+
+    /// Hears when its target was changed last; true if that was meanwhile. Then it is another target, for all that is known.
+    pub fn hear(&mut self, changed_at: Timestamp) -> bool {
+        let changed = self.changed_at.replace(changed_at).is_some_and(|before| before != changed_at);
+        if changed {
+            (self.width, self.failures, self.rests_until) = (1, 0, Duration::ZERO);
+        }
+        changed
     }
 
     /// How many more may be taken.
@@ -107,6 +120,11 @@ impl Lane {
         !self.ready.is_empty()
     }
 
+    /// What was taken for it, sent or not.
+    pub fn taken(&self) -> usize {
+        self.ready.len() + self.under_way
+    }
+
     /// Whether nothing need be remembered of it.
     pub fn is_idle(&self, now: Duration) -> bool {
         self.under_way == 0 && self.ready.is_empty() && self.rests_until <= now
@@ -126,7 +144,7 @@ impl Lane {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_identity::{EventId, Timestamp, WebhookId};
+    use countersign_identity::{EventId, WebhookId};
 
     const START: Duration = Duration::from_secs(100);
 
@@ -187,6 +205,17 @@ mod tests {
         }
         let rest = lane.rests_until(ended).unwrap().saturating_sub(ended).as_secs_f64();
         assert!((1.1..1.3).contains(&rest), "{rest}");
+    }
+
+    #[test]
+    fn a_target_that_was_changed_is_tried_at_once() {
+        let mut lane = Lane::new();
+        assert!(!lane.hear(Timestamp::from_seconds(1)) && !lane.hear(Timestamp::from_seconds(1)));
+        lane.take_in(leased(2));
+        lane.start(START).unwrap();
+        lane.failed((START, START), Some(Duration::from_secs(30)), 0);
+        assert!(lane.start(START).is_none() && lane.hear(Timestamp::from_seconds(2)));
+        assert!(lane.start(START).is_some());
     }
 
     #[test]

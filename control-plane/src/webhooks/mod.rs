@@ -12,7 +12,7 @@ mod pulse;
 mod sorter;
 
 pub use courier::{Courier, CourierRules};
-pub use guard::{Found, Guard, Names, Refused, SystemNames};
+pub use guard::{Found, Guard, Names, SystemNames};
 pub use post::{Post, PostError};
 pub use pulse::{Pulse, QueueHealth};
 pub use sorter::Sorter;

@@ -164,7 +164,11 @@ fn judge(stage: &Stage, route: &Route, act: &str, link: &Value, answer: &Value) 
         _ => Value::Null,
     };
     assert_eq!(link["object"], object, "{act}");
-    assert_eq!(link["details"], details(act, answer), "{act}");
+    let expected = match act {
+        "webhook.replayed" if route.path.contains("{event}") => json!({ "event": stage.event }),
+        _ => details(act, answer),
+    };
+    assert_eq!(link["details"], expected, "{act}");
 }
 
 /// What else is said of the acts of the test.
@@ -178,7 +182,7 @@ fn details(act: &str, answer: &Value) -> Value {
         "webhook.created" => json!({ "host": "127.0.0.1", "events": ["agent.role_assigned"] }),
         "webhook.changed" => json!({ "status": { "from": "active", "to": "paused" } }),
         "webhook.deleted" => json!({ "host": "127.0.0.1" }),
-        "webhook.replayed" => json!({ "deliveries": answer["replayed"] }),
+        "webhook.replayed" => json!({ "since": 1_577_836_800 }),
         "role.created" => json!({ "name": answer["name"], "description": "Reads", "permissions": ["read"] }),
         "role.changed" => json!({ "description": { "from": "", "to": "Reads" } }),
         "signing_key.rotated" => {

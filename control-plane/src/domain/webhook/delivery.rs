@@ -1,6 +1,7 @@
 //! A delivery: how often it is tried, and what may come of a try.
 
 use super::event::EventKind;
+use crate::domain::named::named;
 use countersign_identity::{EventId, Timestamp};
 use std::time::Duration;
 
@@ -10,8 +11,11 @@ pub const EXCERPT: usize = 1024;
 /// Whoever asks us to wait longer than this is asked again all the same.
 const LONGEST_WAIT: Duration = Duration::from_hours(24);
 
-/// A target that fails is left alone for this long at the most.
+/// A target that fails is left alone for this long at the most,
 const LONGEST_REST: Duration = Duration::from_mins(1);
+
+/// or for this long, if it asks for it. The delivery that it asked for may wait longer.
+const LONGEST_WISH: Duration = Duration::from_mins(5);
 
 /// After so many failures in a row, a target is left alone for a while.
 const PATIENCE: u32 = 3;
@@ -44,33 +48,34 @@ pub enum DeliveryState {
     Dead,
 }
 
-/// What a list of deliveries can be asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DeliveryStatus {
-    /// On its way.
-    Pending,
-    /// The target took it.
-    Delivered,
-    /// It is tried no more.
-    Dead,
-}
-
-impl DeliveryStatus {
-    /// All of them.
-    pub const ALL: [Self; 3] = [Self::Pending, Self::Delivered, Self::Dead];
-
-    /// The status as it stands in JSON.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Delivered => "delivered",
-            Self::Dead => "dead",
-        }
+named! {
+    /// What a list of deliveries can be asked for.
+    DeliveryStatus {
+        /// On its way.
+        Pending = "pending";
+        /// The target took it.
+        Delivered = "delivered";
+        /// It is tried no more.
+        Dead = "dead";
     }
-
-    /// Reads what [`Self::as_str`] wrote.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|status| status.as_str() == text)
+    /// Why a try failed.
+    AttemptFailure {
+        /// The status was none of 2xx, and none of what follows.
+        Status = "status";
+        /// The status was 410: the target wants no more.
+        Gone = "gone";
+        /// The status was one of 3xx. Nobody follows.
+        Redirect = "redirect";
+        /// No answer in time.
+        Timeout = "timeout";
+        /// The name of the host leads nowhere.
+        Dns = "dns";
+        /// The host has no address that may be connected to.
+        AddressRefused = "address_refused";
+        /// The certificate is not believed, or TLS failed otherwise.
+        Tls = "tls";
+        /// No connection, or it broke.
+        Connection = "connection";
     }
 }
 
@@ -105,53 +110,7 @@ pub struct Answer {
     pub excerpt: String,
 }
 
-macro_rules! failures {
-    ($($(#[$doc:meta])+ $name:ident = $text:literal;)+) => {
-        /// Why a try failed. The names are stable.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum AttemptFailure {
-            $($(#[$doc])+ $name,)+
-        }
-
-        impl AttemptFailure {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$name,)+];
-
-            /// Its name.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$name => $text,)+
-                }
-            }
-        }
-    };
-}
-
-failures! {
-    /// The status was none of 2xx, and none of what follows.
-    Status = "status";
-    /// The status was 410: the target wants no more.
-    Gone = "gone";
-    /// The status was one of 3xx. Nobody follows.
-    Redirect = "redirect";
-    /// No answer in time.
-    Timeout = "timeout";
-    /// The name of the host leads nowhere.
-    Dns = "dns";
-    /// The host has no address that may be connected to.
-    AddressRefused = "address_refused";
-    /// The certificate is not believed, or TLS failed otherwise.
-    Tls = "tls";
-    /// No connection, or it broke.
-    Connection = "connection";
-}
-
 impl AttemptFailure {
-    /// Reads what [`Self::as_str`] wrote.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|failure| failure.as_str() == text)
-    }
-
     /// What an HTTP status means; `None` if the event is delivered.
     pub const fn of_status(status: u16) -> Option<Self> {
         match status {
@@ -184,7 +143,7 @@ impl Schedule {
 
 /// How long a target is left alone after so many failures in a row.
 pub fn rest(failures: u32, asked: Option<Duration>, dice: u32) -> Duration {
-    let asked = asked.unwrap_or_default().min(LONGEST_WAIT);
+    let asked = asked.unwrap_or_default().min(LONGEST_WISH);
     if failures < PATIENCE {
         return asked;
     }
@@ -230,5 +189,6 @@ mod tests {
         assert_eq!(rests[..10], [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0]);
         assert!(rests[10..].iter().all(|rest| (*rest - 60.0).abs() < 0.5));
         assert_eq!(rest(1, Some(Duration::from_secs(9)), 0), Duration::from_secs(9));
+        assert_eq!(rest(1, Some(Duration::MAX), 0), LONGEST_WISH);
     }
 }

@@ -1,57 +1,33 @@
 //! Events: what happened, exactly as it is told.
 
-use crate::domain::instant::rfc3339;
+use crate::domain::{instant::rfc3339, named::named};
 use core::net::IpAddr;
 use countersign_identity::{AgentId, EventId, FeedbackId, Reason, RoleId, RoleName, ServiceId, Timestamp, WebhookId};
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-macro_rules! kinds {
-    ($($(#[$doc:meta])+ $name:ident = $text:literal;)+) => {
-        /// What kind of event it is. The names are stable.
-        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum EventKind {
-            $($(#[$doc])+ $name,)+
-        }
-
-        impl EventKind {
-            /// All of them.
-            pub const ALL: &[Self] = &[$(Self::$name,)+];
-
-            /// Its name.
-            pub const fn as_str(self) -> &'static str {
-                match self {
-                    $(Self::$name => $text,)+
-                }
-            }
-        }
-    };
-}
-
-kinds! {
-    /// An agent logged in.
-    Authenticated = "agent.authenticated";
-    /// A login was refused.
-    AuthenticationFailed = "agent.authentication_failed";
-    /// An agent got a role.
-    RoleAssigned = "agent.role_assigned";
-    /// An agent has a role no more.
-    RoleRevoked = "agent.role_revoked";
-    /// A service said how an agent behaved.
-    FeedbackReceived = "trust.feedback_received";
-    /// Somebody tries whether a target can be reached.
-    Test = "webhook.test";
+named! {
+    /// What kind of event it is.
+    EventKind {
+        /// An agent logged in.
+        Authenticated = "agent.authenticated";
+        /// A login was refused.
+        AuthenticationFailed = "agent.authentication_failed";
+        /// An agent got a role.
+        RoleAssigned = "agent.role_assigned";
+        /// An agent has a role no more.
+        RoleRevoked = "agent.role_revoked";
+        /// A service said how an agent behaved.
+        FeedbackReceived = "trust.feedback_received";
+        /// Somebody tries whether a target can be reached.
+        Test = "webhook.test";
+    }
 }
 
 impl EventKind {
     /// The kinds that can be asked for: a test comes to whom it is sent, whatever they asked for.
     pub fn asked_for() -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(|kind| *kind != Self::Test)
-    }
-
-    /// Reads what [`Self::as_str`] wrote.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.as_str() == text)
     }
 }
 
@@ -166,6 +142,12 @@ pub enum Failure {
     Suppressed,
 }
 
+impl Serialize for LossReason {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
 impl Serialize for Failure {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(match self {
@@ -216,20 +198,21 @@ pub struct RoleRevoked {
     /// Its name.
     #[schema(value_type = String, example = "billing-reader")]
     pub role_name: RoleName,
-    /// Why.
+    /// Why: `revoked` (it was taken away), `expired` (it ended) or `role_deleted`.
+    #[schema(value_type = String, example = "revoked")]
     pub reason: LossReason,
 }
 
-/// Why an agent has a role no more: it was taken away, it ended, or the role was deleted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LossReason {
-    /// It was taken away.
-    Revoked,
-    /// It ended.
-    Expired,
-    /// There is no such role any more.
-    RoleDeleted,
+named! {
+    /// Why an agent has a role no more.
+    LossReason {
+        /// It was taken away.
+        Revoked = "revoked";
+        /// It ended.
+        Expired = "expired";
+        /// There is no such role any more.
+        RoleDeleted = "role_deleted";
+    }
 }
 
 /// A service said how an agent behaved.

@@ -39,6 +39,10 @@ impl TargetUrl {
         if url.fragment().is_some() {
             return Err(InvalidUrl("must not have a fragment (#…), which is never sent"));
         }
+        // What is written in another alphabet is longer as it is sent, and as it is kept.
+        if url.as_str().len() > Self::LONGEST {
+            return Err(form);
+        }
         let port = url.port_or_known_default().unwrap_or_default();
         let plain = url.scheme() == "http";
         if port == HTTPS || port >= FIRST_FREE_PORT || (plain && port == 80) {
@@ -101,6 +105,16 @@ mod tests {
             &long,
         ] {
             assert!(TargetUrl::parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_reads_back() {
+        let odd = format!("https://büro.example:8443/{}?q=\"<>{{}}`", "é".repeat(300));
+        let url = TargetUrl::parse(&odd).unwrap();
+        assert_eq!(TargetUrl::parse(&url.to_string()), Ok(url));
+        for longer in ["é".repeat(1500), "\"".repeat(1500)] {
+            assert!(TargetUrl::parse(&format!("https://a.example/{longer}")).is_err());
         }
     }
 

@@ -1,7 +1,7 @@
 //! What webhooks are told: the section `webhooks` of the description.
 
 use crate::domain::webhook::event::{
-    Authenticated, AuthenticationFailed, EventKind, FeedbackReceived, LossReason, RoleAssigned, RoleRevoked, Test,
+    Authenticated, AuthenticationFailed, EventKind, FeedbackReceived, RoleAssigned, RoleRevoked, Test,
 };
 use utoipa::{
     ToSchema,
@@ -36,7 +36,7 @@ pub fn webhooks() -> Paths {
 /// The words that events are told in.
 pub fn words() -> Vec<(String, RefOr<Schema>)> {
     let mut words = vec![word::<Authenticated>(), word::<AuthenticationFailed>(), word::<RoleAssigned>()];
-    words.extend([word::<RoleRevoked>(), word::<LossReason>(), word::<FeedbackReceived>(), word::<Test>()]);
+    words.extend([word::<RoleRevoked>(), word::<FeedbackReceived>(), word::<Test>()]);
     words
 }
 

@@ -129,7 +129,9 @@ words! {
     /// Whether events are delivered.
     WebhookStatus = text().enum_values(Some(["active", "paused"])).examples(["paused"]);
     /// `pending` (on its way), `delivered`, or `dead` (tried no more).
-    DeliveryStatus = text().enum_values(Some(Standing::ALL.map(Standing::as_str))).examples(["delivered"]);
+    DeliveryStatus = text().enum_values(Some(Standing::ALL.iter().map(|standing| standing.as_str()))).examples(["delivered"]);
+    /// `delivered` or `dead`.
+    Ending = text().enum_values(Some(["delivered", "dead"])).examples(["dead"]);
     /// A kind of event.
     EventKind = text().enum_values(Some(Kind::asked_for().map(Kind::as_str))).examples(["agent.role_revoked"]);
     /// An event as it is sent: see the section `webhooks`.

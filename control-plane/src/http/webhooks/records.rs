@@ -52,7 +52,7 @@ pub struct WebhookRecord {
     /// Since when nothing could be delivered; null if it could.
     #[schema(value_type = Option<schema::Instant>, required)]
     failing_since: Option<Instant>,
-    /// Until when the secret of before signs too; null if there was none.
+    /// Until when the secret of before signs too; null if there is none that does.
     #[schema(value_type = Option<schema::Instant>, required)]
     previous_secret_expires_at: Option<Instant>,
     /// When it was made.
@@ -151,7 +151,7 @@ pub struct DeliveryWithPayload {
 }
 
 impl WebhookRecord {
-    pub fn of(target: &Target) -> Self {
+    pub fn of(target: &Target, now: Timestamp) -> Self {
         Self {
             webhook_id: target.id,
             service_id: target.place.service(),
@@ -161,7 +161,7 @@ impl WebhookRecord {
             status: target.status().as_str(),
             disabled_reason: target.disabled.map(|(_, reason)| reason.as_str()),
             failing_since: target.failing_since.map(Instant),
-            previous_secret_expires_at: target.previous_until.map(Instant),
+            previous_secret_expires_at: target.previous_until.filter(|until| now < *until).map(Instant),
             created_at: Instant(target.created_at),
             updated_at: Instant(target.updated_at),
         }
@@ -170,7 +170,7 @@ impl WebhookRecord {
 
 impl NewWebhookRecord {
     pub fn of(target: &Target, secret: &SecretString) -> Self {
-        Self { webhook: WebhookRecord::of(target), secret: expose(secret).to_owned() }
+        Self { webhook: WebhookRecord::of(target, target.created_at), secret: expose(secret).to_owned() }
     }
 }
 
@@ -232,6 +232,18 @@ impl FromField for TargetStatus {
         let asked = [Self::Active, Self::Paused].into_iter();
         let mut found = asked.filter(|status| value == status.as_str());
         found.next().ok_or_else(|| "must be `active` or `paused`".to_owned())
+    }
+}
+
+/// How a delivery ended.
+pub struct Ending(pub DeliveryStatus);
+
+impl FromField for Ending {
+    type Word = schema::Ending;
+
+    fn from_field(value: Value) -> Result<Self, String> {
+        let ended = value.as_str().and_then(DeliveryStatus::parse).filter(|status| *status != DeliveryStatus::Pending);
+        ended.map(Self).ok_or_else(|| "must be `delivered` or `dead`".to_owned())
     }
 }
 

@@ -5,9 +5,10 @@ use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         webhook::{
-            DISABLED_AFTER, DisabledReason, Target,
+            DISABLED_AFTER, DisabledReason, FORGIVEN_AFTER, Place, Target,
             delivery::{Attempt, AttemptFailure, DeliveryState},
             secret::WebhookSecret,
+            url::TargetUrl,
         },
     },
     store::{
@@ -17,6 +18,7 @@ use crate::{
     },
 };
 use countersign_identity::{Timestamp, WebhookId};
+use std::collections::BTreeSet;
 
 /// What is to be taken for a target.
 pub(super) struct Wanted {
@@ -27,8 +29,8 @@ pub(super) struct Wanted {
 enum What {
     /// So many that were never tried, and so many that were; if there are too few of the one, more of the other.
     Due { new: i64, again: i64 },
-    /// So many tests.
-    Tests(i64),
+    /// One test.
+    Test,
 }
 
 /// What there is to do.
@@ -37,8 +39,8 @@ pub(super) struct Looked {
     pub due: Vec<Target>,
     /// Targets that a test is due for.
     pub tests: Vec<Target>,
-    /// Of the targets that were asked about, those that nothing is delivered to any more.
-    pub inactive: Vec<WebhookId>,
+    /// Of the targets that were asked about, when they were changed last; nothing, if nothing is delivered to them now.
+    pub waiting: Vec<(WebhookId, Option<Timestamp>)>,
 }
 
 /// What was taken for a target.
@@ -53,8 +55,17 @@ pub(super) struct Kept {
     pub leased: Leased,
     pub attempt: Attempt,
     pub state: DeliveryState,
-    /// Whether the database says that its target fails.
+    /// Where it was sent to.
+    pub url: TargetUrl,
+    /// Whether its target was failing when it was last heard of.
     pub was_failing: bool,
+}
+
+/// A target that was disabled.
+struct Disabled {
+    place: Place,
+    target: WebhookId,
+    reason: DisabledReason,
 }
 
 impl Wanted {
@@ -64,8 +75,8 @@ impl Wanted {
         Self { target, what: What::Due { new: number(new), again: number(count - new) } }
     }
 
-    pub(super) fn tests(target: Target, count: usize) -> Self {
-        Self { target, what: What::Tests(number(count)) }
+    pub(super) fn test(target: Target) -> Self {
+        Self { target, what: What::Test }
     }
 }
 
@@ -78,13 +89,11 @@ pub(super) async fn look(store: &Store, waiting: Vec<WebhookId>, now: Timestamp)
     let mut read = store.read().await?;
     let due = webhook_targets::due(read.conn(), now).await?;
     let tests = webhook_targets::due_tests(read.conn(), now).await?;
-    let mut inactive = Vec::new();
+    let mut active = Vec::new();
     for target in waiting {
-        if !due.iter().any(|due| due.id == target) && !webhook_targets::is_active(read.conn(), target).await? {
-            inactive.push(target);
-        }
+        active.push((target, webhook_targets::active_as_of(read.conn(), target).await?));
     }
-    Ok(Looked { due, tests, inactive })
+    Ok(Looked { due, tests, waiting: active })
 }
 
 /// Keeps what came of tries, and takes what is wanted, until the lease ends.
@@ -95,7 +104,8 @@ pub(super) async fn turn(
     (now, until): (Timestamp, Timestamp),
 ) -> Result<Vec<Taken>, StoreError> {
     let work = async |mut tx: Write| {
-        keep_all(&mut tx, kept).await?;
+        hold_all(&mut tx, kept, wanted).await?;
+        let disabled = keep_all(&mut tx, kept).await?;
         give_back_all(&mut tx, unsent).await?;
         let mut taken = Vec::new();
         for Wanted { target, what } in wanted {
@@ -103,6 +113,7 @@ pub(super) async fn turn(
             let leased = take(&mut tx, target.id, what, (now, until)).await?;
             taken.push(Taken { target: target.clone(), secrets, leased });
         }
+        record_all(&mut tx, disabled).await?;
         tx.commit(taken).await
     };
     courier.store.write("deliver", work).await
@@ -111,8 +122,10 @@ pub(super) async fn turn(
 /// Keeps what came of the last tries, and gives back what was not sent.
 pub(super) async fn close(courier: &Courier, kept: &[Kept], unsent: &[Leased]) -> Result<(), StoreError> {
     let work = async |mut tx: Write| {
-        keep_all(&mut tx, kept).await?;
+        hold_all(&mut tx, kept, &[]).await?;
+        let disabled = keep_all(&mut tx, kept).await?;
         give_back_all(&mut tx, unsent).await?;
+        record_all(&mut tx, disabled).await?;
         tx.commit(()).await
     };
     courier.store.write("give_back", work).await
@@ -126,7 +139,7 @@ async fn take(
     times: (Timestamp, Timestamp),
 ) -> Result<Vec<Leased>, StoreError> {
     let (new, again) = match what {
-        What::Tests(count) => return deliveries::lease(tx.conn(), (target, Which::Tests), times, *count).await,
+        What::Test => return deliveries::lease(tx.conn(), (target, Which::Tests), times, 1).await,
         What::Due { new, again } => (*new, *again),
     };
     let mut before = deliveries::lease(tx.conn(), (target, Which::Again), times, again).await?;
@@ -153,37 +166,51 @@ async fn give_back_all(tx: &mut Write, unsent: &[Leased]) -> Result<(), StoreErr
     Ok(())
 }
 
-async fn keep_all(tx: &mut Write, kept: &[Kept]) -> Result<(), StoreError> {
-    for Kept { leased, attempt, state, was_failing } in kept {
-        deliveries::record(tx.conn(), leased, attempt, *state).await?;
-        match attempt.failure {
-            _ if leased.is_test => {}
-            None if *was_failing => webhook_targets::set_failing(tx.conn(), leased.target, None).await?,
-            None => {}
-            Some(failure) => note_failure(tx, leased, failure, (attempt.at, *was_failing)).await?,
-        }
+/// Holds the targets of all that follows, in the order that everybody keeps.
+async fn hold_all(tx: &mut Write, kept: &[Kept], wanted: &[Wanted]) -> Result<(), StoreError> {
+    let kept = kept.iter().map(|kept| kept.leased.target);
+    let all: BTreeSet<_> = kept.chain(wanted.iter().map(|wanted| wanted.target.id)).collect();
+    for target in all {
+        webhook_targets::hold(tx.conn(), target).await?;
     }
     Ok(())
 }
 
-/// A target that wants no more, or has failed for too long, is disabled.
-async fn note_failure(
-    tx: &mut Write,
-    leased: &Leased,
-    failure: AttemptFailure,
-    (at, was_failing): (Timestamp, bool),
-) -> Result<(), StoreError> {
-    if !was_failing {
-        webhook_targets::set_failing(tx.conn(), leased.target, Some(at)).await?;
+/// Keeps what came of tries; gives the targets that are disabled for it.
+async fn keep_all(tx: &mut Write, kept: &[Kept]) -> Result<Vec<Disabled>, StoreError> {
+    let mut disabled = Vec::new();
+    for one in kept {
+        let Kept { leased, attempt, state, url: _, was_failing } = one;
+        let counts = deliveries::record(tx.conn(), leased, attempt, *state).await?;
+        match attempt.failure {
+            _ if leased.is_test || !counts => {}
+            None if *was_failing => webhook_targets::set_well(tx.conn(), leased.target).await?,
+            None => {}
+            Some(failure) => disabled.extend(note_failure(tx, one, failure).await?),
+        }
     }
+    Ok(disabled)
+}
+
+/// A target that wants no more, or has failed for too long, is disabled.
+async fn note_failure(tx: &mut Write, kept: &Kept, failure: AttemptFailure) -> Result<Option<Disabled>, StoreError> {
+    let (target, at) = ((kept.leased.target, &kept.url), kept.attempt.at);
+    webhook_targets::set_failing(tx.conn(), target, (at, at.before(FORGIVEN_AFTER))).await?;
     let reason = if failure == AttemptFailure::Gone { DisabledReason::Gone } else { DisabledReason::Failing };
-    let horizon = at.before(DISABLED_AFTER);
-    let Some(place) = webhook_targets::disable(tx.conn(), leased.target, reason, (at, horizon)).await? else {
-        return Ok(());
-    };
-    tracing::warn!(webhook = %leased.target, reason = reason.as_str(), "a webhook is disabled");
-    let act = Entry::of(place.chain(), Act::WebhookDisabled).with(Object::Webhook(leased.target));
-    tx.record(&Author::SYSTEM, &act.saying("reason", reason.as_str())).await
+    let place = webhook_targets::disable(tx.conn(), target, reason, (at, at.before(DISABLED_AFTER))).await?;
+    Ok(place.map(|place| Disabled { place, target: target.0, reason }))
+}
+
+/// The links of the audit come last, as everywhere.
+async fn record_all(tx: &mut Write, disabled: Vec<Disabled>) -> Result<(), StoreError> {
+    let mut disabled: Vec<_> = disabled.into_iter().map(|one| (one.place.chain().to_string(), one)).collect();
+    disabled.sort_by(|(one, _), (other, _)| one.cmp(other));
+    for (_, Disabled { place, target, reason }) in disabled {
+        tracing::warn!(webhook = %target, reason = reason.as_str(), "a webhook is disabled");
+        let act = Entry::of(place.chain(), Act::WebhookDisabled).with(Object::Webhook(target));
+        tx.record(&Author::SYSTEM, &act.saying("reason", reason.as_str())).await?;
+    }
+    Ok(())
 }
 
 /// What signs for a target; nothing if it does not open, which holds up no other target.
