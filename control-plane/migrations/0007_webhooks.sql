@@ -99,5 +99,7 @@ CREATE TABLE webhook_losses (
     PRIMARY KEY (agent_id, role_id)
 );
 
--- Roles that have ended are found and told of.
-CREATE INDEX assignments_by_end ON assignments (expires_at) WHERE expires_at IS NOT NULL;
+-- When webhooks were told that the assignment has ended.
+ALTER TABLE assignments ADD COLUMN end_told_at BIGINT;
+
+CREATE INDEX assignments_by_end ON assignments (expires_at) WHERE expires_at IS NOT NULL AND end_told_at IS NULL;

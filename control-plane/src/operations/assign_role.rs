@@ -51,7 +51,7 @@ pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequ
         fits_agent(after.map(|role| &role.definition.name)).map_err(|error| Denied::Conflict(error.to_string()))?;
         let name = given.definition.name.clone();
         // What has ended, and nobody was told of yet, ended before.
-        if let Some(at) = assignments::take_one_ended(tx.conn(), agent, role, now).await? {
+        if let Some(at) = assignments::take_one_end(tx.conn(), agent, role, now).await? {
             let (name, reason) = (name.clone(), LossReason::Expired);
             tell_loss(&mut tx, context, Loss { agent, service, role, name, at, reason });
         }

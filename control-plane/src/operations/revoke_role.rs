@@ -9,7 +9,7 @@ use crate::{
     },
     store::{
         Write, agents,
-        assignments::{self, Loss},
+        assignments::{self, Loss, Removed},
         roles,
     },
 };
@@ -28,18 +28,21 @@ pub async fn revoke_role(
         agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
         let found = roles::find(tx.conn(), service, role).await?.ok_or(Denied::Missing(Missing::Role))?;
         let removed = assignments::remove(tx.conn(), service, agent, role).await?;
-        // What has ended is absent everywhere: removing its row revokes nothing, and only says what is not told yet.
-        let ended_at = removed.as_ref().and_then(|grant| grant.until).filter(|end| *end <= now);
-        let was_live = removed.is_some() && ended_at.is_none();
         let name = found.definition.name;
-        if was_live {
+        if removed.is_some() {
             tx.changed(Change::Roles(agent, service));
+        }
+        // An expired assignment is absent everywhere: removing its row revokes nothing, and only says what is not told yet.
+        let was_live = removed.is_some_and(|removed| removed.until.is_none_or(|end| now < end));
+        if was_live {
             let act = Entry::at(service, Act::RoleRevoked).to(agent).with(Object::Role(role));
             tx.record(by, &act.saying("name", name.as_str())).await?;
         }
-        if removed.is_some() {
-            let reason = if was_live { LossReason::Revoked } else { LossReason::Expired };
-            let at = ended_at.unwrap_or(now);
+        if let Some(Removed { until, end_is_told: false }) = removed {
+            let (at, reason) = match until {
+                Some(end) if !was_live => (end, LossReason::Expired),
+                Some(_) | None => (now, LossReason::Revoked),
+            };
             tell_loss(&mut tx, context, Loss { agent, service, role, name, at, reason });
         }
         Ok(tx.commit(was_live).await?)

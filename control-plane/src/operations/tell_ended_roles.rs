@@ -1,5 +1,4 @@
-//! Tell webhooks of roles that have ended, or were lost with the role itself. What has ended is absent everywhere; here it
-//! is also forgotten.
+//! Tell webhooks of roles that have ended, or were lost with the role itself.
 
 use super::{Context, Denied};
 use crate::{
@@ -17,10 +16,10 @@ const AT_ONCE: i64 = 500;
 
 /// Tells of all roles that have ended or were lost since the last time.
 pub async fn tell_ended_roles(context: &Context) -> Result<(), Denied> {
-    while assignments::any_ended(context.store.read().await?.conn(), context.now()).await? {
+    while assignments::any_ends(context.store.read().await?.conn(), context.now()).await? {
         let some = async |mut tx: Write| {
             let now = tx.now();
-            for Ended { agent, role, service, at } in assignments::take_ended(tx.conn(), now, AT_ONCE).await? {
+            for Ended { agent, role, service, at } in assignments::take_ends(tx.conn(), now, AT_ONCE).await? {
                 // Without its role it ended before.
                 if let Some(found) = roles::find(tx.conn(), service, role).await? {
                     let (name, reason) = (found.definition.name, LossReason::Expired);

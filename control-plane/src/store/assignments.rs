@@ -18,10 +18,19 @@ pub struct Ended {
     pub at: Timestamp,
 }
 
+/// What was removed.
+#[derive(Debug, Clone, Copy)]
+pub struct Removed {
+    /// When it ends or ended, if it does.
+    pub until: Option<Timestamp>,
+    /// Whether webhooks know that it has.
+    pub end_is_told: bool,
+}
+
 /// Assigns a role, or replaces when an assignment ends. One that had ended begins anew.
 pub async fn put(conn: &mut AnyConnection, assignment: &Assignment) -> Result<(), StoreError> {
     let sql = "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at) VALUES ($1, $2, $3, $4, $5) \
-               ON CONFLICT (agent_id, role_id) DO UPDATE SET expires_at = excluded.expires_at, assigned_at = \
+               ON CONFLICT (agent_id, role_id) DO UPDATE SET expires_at = excluded.expires_at, end_told_at = NULL, assigned_at = \
                CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.assigned_at ELSE assignments.assigned_at END";
     sqlx::query(sql)
         .bind(assignment.agent.to_string())
@@ -40,10 +49,15 @@ pub async fn remove(
     service: ServiceId,
     agent: AgentId,
     role: RoleId,
-) -> Result<Option<Grant>, StoreError> {
-    let sql = "DELETE FROM assignments WHERE agent_id = $1 AND role_id = $2 AND service_id = $3 RETURNING role_id, expires_at";
+) -> Result<Option<Removed>, StoreError> {
+    let sql = "DELETE FROM assignments WHERE agent_id = $1 AND role_id = $2 AND service_id = $3 \
+               RETURNING expires_at, end_told_at";
     let query = sqlx::query(sql).bind(agent.to_string()).bind(role.to_string()).bind(service.to_string());
-    query.fetch_optional(conn).await?.as_ref().map(read_grant).transpose()
+    let read = |found: AnyRow| {
+        let until = row::optional_instant(&found, "expires_at")?;
+        Ok(Removed { until, end_is_told: row::optional_instant(&found, "end_told_at")?.is_some() })
+    };
+    query.fetch_optional(conn).await?.map(read).transpose()
 }
 
 /// Removes all assignments of a role. If somebody is to be told whose they were, that is kept until they are.
@@ -56,7 +70,8 @@ pub async fn remove_all(
     if let Some(name) = told_as {
         let sql = "INSERT INTO webhook_losses (agent_id, service_id, role_id, role_name, lost_at, reason) \
                    SELECT agent_id, service_id, role_id, $1, CASE WHEN expires_at <= $2 THEN expires_at ELSE $2 END, \
-                   CASE WHEN expires_at <= $2 THEN $3 ELSE $4 END FROM assignments WHERE role_id = $5 AND service_id = $6";
+                   CASE WHEN expires_at <= $2 THEN $3 ELSE $4 END FROM assignments \
+                   WHERE role_id = $5 AND service_id = $6 AND end_told_at IS NULL";
         let query = sqlx::query(sql).bind(name.as_str()).bind(now.micros());
         let query = query.bind(LossReason::Expired.as_str()).bind(LossReason::RoleDeleted.as_str());
         query.bind(role.to_string()).bind(service.to_string()).execute(&mut *conn).await?;
@@ -66,15 +81,16 @@ pub async fn remove_all(
     Ok(())
 }
 
-/// Removes one assignment, if it has ended; gives when.
-pub async fn take_one_ended(
+/// Notes that webhooks are told of the end of one assignment, if it has ended and they are not; gives when.
+pub async fn take_one_end(
     conn: &mut AnyConnection,
     agent: AgentId,
     role: RoleId,
     now: Timestamp,
 ) -> Result<Option<Timestamp>, StoreError> {
-    let sql = "DELETE FROM assignments WHERE agent_id = $1 AND role_id = $2 AND expires_at <= $3 RETURNING expires_at";
-    let query = sqlx::query(sql).bind(agent.to_string()).bind(role.to_string()).bind(now.micros());
+    let sql = "UPDATE assignments SET end_told_at = $1 WHERE agent_id = $2 AND role_id = $3 AND expires_at <= $1 \
+               AND end_told_at IS NULL RETURNING expires_at";
+    let query = sqlx::query(sql).bind(now.micros()).bind(agent.to_string()).bind(role.to_string());
     query.fetch_optional(conn).await?.map(|found| row::instant(&found, "expires_at")).transpose()
 }
 
@@ -119,17 +135,19 @@ pub async fn take_losses(conn: &mut AnyConnection, at_most: i64) -> Result<Vec<L
     rows.iter().map(read).collect()
 }
 
-/// Whether any assignment has ended and is still kept.
-pub async fn any_ended(conn: &mut AnyConnection, now: Timestamp) -> Result<bool, StoreError> {
-    let query = sqlx::query("SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 LIMIT 1").bind(now.micros());
-    Ok(query.fetch_optional(conn).await?.is_some())
+/// Whether webhooks are to be told of any assignment that has ended.
+pub async fn any_ends(conn: &mut AnyConnection, now: Timestamp) -> Result<bool, StoreError> {
+    let sql = "SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 AND end_told_at IS NULL LIMIT 1";
+    Ok(sqlx::query(sql).bind(now.micros()).fetch_optional(conn).await?.is_some())
 }
 
-/// Removes some of the assignments that have ended, and gives them. Nobody else does the same.
-pub async fn take_ended(conn: &mut AnyConnection, now: Timestamp, at_most: i64) -> Result<Vec<Ended>, StoreError> {
+/// Notes of some assignments that webhooks are told of their ends, and gives them. Nobody else does the same. The rows stay,
+/// for sidecars go by their own clocks.
+pub async fn take_ends(conn: &mut AnyConnection, now: Timestamp, at_most: i64) -> Result<Vec<Ended>, StoreError> {
     // Asked twice, since somebody may prolong one between the two.
-    let sql = "DELETE FROM assignments WHERE expires_at <= $1 AND (agent_id, role_id) IN (SELECT agent_id, role_id \
-               FROM assignments WHERE expires_at <= $1 ORDER BY expires_at LIMIT $2) \
+    let sql = "UPDATE assignments SET end_told_at = $1 WHERE expires_at <= $1 AND end_told_at IS NULL \
+               AND (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments \
+               WHERE expires_at <= $1 AND end_told_at IS NULL ORDER BY expires_at LIMIT $2) \
                RETURNING agent_id, role_id, service_id, expires_at";
     let rows = sqlx::query(sql).bind(now.micros()).bind(at_most).fetch_all(conn).await?;
     let read = |found| {

@@ -215,10 +215,7 @@ impl Play {
             }
             Act::ChangeRole { .. } | Act::DeleteRole { .. } | Act::Assign { .. } | Act::Feedback { .. } => (200, true),
             Act::Revoke { service, agent: who, name } => {
-                // What has ended is absent already.
-                let now = self.world.hand.now().micros();
-                let until = named(service, name).and_then(|role| state.grants.get(&(service, who, *role)));
-                (200, until.is_some_and(|until| until.is_none_or(|until| now < until)))
+                (200, named(service, name).is_some_and(|role| state.grants.contains_key(&(service, who, *role))))
             }
             Act::SetUnbound { service, accepted } => (200, state.strict.contains(&service) == accepted),
             Act::SetStatus { agent: who, status } => match (state.condition(who).status, status) {
