@@ -66,6 +66,13 @@ impl Stage {
         (answer.status, answer.body["status"].clone(), answer.body["checks"]["webhook_queue"].clone())
     }
 
+    async fn set_status(&self, status: &str) {
+        let (webhook, _) = self.deliveries.split_once("/deliveries").unwrap();
+        let key = SteppedPlane::env(self.folder.path(), "SERVICE_KEY");
+        let changed = self.plane.api.send_as(&key, "PATCH", webhook, json!({ "status": status })).await.expect(200);
+        assert_eq!(changed["status"], status);
+    }
+
     async fn until_pending(&self, count: usize) {
         let key = SteppedPlane::env(self.folder.path(), "SERVICE_KEY");
         let all = async || {
@@ -111,6 +118,25 @@ async fn a_receiver_that_fails_is_not_our_illness() {
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(stage.health().await, (200, json!("healthy"), json!("up")));
     }
+}
+
+#[tokio::test]
+async fn the_time_of_a_pause_is_no_backlog() {
+    let stage = Stage::set().await;
+    stage.set_status("paused").await;
+    for _ in 0..8 {
+        stage.event().await;
+    }
+    stage.until_pending(8).await;
+    stage.clock.advance(Duration::from_hours(1));
+    stage.set_status("active").await;
+    for _ in 0..12 {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        assert_eq!(stage.health().await, (200, json!("healthy"), json!("up")));
+    }
+    // But what waits from then on is.
+    stage.clock.advance(Duration::from_mins(6));
+    stage.until("degraded", "degraded").await;
 }
 
 #[tokio::test]

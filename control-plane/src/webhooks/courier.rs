@@ -4,6 +4,7 @@
 //! taken is leased: whoever is killed meanwhile has lost nothing, for the lease ends and another takes it.
 
 mod ledger;
+mod shares;
 
 use super::{
     Pulse,
@@ -22,7 +23,7 @@ use crate::{
 };
 use countersign_identity::{Timestamp, WebhookId};
 use countersign_process::{Chance, Clock, Shutdown};
-use ledger::{Kept, Looked, Taken, Wanted};
+use ledger::{Kept, Taken};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
@@ -45,11 +46,8 @@ const MARGIN: Duration = Duration::from_secs(20);
 /// Before the lease ends, this is left for keeping what came of a try.
 const KEEPING: Duration = Duration::from_secs(5);
 
-/// Of all tries at a time, tests are one in so many at the most; and one for each target.
-const TESTS_SHARE: usize = 8;
-
-/// For each try that may be under way, so many are taken ahead at the most, for all targets together.
-const AHEAD: usize = 2;
+/// For each try that a target may have under way, so many are taken, so that a fast one is not kept waiting.
+pub(super) const AHEAD: usize = 2;
 
 /// When a stop is asked for, what is under way has so much time.
 const LAST_TRIES: Duration = Duration::from_secs(3);
@@ -170,35 +168,6 @@ impl Round {
         Ok(())
     }
 
-    /// What is to be taken: for each target that has something due, as much as it may be sent.
-    async fn wanted(&mut self) -> Result<Vec<Wanted>, StoreError> {
-        let (now, boot) = (self.courier.clock.now(), self.courier.clock.since_boot());
-        let waiting = self.lanes.iter().filter(|(_, lane)| lane.is_waiting()).map(|(target, _)| *target).collect();
-        let Looked { due, tests, waiting } = ledger::look(&self.courier.store, waiting, now).await?;
-        let mut room = (self.courier.rules.widest * AHEAD).saturating_sub(self.lanes.values().map(Lane::taken).sum());
-        for (target, changed_at) in waiting {
-            let lane = self.lanes.get_mut(&target);
-            if lane.is_some_and(|lane| changed_at.is_none_or(|changed_at| lane.hear(changed_at))) {
-                self.leave(target);
-            }
-        }
-        self.lanes.retain(|target, lane| !lane.is_idle(boot) || due.iter().any(|due| due.id == *target));
-        let mut wanted = Vec::new();
-        for target in due {
-            let lane = self.lanes.entry(target.id).or_insert_with(Lane::new);
-            lane.noted_as_failing |= target.failing_since.is_some();
-            lane.hear(target.updated_at);
-            let count = lane.wants(boot).min(room);
-            if count > 0 {
-                room -= count;
-                wanted.push(Wanted::due(target, count, lane.rather_new()));
-            }
-        }
-        let untested = tests.into_iter().filter(|target| !self.tested.contains(&target.id));
-        wanted.extend(untested.take(self.most_tests()).map(Wanted::test));
-        Ok(wanted)
-    }
-
     /// Sends a target nothing more of what was taken for it, for now.
     fn leave(&mut self, target: WebhookId) {
         if let Some(lane) = self.lanes.get_mut(&target) {
@@ -215,42 +184,6 @@ impl Round {
         if !due.is_empty() {
             self.lanes.entry(target.id).or_insert_with(Lane::new).take_in(due);
         }
-    }
-
-    /// Sends whatever may be under way now: first for whom least is, and to nobody more than their share while others wait.
-    /// Targets that fail get no more than half of all.
-    fn send_all(&mut self) {
-        let boot = self.courier.clock.since_boot();
-        while self.has_room()
-            && self.tested.len() < self.most_tests() + self.tests.len()
-            && let Some(test) = self.tests.pop_front()
-        {
-            self.send(test);
-        }
-        let failing: usize = self.lanes.values().filter(|lane| lane.is_failing()).map(Lane::under_way).sum();
-        let mut left_for_failing = (self.courier.rules.widest / 2).saturating_sub(failing);
-        let at_work = self.lanes.values().filter(|lane| lane.taken() > 0).count();
-        let share = (self.courier.rules.widest / at_work.max(1)).max(1);
-        let waiting = self.lanes.iter().filter(|(_, lane)| lane.is_waiting());
-        let mut waiting: Vec<_> = waiting.map(|(target, lane)| (lane.under_way(), *target)).collect();
-        waiting.sort_unstable();
-        for (_, target) in waiting {
-            while self.has_room()
-                && let Some(lane) = self.lanes.get_mut(&target)
-                && lane.under_way() < share
-                && (left_for_failing > 0 || !lane.is_failing())
-                && let Some(leased) = lane.start(boot)
-            {
-                left_for_failing -= usize::from(lane.is_failing());
-                self.send(leased);
-            }
-        }
-        self.addressees.retain(|target, _| self.lanes.contains_key(target) || self.tested.contains(target));
-    }
-
-    /// Tests that may be under way.
-    fn most_tests(&self) -> usize {
-        (self.courier.rules.widest / TESTS_SHARE).max(1)
     }
 
     fn has_room(&self) -> bool {

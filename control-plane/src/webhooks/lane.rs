@@ -1,11 +1,9 @@
 //! What is on its way to one target: how much at a time, and when it is left alone.
 
+use super::courier::AHEAD;
 use crate::{domain::webhook::delivery::rest, store::deliveries::Leased};
 use countersign_identity::Timestamp;
 use std::{collections::VecDeque, time::Duration};
-
-/// So many are taken ahead for each that may be under way, so that a fast target is not kept waiting.
-const AHEAD: usize = 2;
 
 /// What is on its way to one target.
 #[derive(Debug)]

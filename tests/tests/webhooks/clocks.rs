@@ -21,8 +21,12 @@ struct Stage {
 
 impl Stage {
     async fn set() -> Self {
+        Self::set_with(&[]).await
+    }
+
+    async fn set_with(settings: &[(&str, String)]) -> Self {
         let (clock, folder) = (Hand::new(), tempfile::tempdir().unwrap());
-        let plane = SteppedPlane::start(folder.path(), &[], &clock).await;
+        let plane = SteppedPlane::start(folder.path(), settings, &clock).await;
         let authority = std::fs::read(folder.path().join("ca.pem")).unwrap();
         let api = Api::new(&plane.api.url, Some(&authority)).unwrap();
         let agent = api.register(&PrivateKey::generate(), "owner@example.org", "Agent", None).await.unwrap().agent_id;
@@ -90,4 +94,21 @@ async fn ten_tries_take_about_three_days_and_five_days_of_failure_disable_a_targ
     eventually("what was kept comes", none, String::new).await;
     let back = target.read().await;
     assert_eq!((&back["status"], &back["failingSince"]), (&json!("active"), &Value::Null));
+}
+
+#[tokio::test]
+async fn two_failures_with_a_quiet_week_between_are_not_five_days_of_failure() {
+    let stage = Stage::set_with(&[("webhooks.retry_seconds", "5".to_owned())]).await;
+    let receiver = Receiver::start(Reply::Status(500)).await;
+    let target = stage.target(&receiver).await;
+    stage.event().await;
+    let event = receiver.until(1).await.remove(0).id().to_owned();
+    target.until_delivery(&event, "the try is noted", |delivery| delivery["attempts"] == 1).await;
+    stage.clock.advance(Duration::from_secs(10));
+    target.until_status(&event, "dead").await;
+    let before = target.read().await["failingSince"].clone();
+    stage.clock.advance(6 * DAY);
+    stage.event().await;
+    let anew = |target: &Value| target["failingSince"] != before;
+    assert_eq!(target.until("it fails anew", anew).await["status"], "active");
 }

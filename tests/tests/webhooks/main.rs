@@ -1,8 +1,9 @@
 //! Webhooks, from what happens at the API to what receivers get.
 //!
-//! `events` is about what is told and to whom, `losses` about roles that are lost, `bursts` about failed logins that come thick
-//! and fast; `signatures` about how a receiver knows who speaks; `delivery` about tries, `clocks` about what takes days, `targets` about holding, replaying
-//! and ending them; `guard` about where nothing is ever sent. Crashes and numbers are in `webhooks_alone`.
+//! `events` is about what is told and to whom, `losses` about roles that are lost, `bursts` about failed logins that come
+//! thick and fast; `signatures` about how a receiver knows who speaks; `delivery` about tries, `clocks` about what takes days,
+//! `targets` about holding, replaying and ending them, `neighbours` about what one does to others; `guard` about where nothing
+//! is ever sent. Crashes and numbers are in `webhooks_alone`.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 #![expect(clippy::print_stdout, reason = "what is measured here is worth reading")]
@@ -13,5 +14,6 @@ mod delivery;
 mod events;
 mod guard;
 mod losses;
+mod neighbours;
 mod signatures;
 mod targets;

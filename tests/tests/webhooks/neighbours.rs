@@ -1,0 +1,123 @@
+//! What one target does to others, and what was does to what is: a slow one, a tested one, one that moved.
+
+use countersign_process::{Clock, SystemClock};
+use countersign_tests::{Cause, ControlPlane, Receiver, Reply, Target, target::control_with_retries};
+use serde_json::json;
+use std::time::Duration;
+
+/// So long a slow receiver takes for each.
+const SLOW: Duration = Duration::from_secs(4);
+
+/// Less than a slow receiver takes for one.
+const SOON: Duration = Duration::from_secs(3);
+
+fn slow(status: u16) -> Reply {
+    Reply::After(SLOW, Box::new(Reply::Status(status)))
+}
+
+/// Causes an event that only the fast one gets, and waits for it.
+async fn comes_soon(cause: &Cause<'_>, fast: &Receiver) {
+    let (began, before) = (SystemClock.since_boot(), fast.count());
+    let body = json!({ "agentId": cause.agent.id, "score": 50 });
+    cause.control.api.send_as(cause.control.key(), "POST", "/trust/feedback", body).await.expect(200);
+    fast.until(before + 1).await;
+    let took = SystemClock.since_boot().saturating_sub(began);
+    assert!(took < SOON, "it took {took:?}");
+}
+
+#[tokio::test]
+async fn slow_receivers_that_take_what_they_get_leave_room_for_others() {
+    let control = ControlPlane::start_with(&["webhooks.concurrency=4", "webhooks.target_concurrency=4"]).await;
+    let mut receivers = Vec::new();
+    for _ in 0..3 {
+        let receiver = Receiver::start(slow(200)).await;
+        Target::make_for(&control, &receiver.url, &["agent.role_assigned", "agent.role_revoked"]).await;
+        receivers.push(receiver);
+    }
+    let fast = Receiver::good().await;
+    Target::make_for(&control, &fast.url, &["trust.feedback_received"]).await;
+    let cause = Cause::at(&control).await;
+    cause.events(24).await;
+    for receiver in &receivers {
+        receiver.until(2).await;
+    }
+    comes_soon(&cause, &fast).await;
+}
+
+#[tokio::test]
+async fn tests_of_a_target_that_never_answers_leave_room_for_events() {
+    let control = ControlPlane::start_with(&["webhooks.concurrency=4", "webhooks.target_concurrency=2"]).await;
+    let (never, fast) = (Receiver::start(Reply::Never).await, Receiver::good().await);
+    let tested = Target::make_for(&control, &never.url, &["trust.feedback_received"]).await;
+    tested.pause().await;
+    Target::make_for(&control, &fast.url, &["trust.feedback_received"]).await;
+    for _ in 0..12 {
+        tested.test().await;
+    }
+    never.until(1).await;
+    comes_soon(&Cause::at(&control).await, &fast).await;
+    assert_eq!(never.count(), 1, "one test at a time");
+}
+
+#[tokio::test]
+async fn what_a_target_answered_where_it_was_says_nothing_of_where_it_is() {
+    let control = control_with_retries(&[1, 1], &[]).await;
+    let (old, new) = (Receiver::start(slow(410)).await, Receiver::good().await);
+    let target = Target::make(&control, &old.url).await;
+    let cause = Cause::at(&control).await;
+    cause.assign().await;
+    let event = old.until(1).await.remove(0).id().to_owned();
+    target.change(json!({ "url": new.url })).await;
+    target.until_status(&event, "dead").await;
+    let now = target.read().await;
+    assert_eq!((&now["status"], &now["failingSince"]), (&json!("active"), &json!(null)));
+    cause.revoke().await;
+    new.until(1).await;
+}
+
+#[tokio::test]
+async fn whoever_wanted_to_be_left_alone_is_tried_at_once_where_it_moves_to() {
+    let control = control_with_retries(&[1, 1, 1, 1], &[]).await;
+    let (old, new) = (Receiver::start(Reply::retry_after(503, "3600")).await, Receiver::good().await);
+    let target = Target::make(&control, &old.url).await;
+    let cause = Cause::at(&control).await;
+    cause.assign().await;
+    let event = old.until(1).await.remove(0).id().to_owned();
+    target.until_delivery(&event, "the try is noted", |delivery| delivery["attempts"] == 1).await;
+    cause.revoke().await;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    assert_eq!(old.count(), 1, "it is left alone");
+    target.change(json!({ "url": new.url })).await;
+    assert_eq!(new.until(1).await[0].json()["event"], "agent.role_revoked");
+}
+
+#[tokio::test]
+async fn a_service_that_does_not_exist_is_told_to_nobody() {
+    let control = ControlPlane::start().await;
+    let receiver = Receiver::good().await;
+    Target::make_everywhere(&control, &receiver.url).await;
+    let cause = Cause::at(&control).await;
+    for number in 0..20 {
+        let challenge = cause.challenge(None).await;
+        let service = format!("svc_{number:026}");
+        let signature = cause.agent.key.sign("another nonce");
+        let body = json!({ "challengeId": challenge["challengeId"], "signature": signature, "serviceId": service });
+        let answer = control.api.post("/auth/authenticate", body).await;
+        assert_eq!((answer.status, answer.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
+    }
+    cause.fail(None).await;
+    let told = receiver.until(1).await;
+    assert_eq!((told.len(), &told[0].data()["serviceId"]), (1, &json!(null)));
+}
+
+#[tokio::test]
+async fn only_what_ended_is_asked_for_once_more() {
+    let control = ControlPlane::start().await;
+    let receiver = Receiver::good().await;
+    let target = Target::make(&control, &receiver.url).await;
+    let path = control.path(&format!("/webhooks/{}/replay", target.id));
+    let body = json!({ "since": "2026-01-01T00:00:00Z", "status": "pending" });
+    let answer = control.api.send_as(control.key(), "POST", &path, body).await;
+    assert_eq!(answer.error(), (400, "VALIDATION_ERROR", ""));
+    assert_eq!(answer.text("/error/details/fields/status"), "must be `delivered` or `dead`");
+}
