@@ -302,7 +302,9 @@ async fn open_store(
             }
             Ok(Store::open_sqlite(purpose, &path, equipment).await?)
         }
-        DatabasePlace::Postgres(url) => Ok(Store::open_postgres(purpose, &url, equipment).await?),
+        DatabasePlace::Postgres(url) => {
+            Ok(Store::open_postgres(purpose, &url, config.database.max_connections, equipment).await?)
+        }
     }
 }
 

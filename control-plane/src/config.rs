@@ -103,6 +103,8 @@ pub struct Tls {
 pub struct Database {
     /// Empty, `sqlite://<path>` or `postgres://<user>:<password>@<host>/<database>`.
     url: SecretString,
+    /// To PostgreSQL, from this process.
+    pub max_connections: u32,
 }
 
 /// Where the database is.
@@ -165,6 +167,7 @@ impl Config {
         let has_tls = !self.tls.certificate.as_os_str().is_empty() && !self.tls.private_key.as_os_str().is_empty();
         let ports = [self.listen.api, self.listen.sync, self.listen.admin];
         let place = self.database_place();
+        let on_postgres = matches!(place, Some(DatabasePlace::Postgres(_)));
         let lives = [self.tokens.access, self.tokens.refresh, self.tokens.challenge];
         let cases = [
             (
@@ -188,8 +191,12 @@ impl Config {
                 "database.url: leave it empty, or set sqlite://<path> or postgres://<user>@<host>/<database>",
             ),
             (
-                !self.dev && matches!(place, Some(DatabasePlace::Postgres(_))),
-                "database.url: PostgreSQL can be tried out with --dev only, so far: leave it empty or set sqlite://<path>",
+                !self.dev && on_postgres && self.secrets.master_key.expose_secret().is_empty(),
+                "secrets.master_key: with PostgreSQL it must be set, the same for all replicas: a key in data_dir would be lost with one machine, and with it every signing key in the database",
+            ),
+            (
+                !(2..=1000).contains(&self.database.max_connections),
+                "database.max_connections: must be from 2 to 1000, for this process; all replicas together must fit into max_connections of PostgreSQL",
             ),
             (lives.contains(&0), "tokens: every life must be at least one second"),
             (
@@ -302,7 +309,14 @@ mod tests {
         assert!(!format!("{config:?}").contains("hunter2"));
         assert!(read(&[("database.url", "mysql://db")], true).unwrap_err().contains("database.url"));
         let real = [("public_url", "https://id.example"), ("tls.certificate", "c"), ("tls.private_key", "k")];
-        assert!(read(&[&real[..], &[("database.url", url)]].concat(), false).unwrap_err().contains("--dev"));
+        let grown_up = [&real[..], &[("database.url", url)]].concat();
+        assert!(read(&grown_up, false).unwrap_err().contains("secrets.master_key"));
+        let master = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+        assert!(read(&[&grown_up[..], &[("secrets.master_key", master)]].concat(), false).is_ok());
+        for wrong in ["1", "1001"] {
+            let error = read(&[("database.max_connections", wrong)], true).unwrap_err();
+            assert!(error.contains("database.max_connections"), "{error}");
+        }
         assert!(read(&real, false).is_ok());
     }
 

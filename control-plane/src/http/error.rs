@@ -180,7 +180,7 @@ impl ApiError {
 
     /// The database fails.
     pub fn unavailable() -> Self {
-        let message = "The database cannot be used right now; nothing was changed";
+        let message = "The database cannot be used right now: try again, with the same Idempotency-Key where it must happen only once";
         Self::new(ErrorCode::ServiceUnavailable, message)
     }
 

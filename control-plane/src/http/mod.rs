@@ -11,6 +11,7 @@ mod caching;
 mod caller;
 mod code;
 mod counted;
+mod deadline;
 mod docs;
 mod document;
 mod error;

@@ -1,7 +1,7 @@
 //! Every route there is.
 
 use super::{
-    agents, audit, auth, body, docs,
+    agents, audit, auth, body, deadline, docs,
     document::{self, Published},
     error::ApiError,
     health,
@@ -98,6 +98,7 @@ pub fn router(state: AppState) -> Router {
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(Extension(published))
         .layer(middleware::from_fn_with_state(state.clone(), limits::limit))
+        .layer(middleware::from_fn(deadline::bound))
         .layer(middleware::from_fn(body::take_in))
         .layer(middleware::from_fn(origin::require_https))
         .layer(CatchPanicLayer::custom(|_| ApiError::answer_to_panic()))

@@ -3,13 +3,12 @@
 use super::MasterKey;
 use crate::{
     domain::{signing_key::SigningKey, webhook::secret::WebhookSecret},
-    store::{StoreError, Transient, signing_keys},
+    store::{Conn, StoreError, StoreFailure, signing_keys},
 };
 use countersign_identity::{AgentKey, Claims, Kid, Timestamp, WebhookId};
 use countersign_process::Chance;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use p256::{SecretKey, pkcs8::EncodePrivateKey};
-use sqlx::AnyConnection;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
@@ -36,9 +35,12 @@ pub enum KeyringError {
     Crypto,
 }
 
-impl Transient for KeyringError {
-    fn is_transient(&self) -> bool {
-        matches!(self, Self::Store(error) if error.is_transient())
+impl StoreFailure for KeyringError {
+    fn of_store(&self) -> Option<&StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::Sealed(_) | Self::NoKey | Self::Crypto => None,
+        }
     }
 }
 
@@ -72,7 +74,7 @@ impl Keyring {
     }
 
     /// The key that signs now, by what the database says now.
-    pub async fn signer(&self, conn: &mut AnyConnection, now: Timestamp) -> Result<Arc<Signer>, KeyringError> {
+    pub async fn signer(&self, conn: &mut Conn, now: Timestamp) -> Result<Arc<Signer>, KeyringError> {
         for _ in 0..TRIES {
             let ring = signing_keys::ring(conn).await?;
             let key = ring.signer(now).ok_or(KeyringError::NoKey)?;

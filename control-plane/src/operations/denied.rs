@@ -2,7 +2,7 @@
 
 use crate::{
     keyring::KeyringError,
-    store::{StoreError, Transient},
+    store::{StoreError, StoreFailure},
 };
 use countersign_identity::{Reason, Refusal};
 
@@ -56,12 +56,30 @@ pub enum Denied {
     Store(#[from] StoreError),
     /// The keyring failed.
     #[error(transparent)]
-    Keyring(#[from] KeyringError),
+    Keyring(KeyringError),
 }
 
-impl Transient for Denied {
-    fn is_transient(&self) -> bool {
-        matches!(self, Self::Store(error) if error.is_transient())
+impl StoreFailure for Denied {
+    fn of_store(&self) -> Option<&StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::Keyring(_)
+            | Self::Refused(_)
+            | Self::InvalidSignature
+            | Self::Missing(_)
+            | Self::Conflict(_)
+            | Self::KeyReused
+            | Self::Invalid { .. } => None,
+        }
+    }
+}
+
+impl From<KeyringError> for Denied {
+    fn from(error: KeyringError) -> Self {
+        match error {
+            KeyringError::Store(error) => Self::Store(error),
+            error @ (KeyringError::Sealed(_) | KeyringError::NoKey | KeyringError::Crypto) => Self::Keyring(error),
+        }
     }
 }
 

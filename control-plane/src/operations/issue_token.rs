@@ -8,13 +8,12 @@ use crate::{
         session::{RefreshToken, Session},
     },
     keyring::Signer,
-    store::{Write, agents, assignments, roles, sessions},
+    store::{Conn, Write, agents, assignments, roles, sessions},
 };
 use countersign_identity::{
     Audience, Claims, Permission, RefreshId, Revision, RoleName, RoleTable, ServiceId, Timestamp, TokenId,
 };
 use secrecy::SecretString;
-use sqlx::AnyConnection;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 /// What an agent gets for a good answer.
@@ -55,7 +54,7 @@ pub(super) struct Issued {
 
 /// Whom a token is for, if nobody said: the service of the agent's oldest live role, or nobody.
 pub(super) async fn resolve_service(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     agent: &Agent,
     now: Timestamp,
 ) -> Result<Option<ServiceId>, Denied> {
@@ -115,7 +114,7 @@ struct Held {
 }
 
 async fn held_at(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     service: ServiceId,
     agent: &Agent,
     now: Timestamp,

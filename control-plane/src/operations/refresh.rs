@@ -8,10 +8,9 @@ use super::{
 };
 use crate::{
     domain::{credential::Credential, session::RefreshToken, webhook::event::Failure},
-    store::{Committed, Write, agents, feed, services, sessions},
+    store::{Committed, Conn, Write, agents, feed, services, sessions},
 };
 use countersign_identity::{AgentId, Reason, RefreshId, ServiceId};
-use sqlx::AnyConnection;
 use std::net::IpAddr;
 
 /// Whose login it was, and where.
@@ -63,7 +62,7 @@ pub async fn refresh(
     }
 }
 
-async fn find_presented(conn: &mut AnyConnection, presented: &Credential<RefreshId>) -> Result<RefreshToken, Denied> {
+async fn find_presented(conn: &mut Conn, presented: &Credential<RefreshId>) -> Result<RefreshToken, Denied> {
     Ok(sessions::find_presented(conn, presented).await?.ok_or(Reason::RefreshInvalid)?)
 }
 

@@ -3,10 +3,9 @@
 use super::{Context, Denied};
 use crate::{
     domain::{change::Change, credential::Credential},
-    store::{Write, agents, feed, sessions, signing_keys},
+    store::{Conn, Write, agents, feed, sessions, signing_keys},
 };
 use countersign_identity::{Claims, RefreshId, SessionId, UnverifiedToken};
-use sqlx::AnyConnection;
 
 /// Revokes: a refresh token ends its login with all its tokens, an access token itself only. What is none of ours,
 /// or dead, has nothing to be ended, and nobody learns which it was.
@@ -59,7 +58,7 @@ pub(super) async fn end_session(tx: &mut Write, session: SessionId) -> Result<()
 
 /// Whether the token or its login was revoked. That a token was is remembered by its change, which is forgotten
 /// with the floor: the token is below that then, and refused for it.
-pub(super) async fn is_revoked(conn: &mut AnyConnection, claims: &Claims) -> Result<bool, Denied> {
+pub(super) async fn is_revoked(conn: &mut Conn, claims: &Claims) -> Result<bool, Denied> {
     let session = sessions::find(conn, claims.sid).await?;
     Ok(session.is_some_and(|session| session.ended_at.is_some()) || feed::token_is_revoked(conn, claims.jti).await?)
 }

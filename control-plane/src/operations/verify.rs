@@ -1,12 +1,11 @@
 //! Verify an agent's token for a service: the same question, by the same library, as at a sidecar.
 
 use super::{Context, Denied, Missing, revoke_token::is_revoked};
-use crate::store::{agents, assignments, feed, roles, services, signing_keys};
+use crate::store::{Conn, agents, assignments, feed, roles, services, signing_keys};
 use countersign_identity::{
     AgentRecord, Claims, Facts, Reason, Revision, RoleTable, ServiceId, Stamped, Standing, StatusRecord, Timestamp,
     UnverifiedToken,
 };
-use sqlx::AnyConnection;
 
 /// Says who stands behind the token, or why it is refused.
 pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Result<Standing, Denied> {
@@ -38,7 +37,7 @@ pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Resul
 /// The present state of the token's agent, as a sidecar that knows everything would hold it; `None` for an
 /// agent that was never registered here.
 async fn record(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     service: ServiceId,
     claims: &Claims,
     revision: Revision,

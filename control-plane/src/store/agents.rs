@@ -1,6 +1,6 @@
 //! Agents.
 
-use super::{StoreError, row};
+use super::{Conn, StoreError, row};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
     change::Span,
@@ -9,12 +9,12 @@ use crate::domain::{
 use countersign_identity::{
     AgentId, AgentKey, AgentStatus, Revision, RoleId, ServiceId, StatusRecord, Timestamp, TrustScore,
 };
-use sqlx::{AnyConnection, any::AnyRow};
+use sqlx::any::AnyRow;
 
 const COLUMNS: &str = "id, owner_issuer, owner_subject, email, name, public_key, public_key_hash, status, cutoff, trust, metadata, created_at, updated_at, last_seen_at";
 
 /// Inserts a new agent.
-pub async fn insert(conn: &mut AnyConnection, agent: &Agent) -> Result<(), StoreError> {
+pub async fn insert(conn: &mut Conn, agent: &Agent) -> Result<(), StoreError> {
     let Registration { owner, email, name, key, key_hash, metadata } = &agent.registration;
     sqlx::query(sqlx::AssertSqlSafe(format!(
         "INSERT INTO agents ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"
@@ -39,14 +39,14 @@ pub async fn insert(conn: &mut AnyConnection, agent: &Agent) -> Result<(), Store
 }
 
 /// The agent with this id.
-pub async fn find(conn: &mut AnyConnection, id: AgentId) -> Result<Option<Agent>, StoreError> {
+pub async fn find(conn: &mut Conn, id: AgentId) -> Result<Option<Agent>, StoreError> {
     let sql = sqlx::AssertSqlSafe(format!("SELECT {COLUMNS} FROM agents WHERE id = $1"));
     sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read).transpose()
 }
 
 /// The agent that the same registrant registered with the same key and name: in public registration, whoever
 /// gave the same e-mail address.
-pub async fn find_again(conn: &mut AnyConnection, wanted: &Registration) -> Result<Option<Agent>, StoreError> {
+pub async fn find_again(conn: &mut Conn, wanted: &Registration) -> Result<Option<Agent>, StoreError> {
     let sql = sqlx::AssertSqlSafe(format!(
         "SELECT {COLUMNS} FROM agents WHERE public_key_hash = $1 AND name = $2 \
          AND COALESCE(owner_issuer, '') = $3 AND COALESCE(owner_subject, '') = $4 AND ($3 <> '' OR email = $5) \
@@ -76,7 +76,7 @@ pub struct Holding {
 }
 
 /// Agents that hold a role at a service; newest first, since ids sort by their making.
-pub async fn list(conn: &mut AnyConnection, holding: &Holding, page: Page) -> Result<Listed<Agent>, StoreError> {
+pub async fn list(conn: &mut Conn, holding: &Holding, page: Page) -> Result<Listed<Agent>, StoreError> {
     let which = "($4 = '' OR status = $4) AND id IN (SELECT agent_id FROM assignments WHERE service_id = $1 \
                  AND (expires_at IS NULL OR expires_at > $2) AND ($3 = '' OR role_id = $3))";
     let Holding { service, role, status, now } = holding;
@@ -102,7 +102,7 @@ pub struct Condition {
 }
 
 /// The present condition of all agents whose trust or status changed in a stretch of the feed.
-pub async fn changed(conn: &mut AnyConnection, span: Span) -> Result<Vec<Condition>, StoreError> {
+pub async fn changed(conn: &mut Conn, span: Span) -> Result<Vec<Condition>, StoreError> {
     let sql = "SELECT a.id, a.trust, a.status, a.cutoff FROM \
                (SELECT DISTINCT subject FROM changes WHERE facet IN ('trust', 'status') \
                 AND revision > $1 AND revision <= $2) c JOIN agents a ON a.id = c.subject";
@@ -115,31 +115,26 @@ pub async fn changed(conn: &mut AnyConnection, span: Span) -> Result<Vec<Conditi
 }
 
 /// How many agents are active.
-pub async fn count_active(conn: &mut AnyConnection) -> Result<i64, StoreError> {
+pub async fn count_active(conn: &mut Conn) -> Result<i64, StoreError> {
     let sql = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM agents WHERE status = $1";
     row::total(&sqlx::query(sql).bind(status_text(AgentStatus::Active)).fetch_one(conn).await?)
 }
 
 /// Locks an agent's row until the transaction ends; false if there is no such agent.
-pub async fn lock(conn: &mut AnyConnection, id: AgentId) -> Result<bool, StoreError> {
+pub async fn lock(conn: &mut Conn, id: AgentId) -> Result<bool, StoreError> {
     let sql = "UPDATE agents SET name = name WHERE id = $1";
     Ok(sqlx::query(sql).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }
 
 /// Notes that the agent was seen.
-pub async fn seen(conn: &mut AnyConnection, id: AgentId, now: Timestamp) -> Result<(), StoreError> {
+pub async fn seen(conn: &mut Conn, id: AgentId, now: Timestamp) -> Result<(), StoreError> {
     let sql = "UPDATE agents SET last_seen_at = $1 WHERE id = $2";
     sqlx::query(sql).bind(now.micros()).bind(id.to_string()).execute(conn).await?;
     Ok(())
 }
 
 /// Sets trust.
-pub async fn set_trust(
-    conn: &mut AnyConnection,
-    id: AgentId,
-    trust: TrustScore,
-    now: Timestamp,
-) -> Result<(), StoreError> {
+pub async fn set_trust(conn: &mut Conn, id: AgentId, trust: TrustScore, now: Timestamp) -> Result<(), StoreError> {
     let sql = "UPDATE agents SET trust = $1, updated_at = $2 WHERE id = $3";
     let query = sqlx::query(sql).bind(trust.hundredths()).bind(now.micros()).bind(id.to_string());
     if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("set_trust")) }
@@ -147,7 +142,7 @@ pub async fn set_trust(
 
 /// Sets status and cut-off.
 pub async fn set_status(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     id: AgentId,
     status: AgentStatus,
     cutoff: Revision,

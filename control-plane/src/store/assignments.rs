@@ -1,9 +1,9 @@
 //! Which agent holds which role, and until when. An expired assignment is absent everywhere.
 
-use super::{StoreError, row};
+use super::{Conn, StoreError, row};
 use crate::domain::{change::Span, role::Assignment, webhook::event::LossReason};
 use countersign_identity::{AgentId, Grant, RoleId, RoleName, ServiceId, Timestamp};
-use sqlx::{AnyConnection, any::AnyRow};
+use sqlx::any::AnyRow;
 
 /// An assignment that has ended.
 #[derive(Debug, Clone, Copy)]
@@ -28,7 +28,7 @@ pub struct Removed {
 }
 
 /// Assigns a role, or replaces when an assignment ends. One that had ended begins anew.
-pub async fn put(conn: &mut AnyConnection, assignment: &Assignment) -> Result<(), StoreError> {
+pub async fn put(conn: &mut Conn, assignment: &Assignment) -> Result<(), StoreError> {
     let sql = "INSERT INTO assignments (agent_id, role_id, service_id, assigned_at, expires_at) VALUES ($1, $2, $3, $4, $5) \
                ON CONFLICT (agent_id, role_id) DO UPDATE SET expires_at = excluded.expires_at, end_told_at = NULL, assigned_at = \
                CASE WHEN assignments.expires_at <= excluded.assigned_at THEN excluded.assigned_at ELSE assignments.assigned_at END";
@@ -45,7 +45,7 @@ pub async fn put(conn: &mut AnyConnection, assignment: &Assignment) -> Result<()
 
 /// Removes an assignment; gives what was removed, expired or not.
 pub async fn remove(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     service: ServiceId,
     agent: AgentId,
     role: RoleId,
@@ -62,7 +62,7 @@ pub async fn remove(
 
 /// Removes all assignments of a role. If somebody is to be told whose they were, that is kept until they are.
 pub async fn remove_all(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     (service, role): (ServiceId, RoleId),
     told_as: Option<&RoleName>,
     now: Timestamp,
@@ -83,7 +83,7 @@ pub async fn remove_all(
 
 /// Notes that webhooks are told of the end of one assignment, if it has ended and they are not; gives when.
 pub async fn take_one_end(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     agent: AgentId,
     role: RoleId,
     now: Timestamp,
@@ -112,12 +112,12 @@ pub struct Loss {
 }
 
 /// Whether anybody is to be told of roles that were lost.
-pub async fn any_losses(conn: &mut AnyConnection) -> Result<bool, StoreError> {
+pub async fn any_losses(conn: &mut Conn) -> Result<bool, StoreError> {
     Ok(sqlx::query("SELECT 1 AS one FROM webhook_losses LIMIT 1").fetch_optional(conn).await?.is_some())
 }
 
 /// Takes some of the roles that were lost. Nobody else takes the same.
-pub async fn take_losses(conn: &mut AnyConnection, at_most: i64) -> Result<Vec<Loss>, StoreError> {
+pub async fn take_losses(conn: &mut Conn, at_most: i64) -> Result<Vec<Loss>, StoreError> {
     let sql = "DELETE FROM webhook_losses WHERE (agent_id, role_id) IN (SELECT agent_id, role_id FROM webhook_losses \
                LIMIT $1) RETURNING agent_id, service_id, role_id, role_name, lost_at, reason";
     let rows = sqlx::query(sql).bind(at_most).fetch_all(conn).await?;
@@ -136,14 +136,14 @@ pub async fn take_losses(conn: &mut AnyConnection, at_most: i64) -> Result<Vec<L
 }
 
 /// Whether webhooks are to be told of any assignment that has ended.
-pub async fn any_ends(conn: &mut AnyConnection, now: Timestamp) -> Result<bool, StoreError> {
+pub async fn any_ends(conn: &mut Conn, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "SELECT 1 AS ended FROM assignments WHERE expires_at <= $1 AND end_told_at IS NULL LIMIT 1";
     Ok(sqlx::query(sql).bind(now.micros()).fetch_optional(conn).await?.is_some())
 }
 
 /// Notes of some assignments that webhooks are told of their ends, and gives them. Nobody else does the same. The rows stay,
 /// for sidecars go by their own clocks.
-pub async fn take_ends(conn: &mut AnyConnection, now: Timestamp, at_most: i64) -> Result<Vec<Ended>, StoreError> {
+pub async fn take_ends(conn: &mut Conn, now: Timestamp, at_most: i64) -> Result<Vec<Ended>, StoreError> {
     // Asked twice, since somebody may prolong one between the two.
     let sql = "UPDATE assignments SET end_told_at = $1 WHERE expires_at <= $1 AND end_told_at IS NULL \
                AND (agent_id, role_id) IN (SELECT agent_id, role_id FROM assignments \
@@ -159,7 +159,7 @@ pub async fn take_ends(conn: &mut AnyConnection, now: Timestamp, at_most: i64) -
 
 /// What an agent holds at a service at `now`.
 pub async fn held(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     service: ServiceId,
     agent: AgentId,
     now: Timestamp,
@@ -172,7 +172,7 @@ pub async fn held(
 
 /// What several agents hold at a service at `now`.
 pub async fn held_by(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     service: ServiceId,
     agents: &[AgentId],
     now: Timestamp,
@@ -195,7 +195,7 @@ pub async fn held_by(
 /// What all agents hold now whose roles changed in a stretch of the feed, with the ends: whoever reads this
 /// applies them at its own time.
 pub async fn changed(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     span: Span,
     only: Option<ServiceId>,
 ) -> Result<Vec<(ServiceId, AgentId, Grant)>, StoreError> {
@@ -211,11 +211,7 @@ pub async fn changed(
 }
 
 /// The service of the agent's oldest live role: whom its tokens are for, if it does not say.
-pub async fn oldest_service(
-    conn: &mut AnyConnection,
-    agent: AgentId,
-    now: Timestamp,
-) -> Result<Option<ServiceId>, StoreError> {
+pub async fn oldest_service(conn: &mut Conn, agent: AgentId, now: Timestamp) -> Result<Option<ServiceId>, StoreError> {
     let sql = "SELECT service_id FROM assignments WHERE agent_id = $1 AND (expires_at IS NULL OR expires_at > $2) \
                ORDER BY assigned_at, role_id LIMIT 1";
     let found = sqlx::query(sql).bind(agent.to_string()).bind(now.micros()).fetch_optional(conn).await?;

@@ -1,6 +1,6 @@
 //! The chains of what was done: appended to in the transaction of the act, and read.
 
-use super::{StoreError, row};
+use super::{Conn, StoreError, row};
 use crate::domain::{
     audit::{
         Act, Author, Chain, Entry,
@@ -9,7 +9,7 @@ use crate::domain::{
     page::{Listed, Page},
 };
 use countersign_identity::{AgentId, ServiceId, Timestamp};
-use sqlx::{AnyConnection, any::AnyRow};
+use sqlx::any::AnyRow;
 
 const COLUMNS: &str = "chain, sequence, at, act, actor_kind, actor_issuer, actor_id, address, request_id, agent_id, \
                        object_kind, object_id, details, previous, hash, mac";
@@ -20,7 +20,7 @@ const STRIDE: i64 = 500;
 /// Appends an act to its chain. The row of the head is locked until the transaction ends, so acts of one chain come one
 /// after the other.
 pub async fn append(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     keys: &AuditKeys,
     entry: &Entry,
     by: &Author,
@@ -41,7 +41,7 @@ pub async fn append(
 }
 
 /// Locks the head of a chain, which is made if there is none; gives it if it can be read.
-async fn lock(conn: &mut AnyConnection, chain: &str) -> Result<Option<Head>, StoreError> {
+async fn lock(conn: &mut Conn, chain: &str) -> Result<Option<Head>, StoreError> {
     let sql = "INSERT INTO audit_heads (chain, length, hash, mac) VALUES ($1, 0, '', '') \
                ON CONFLICT (chain) DO UPDATE SET length = audit_heads.length RETURNING length, hash, mac";
     Ok(read_head(&sqlx::query(sql).bind(chain).fetch_one(conn).await?).ok())
@@ -49,14 +49,14 @@ async fn lock(conn: &mut AnyConnection, chain: &str) -> Result<Option<Head>, Sto
 
 /// The end of a chain as its links have it. A chain whose head is not where it ends is followed from there, and
 /// stays without a head that is sealed.
-async fn last(conn: &mut AnyConnection, chain: &str) -> Result<Head, StoreError> {
+async fn last(conn: &mut Conn, chain: &str) -> Result<Head, StoreError> {
     let sql = "SELECT sequence AS length, hash, 'lost' AS mac FROM audit_links WHERE chain = $1 ORDER BY sequence DESC LIMIT 1";
     let last = sqlx::query(sql).bind(chain).fetch_optional(conn).await?;
     let none = || Head { mac: "lost".to_owned(), ..Head::default() };
     Ok(last.as_ref().map(read_head).transpose()?.unwrap_or_else(none))
 }
 
-async fn insert(conn: &mut AnyConnection, link: &Link) -> Result<(), StoreError> {
+async fn insert(conn: &mut Conn, link: &Link) -> Result<(), StoreError> {
     let sql = sqlx::AssertSqlSafe(format!(
         "INSERT INTO audit_links ({COLUMNS}) VALUES \
          ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"
@@ -85,7 +85,7 @@ async fn insert(conn: &mut AnyConnection, link: &Link) -> Result<(), StoreError>
 
 /// Whether anything was ever recorded, of whatever chain: one that is missing beside others was taken away. Until the
 /// transaction ends, nobody else begins.
-pub async fn began(conn: &mut AnyConnection) -> Result<bool, StoreError> {
+pub async fn began(conn: &mut Conn) -> Result<bool, StoreError> {
     let deployment = Chain::Deployment.to_string();
     let head = lock(conn, &deployment).await?;
     let sql = "SELECT chain FROM audit_heads WHERE length <> 0 UNION ALL SELECT chain FROM audit_links LIMIT 1";
@@ -97,13 +97,13 @@ pub async fn began(conn: &mut AnyConnection) -> Result<bool, StoreError> {
 }
 
 /// The services of which nothing was recorded.
-pub async fn unrecorded(conn: &mut AnyConnection) -> Result<Vec<ServiceId>, StoreError> {
+pub async fn unrecorded(conn: &mut Conn) -> Result<Vec<ServiceId>, StoreError> {
     let sql = "SELECT id FROM services WHERE id NOT IN (SELECT chain FROM audit_heads) ORDER BY id";
     sqlx::query(sql).fetch_all(conn).await?.iter().map(|found| row::parse(found, "id")).collect()
 }
 
 /// The names of all chains that there should be, or that there is anything of.
-pub async fn chains(conn: &mut AnyConnection) -> Result<Vec<String>, StoreError> {
+pub async fn chains(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
     let sql = "SELECT $1 AS chain UNION SELECT id FROM services UNION SELECT chain FROM audit_heads \
                UNION SELECT DISTINCT chain FROM audit_links ORDER BY 1";
     let rows = sqlx::query(sql).bind(Chain::Deployment.to_string()).fetch_all(conn).await?;
@@ -126,7 +126,7 @@ pub struct LinkFilter {
 }
 
 /// Links, newest first.
-pub async fn list(conn: &mut AnyConnection, filter: &LinkFilter, page: Page) -> Result<Listed<Link>, StoreError> {
+pub async fn list(conn: &mut Conn, filter: &LinkFilter, page: Page) -> Result<Listed<Link>, StoreError> {
     let LinkFilter { chain, act, agent, since, until } = filter;
     let texts = [
         ("chain", chain.map(|chain| chain.to_string())),
@@ -155,7 +155,7 @@ pub async fn list(conn: &mut AnyConnection, filter: &LinkFilter, page: Page) -> 
 /// Goes along a chain from its first link and shows each one that is good to `see`. Gives the length and the hash of the
 /// whole chain, or its first broken link.
 pub async fn walk(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     keys: &AuditKeys,
     chain: &str,
     mut see: impl FnMut(&Link),
@@ -183,7 +183,7 @@ pub async fn walk(
 }
 
 /// The links after the first `passed`; before the first one, also those with a place that no link has.
-async fn stride(conn: &mut AnyConnection, chain: &str, passed: i64) -> Result<Vec<AnyRow>, StoreError> {
+async fn stride(conn: &mut Conn, chain: &str, passed: i64) -> Result<Vec<AnyRow>, StoreError> {
     let sql = sqlx::AssertSqlSafe(format!(
         "SELECT {COLUMNS} FROM audit_links WHERE chain = $1 AND sequence > $2 ORDER BY sequence LIMIT $3"
     ));

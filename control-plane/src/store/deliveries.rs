@@ -1,6 +1,6 @@
 //! Events on their way to targets.
 
-use super::{StoreError, row};
+use super::{Conn, StoreError, row};
 use crate::domain::{
     page::{Listed, Page},
     webhook::{
@@ -9,7 +9,7 @@ use crate::domain::{
     },
 };
 use countersign_identity::{EventId, Timestamp, WebhookId};
-use sqlx::{AnyConnection, any::AnyRow};
+use sqlx::any::AnyRow;
 
 const COLUMNS: &str = "d.event_id, e.kind, e.occurred_at, d.due_at, d.attempts, d.delivered_at, d.attempted_at, \
                        d.response_status, d.response_excerpt, d.failure";
@@ -46,7 +46,7 @@ pub enum Which {
 
 /// Takes deliveries of a target: nobody else does until the lease ends.
 pub async fn lease(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     (target, which): (WebhookId, Which),
     (now, until): (Timestamp, Timestamp),
     at_most: i64,
@@ -81,7 +81,7 @@ pub async fn lease(
 /// Keeps what came of a try; false if it does not count: the lease ended meanwhile, and it is no success, or somebody else
 /// had one.
 pub async fn record(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     leased: &Leased,
     attempt: &Attempt,
     state: DeliveryState,
@@ -112,7 +112,7 @@ pub async fn record(
 }
 
 /// Gives a delivery back that was not tried, for anybody to take.
-pub async fn give_back(conn: &mut AnyConnection, leased: &Leased, now: Timestamp) -> Result<(), StoreError> {
+pub async fn give_back(conn: &mut Conn, leased: &Leased, now: Timestamp) -> Result<(), StoreError> {
     let sql = "UPDATE webhook_deliveries SET due_at = $1 WHERE target_id = $2 AND event_id = $3 AND due_at = $4";
     let query = sqlx::query(sql).bind(now.micros()).bind(leased.target.to_string()).bind(leased.event.to_string());
     query.bind(leased.until.micros()).execute(conn).await?;
@@ -121,7 +121,7 @@ pub async fn give_back(conn: &mut AnyConnection, leased: &Leased, now: Timestamp
 
 /// The deliveries to a target, newest first.
 pub async fn list(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     target: WebhookId,
     status: Option<DeliveryStatus>,
     page: Page,
@@ -141,19 +141,14 @@ pub async fn list(
 }
 
 /// The delivery of an event to a target.
-pub async fn find(conn: &mut AnyConnection, target: WebhookId, event: EventId) -> Result<Option<Delivery>, StoreError> {
+pub async fn find(conn: &mut Conn, target: WebhookId, event: EventId) -> Result<Option<Delivery>, StoreError> {
     let sql = format!("SELECT {COLUMNS} FROM {JOINED} WHERE d.target_id = $1 AND d.event_id = $2");
     let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(target.to_string()).bind(event.to_string());
     query.fetch_optional(conn).await?.as_ref().map(read_delivery).transpose()
 }
 
 /// Has a delivery tried anew, from now on; false if there is none.
-pub async fn replay(
-    conn: &mut AnyConnection,
-    target: WebhookId,
-    event: EventId,
-    now: Timestamp,
-) -> Result<bool, StoreError> {
+pub async fn replay(conn: &mut Conn, target: WebhookId, event: EventId, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "UPDATE webhook_deliveries SET due_at = $1, attempts = 0, delivered_at = NULL, dead_since = NULL \
                WHERE target_id = $2 AND event_id = $3";
     let query = sqlx::query(sql).bind(now.micros()).bind(target.to_string()).bind(event.to_string());
@@ -163,7 +158,7 @@ pub async fn replay(
 /// Has some deliveries tried anew that are not on their way and whose events happened at `since` or later; gives how many.
 /// Events were made from `oldest` on.
 pub async fn replay_some(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     target: WebhookId,
     (since, oldest): (Timestamp, EventId),
     status: Option<DeliveryStatus>,
@@ -182,14 +177,14 @@ pub async fn replay_some(
 }
 
 /// How many deliveries are on their way; a million, if there are more.
-pub async fn count_pending(conn: &mut AnyConnection) -> Result<i64, StoreError> {
+pub async fn count_pending(conn: &mut Conn) -> Result<i64, StoreError> {
     let sql = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM \
                (SELECT 1 AS one FROM webhook_deliveries WHERE due_at IS NOT NULL LIMIT 1000000) pending";
     row::total(&sqlx::query(sql).fetch_one(conn).await?)
 }
 
 /// Whether a target has deliveries of events that were made before this one.
-pub async fn any_before(conn: &mut AnyConnection, target: WebhookId, before: EventId) -> Result<bool, StoreError> {
+pub async fn any_before(conn: &mut Conn, target: WebhookId, before: EventId) -> Result<bool, StoreError> {
     let sql = "SELECT 1 AS one FROM webhook_deliveries WHERE target_id = $1 AND event_id < $2 LIMIT 1";
     let query = sqlx::query(sql).bind(target.to_string()).bind(before.to_string());
     Ok(query.fetch_optional(conn).await?.is_some())
@@ -197,7 +192,7 @@ pub async fn any_before(conn: &mut AnyConnection, target: WebhookId, before: Eve
 
 /// Removes some of a target's deliveries of events that were made before this one, or of all; false if none are left.
 pub async fn forget(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     target: WebhookId,
     before: Option<EventId>,
     at_most: i64,

@@ -1,8 +1,7 @@
 //! The one row that says what this database belongs to.
 
-use super::{StoreError, row};
+use super::{Conn, StoreError, row};
 use countersign_identity::Timestamp;
-use sqlx::AnyConnection;
 
 /// What a database remembers of its deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +13,7 @@ pub struct Deployment {
 }
 
 /// The deployment, if the database has one.
-pub async fn find(conn: &mut AnyConnection) -> Result<Option<Deployment>, StoreError> {
+pub async fn find(conn: &mut Conn) -> Result<Option<Deployment>, StoreError> {
     let sql = "SELECT master_key_fingerprint, dev_since FROM deployment WHERE id = 1";
     let found = sqlx::query(sql).fetch_optional(conn).await?;
     found
@@ -27,19 +26,20 @@ pub async fn find(conn: &mut AnyConnection) -> Result<Option<Deployment>, StoreE
         .transpose()
 }
 
-/// Makes the row at the birth of the deployment.
-pub async fn create(conn: &mut AnyConnection, deployment: &Deployment, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query("INSERT INTO deployment (id, made_at, master_key_fingerprint, dev_since) VALUES (1, $1, $2, $3)")
+/// Makes the row at the birth of the deployment; false if there is one.
+pub async fn create(conn: &mut Conn, deployment: &Deployment, now: Timestamp) -> Result<bool, StoreError> {
+    let sql = "INSERT INTO deployment (id, made_at, master_key_fingerprint, dev_since) VALUES (1, $1, $2, $3) ON CONFLICT (id) DO NOTHING";
+    let made = sqlx::query(sql)
         .bind(now.micros())
         .bind(&deployment.master_key_fingerprint)
         .bind(deployment.dev_since.map(Timestamp::micros))
         .execute(conn)
         .await?;
-    Ok(())
+    Ok(made.rows_affected() == 1)
 }
 
 /// Locks the deployment until the transaction ends: whoever changes what there is once of goes first or after.
-pub async fn lock(conn: &mut AnyConnection) -> Result<(), StoreError> {
+pub async fn lock(conn: &mut Conn) -> Result<(), StoreError> {
     let done = sqlx::query("UPDATE deployment SET made_at = made_at WHERE id = 1").execute(conn).await?;
     if done.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("deployment")) }
 }

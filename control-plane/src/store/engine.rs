@@ -2,10 +2,10 @@
 
 use super::{
     audit,
+    conn::{Conn, end_of_patience},
     deployment::{self, Deployment},
-    failure::{StoreError, Transient},
-    feed, outbox,
-    pools::{CONNECTIONS, READERS, postgres_pool, sqlite_pool},
+    failure::{StoreError, StoreFailure},
+    feed, outbox, pools,
     watch::Watch,
 };
 use crate::{
@@ -19,18 +19,29 @@ use crate::{
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Clock;
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::{Any, AnyConnection, AnyPool, Connection, Transaction, any::AnyPoolOptions};
+use sqlx::{AnyPool, Connection, any::AnyPoolOptions, migrate::Migrator};
 use std::{
     path::Path,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
-use tokio::sync::{Notify, watch};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, timeout},
+};
 
 /// How often a transaction that lost a race is tried again.
 const RERUNS: u32 = 5;
+
+/// How long the end waits for transactions that are under way.
+const LAST_WAIT: Duration = Duration::from_secs(5);
+
+/// The schema, step by step. One that is newer than this process is fine: in a rolling upgrade a replica of before may
+/// start again, and no step takes away what the version before it needs.
+const SCHEMA: Migrator = Migrator { ignore_missing: true, ..sqlx::migrate!("./migrations") };
 
 /// What the two engines do differently.
 #[derive(Debug, Clone, Copy)]
@@ -93,13 +104,13 @@ pub struct Store {
 
 /// A read transaction.
 pub struct Read {
-    transaction: Transaction<'static, Any>,
+    conn: Conn,
     _watch: Watch,
 }
 
 /// A write transaction. Dropped without [`Write::commit`], it leaves no trace.
 pub struct Write {
-    transaction: Transaction<'static, Any>,
+    conn: Conn,
     now: Timestamp,
     audit_keys: Arc<AuditKeys>,
     changes: Vec<Change>,
@@ -122,14 +133,22 @@ impl Store {
         let url = format!("sqlite://{}?mode={mode}", file.display());
         // One writing connection: SQLite has one writer at a time, and waiting in our queue is fairer
         // and cheaper than polling its lock.
-        let (writer, reader) =
-            (sqlite_pool(1, "PRAGMA foreign_keys = ON"), sqlite_pool(READERS, "PRAGMA query_only = ON"));
+        let (writer, reader) = (
+            pools::sqlite_pool(1, "PRAGMA foreign_keys = ON"),
+            pools::sqlite_pool(pools::READERS, "PRAGMA query_only = ON"),
+        );
         Self::open((Engine::Sqlite, purpose), &url, (writer, reader), equipment).await
     }
 
-    /// Opens the PostgreSQL database at the URL.
-    pub async fn open_postgres(purpose: Purpose, url: &SecretString, equipment: Equipment) -> Result<Self, StoreError> {
-        let pools = (postgres_pool(CONNECTIONS / 2), postgres_pool(CONNECTIONS / 2));
+    /// Opens the PostgreSQL database at the URL, with at most so many connections, half of them for writing.
+    pub async fn open_postgres(
+        purpose: Purpose,
+        url: &SecretString,
+        connections: u32,
+        equipment: Equipment,
+    ) -> Result<Self, StoreError> {
+        let writers = connections / 2;
+        let pools = (pools::postgres_pool(writers), pools::postgres_pool(connections - writers));
         Self::open((Engine::Postgres, purpose), url.expose_secret(), pools, equipment).await
     }
 
@@ -140,13 +159,18 @@ impl Store {
         equipment: Equipment,
     ) -> Result<Self, StoreError> {
         sqlx::any::install_default_drivers();
-        // A pool would try again until its time is over, and not say what was wrong.
-        AnyConnection::connect(url).await.map_err(StoreError::Unreachable)?.close().await?;
-        let writer = writer.connect(url).await?;
-        if purpose == Purpose::Serve {
-            sqlx::migrate!("./migrations").run(&writer).await?;
+        let mut first = pools::connect(url).await?;
+        if matches!(engine, Engine::Postgres) && pools::is_standby(&mut first).await? {
+            return Err(StoreError::Standby);
         }
-        let reader = reader.connect(url).await?;
+        first.close().await?;
+        if purpose == Purpose::Serve {
+            // Without limits: it waits for whoever does the same, and may take its time.
+            let alone = AnyPoolOptions::new().max_connections(1).connect(url).await?;
+            SCHEMA.run(&alone).await?;
+            alone.close().await;
+        }
+        let (writer, reader) = (writer.connect(url).await?, reader.connect(url).await?);
         let committed = watch::Sender::new(Revision::default());
         let Equipment { clock, audit_keys, metrics } = equipment;
         let (writable, told) = (Arc::new(AtomicBool::new(true)), Arc::default());
@@ -166,7 +190,11 @@ impl Store {
                 return tx.commit(kept).await;
             }
             let now = tx.now();
-            deployment::create(tx.conn(), wanted, now).await?;
+            if !deployment::create(tx.conn(), wanted, now).await? {
+                // Another replica began in this moment.
+                let made = deployment::find(tx.conn()).await?.ok_or(StoreError::Rows("deployment"))?;
+                return tx.commit(made).await;
+            }
             feed::create(tx.conn(), now).await?;
             tx.commit(wanted.clone()).await
         };
@@ -176,23 +204,23 @@ impl Store {
     /// Begins a read transaction: everything read in it belongs together.
     pub async fn read(&self) -> Result<Read, StoreError> {
         let mut watch = self.watch(Kind::Read);
-        let transaction = self.reader.begin_with(self.engine.begin_read()).await?;
+        let conn = Conn::begin(&self.reader, self.engine.begin_read(), end_of_patience()).await?;
         watch.ends(Ended::Read);
-        Ok(Read { transaction, _watch: watch })
+        Ok(Read { conn, _watch: watch })
     }
 
     /// Runs a write transaction, again if another one was in the way. So `work` must make its ids and
-    /// secrets before.
+    /// secrets before. However often it runs, it ends in time.
     pub async fn write<T, E, W, F>(&self, name: &'static str, work: W) -> Result<T, E>
     where
         W: Fn(Write) -> F,
         F: Future<Output = Result<Committed<T>, E>>,
-        E: From<StoreError> + Transient,
+        E: From<StoreError> + StoreFailure,
     {
-        let mut runs_left = RERUNS;
+        let (mut runs_left, ends) = (RERUNS, end_of_patience());
         loop {
             let mut watch = self.watch(Kind::Write);
-            let begun = self.begin().await?;
+            let begun = self.begin(ends).await?;
             watch.ends(Ended::RolledBack);
             match work(begun).await {
                 Ok(committed) => {
@@ -204,7 +232,12 @@ impl Store {
                     watch.ends(Ended::Rerun);
                     runs_left -= 1;
                 }
-                Err(error) => return Err(error),
+                Err(error) => {
+                    if error.is_unwritable() {
+                        self.writable.store(false, Ordering::Relaxed);
+                    }
+                    return Err(error);
+                }
             }
         }
     }
@@ -248,16 +281,18 @@ impl Store {
 
     /// Waits for what is under way and closes all connections.
     pub async fn close(&self) {
-        self.reader.close().await;
-        self.writer.close().await;
+        let closed = async { tokio::join!(self.reader.close(), self.writer.close()) };
+        if timeout(LAST_WAIT, closed).await.is_err() {
+            tracing::warn!("the database does not answer: its connections are cut");
+        }
     }
 
-    async fn begin(&self) -> Result<Write, StoreError> {
-        let begun = self.writer.begin_with(self.engine.begin_write()).await;
-        let transaction = begun.inspect_err(|_| self.writable.store(false, Ordering::Relaxed))?;
+    async fn begin(&self, ends: Instant) -> Result<Write, StoreError> {
+        let begun = Conn::begin(&self.writer, self.engine.begin_write(), ends).await;
+        let conn = begun.inspect_err(|_| self.writable.store(false, Ordering::Relaxed))?;
         let (writable, audit_keys) = (self.writable.clone(), self.audit_keys.clone());
         let (changes, events) = (Vec::new(), Vec::new());
-        Ok(Write { transaction, now: self.clock.now(), audit_keys, changes, events, revision: None, writable })
+        Ok(Write { conn, now: self.clock.now(), audit_keys, changes, events, revision: None, writable })
     }
 
     fn announce<T>(&self, committed: Committed<T>) -> T {
@@ -273,15 +308,15 @@ impl Store {
 
 impl Read {
     /// Where queries run.
-    pub fn conn(&mut self) -> &mut AnyConnection {
-        &mut self.transaction
+    pub fn conn(&mut self) -> &mut Conn {
+        &mut self.conn
     }
 }
 
 impl Write {
     /// Where queries run.
-    pub fn conn(&mut self) -> &mut AnyConnection {
-        &mut self.transaction
+    pub fn conn(&mut self) -> &mut Conn {
+        &mut self.conn
     }
 
     /// The instant at which the transaction began.
@@ -295,7 +330,7 @@ impl Write {
         if self.revision.is_some() {
             return Err(StoreError::Order);
         }
-        audit::append(&mut self.transaction, &self.audit_keys, entry, by, self.now).await
+        audit::append(&mut self.conn, &self.audit_keys, entry, by, self.now).await
     }
 
     /// Notes what sidecars must learn.
@@ -313,7 +348,7 @@ impl Write {
         if let Some(revision) = self.revision {
             return Ok(revision);
         }
-        let revision = feed::next_revision(&mut self.transaction, self.now).await?;
+        let revision = feed::next_revision(&mut self.conn, self.now).await?;
         Ok(*self.revision.insert(revision))
     }
 
@@ -321,13 +356,13 @@ impl Write {
     pub async fn commit<T>(mut self, value: T) -> Result<Committed<T>, StoreError> {
         let mut told = false;
         for event in &self.events {
-            told |= outbox::tell(&mut self.transaction, event, self.now).await?;
+            told |= outbox::tell(&mut self.conn, event, self.now).await?;
         }
         if !self.changes.is_empty() {
             let revision = self.revision().await?;
-            feed::append(&mut self.transaction, revision, &self.changes, self.now).await?;
+            feed::append(&mut self.conn, revision, &self.changes, self.now).await?;
         }
-        let done = self.transaction.commit().await;
+        let done = self.conn.commit().await;
         self.writable.store(done.is_ok(), Ordering::Relaxed);
         done?;
         Ok(Committed { value, revision: self.revision, told })

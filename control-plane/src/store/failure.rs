@@ -9,6 +9,9 @@ pub enum StoreError {
     /// The database that the settings name cannot be opened.
     #[error("cannot open the database (database.url): {0}")]
     Unreachable(sqlx::Error),
+    /// A server that only follows another one.
+    #[error("cannot open the database (database.url): the server is a standby; name the primary")]
+    Standby,
     /// A schema that cannot be brought up to date.
     #[error("migration: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),
@@ -23,16 +26,51 @@ pub enum StoreError {
     Order,
 }
 
-/// Errors after which the same transaction may be run again.
-pub trait Transient {
-    /// True if another transaction was in the way.
-    fn is_transient(&self) -> bool;
+/// What the engines say when another transaction was in the way. PostgreSQL: serialization failure, deadlock. SQLite:
+/// busy, also after a snapshot.
+const TRANSIENT: [&str; 4] = ["40001", "40P01", "5", "517"];
+
+/// PostgreSQL: read-only transaction. A server that says so may have become a copy of another one.
+const READ_ONLY: &str = "25006";
+
+/// What they say when nothing can be written. PostgreSQL: read-only, no space, its server shuts down. SQLite: read-only, its
+/// disk fails, no space.
+const UNWRITABLE: [&str; 11] = [READ_ONLY, "53100", "53000", "57P01", "57P02", "57P03", "8", "10", "13", "778", "1032"];
+
+impl StoreError {
+    fn says(&self, codes: &[&str]) -> bool {
+        let Self::Engine(sqlx::Error::Database(error)) = self else { return false };
+        error.code().is_some_and(|code| codes.contains(&code.as_ref()))
+    }
+
+    /// Whether the connection must not be used again.
+    pub(super) fn breaks(error: &sqlx::Error) -> bool {
+        match error {
+            sqlx::Error::Io(_) => true,
+            sqlx::Error::Database(error) => error.code().as_deref() == Some(READ_ONLY),
+            _ => false,
+        }
+    }
 }
 
-impl Transient for StoreError {
+/// Errors that may be the database's.
+pub trait StoreFailure {
+    /// What went wrong with the database, if that is it.
+    fn of_store(&self) -> Option<&StoreError>;
+
+    /// True if another transaction was in the way: the same one may be run again.
     fn is_transient(&self) -> bool {
-        let Self::Engine(sqlx::Error::Database(error)) = self else { return false };
-        // PostgreSQL: serialization failure, deadlock. SQLite: busy.
-        matches!(error.code().as_deref(), Some("40001" | "40P01" | "5" | "517"))
+        self.of_store().is_some_and(|error| error.says(&TRANSIENT))
+    }
+
+    /// True if the database takes no writes now.
+    fn is_unwritable(&self) -> bool {
+        self.of_store().is_some_and(|error| error.says(&UNWRITABLE))
+    }
+}
+
+impl StoreFailure for StoreError {
+    fn of_store(&self) -> Option<&StoreError> {
+        Some(self)
     }
 }

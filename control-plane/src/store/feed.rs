@@ -1,23 +1,23 @@
 //! The feed: one row that says where we are, and the changes that led here.
 
-use super::{StoreError, row};
+use super::{Conn, StoreError, row};
 use crate::domain::change::{Change, FeedPosition, Span, Stamped};
 use countersign_identity::{Revision, ServiceId, Timestamp, TokenId};
-use sqlx::{AnyConnection, any::AnyRow};
+use sqlx::any::AnyRow;
 
 /// Makes the row at the birth of the deployment.
-pub async fn create(conn: &mut AnyConnection, now: Timestamp) -> Result<(), StoreError> {
+pub async fn create(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     sqlx::query("INSERT INTO feed (id, revision, floor) VALUES (1, $1, $1)").bind(now.micros()).execute(conn).await?;
     Ok(())
 }
 
 /// Where the feed stands. Before issuing a token this is read first.
-pub async fn position(conn: &mut AnyConnection) -> Result<FeedPosition, StoreError> {
+pub async fn position(conn: &mut Conn) -> Result<FeedPosition, StoreError> {
     position_if_any(conn).await?.ok_or(StoreError::Rows("feed"))
 }
 
 /// The same, before the deployment is made.
-pub async fn position_if_any(conn: &mut AnyConnection) -> Result<Option<FeedPosition>, StoreError> {
+pub async fn position_if_any(conn: &mut Conn) -> Result<Option<FeedPosition>, StoreError> {
     let found = sqlx::query("SELECT revision, floor FROM feed WHERE id = 1").fetch_optional(conn).await?;
     found
         .map(|found| Ok(FeedPosition { revision: revision(&found, "revision")?, floor: revision(&found, "floor")? }))
@@ -26,18 +26,13 @@ pub async fn position_if_any(conn: &mut AnyConnection) -> Result<Option<FeedPosi
 
 /// Takes the next revision: larger than the last, and not behind the clock, so that a restored
 /// database does not use a number again.
-pub async fn next_revision(conn: &mut AnyConnection, now: Timestamp) -> Result<Revision, StoreError> {
+pub async fn next_revision(conn: &mut Conn, now: Timestamp) -> Result<Revision, StoreError> {
     let sql = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + 1 ELSE $1 END WHERE id = 1 RETURNING revision";
     revision(&sqlx::query(sql).bind(now.micros()).fetch_one(conn).await?, "revision")
 }
 
 /// Appends what changed.
-pub async fn append(
-    conn: &mut AnyConnection,
-    revision: Revision,
-    changes: &[Change],
-    now: Timestamp,
-) -> Result<(), StoreError> {
+pub async fn append(conn: &mut Conn, revision: Revision, changes: &[Change], now: Timestamp) -> Result<(), StoreError> {
     for (position, change) in (0_i64..).zip(changes) {
         let (facet, subject, service) = encode(change);
         sqlx::query("INSERT INTO changes (revision, position, facet, subject, service_id, noted_at) VALUES ($1, $2, $3, $4, $5, $6)")
@@ -54,14 +49,14 @@ pub async fn append(
 }
 
 /// All changes of a stretch, in commit order.
-pub async fn changes(conn: &mut AnyConnection, span: Span) -> Result<Vec<Stamped>, StoreError> {
+pub async fn changes(conn: &mut Conn, span: Span) -> Result<Vec<Stamped>, StoreError> {
     let sql = "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 AND revision <= $2 ORDER BY revision, position";
     let rows = sqlx::query(sql).bind(span.since.number()).bind(span.until.number()).fetch_all(conn).await?;
     rows.iter().map(decode).collect()
 }
 
 /// True if `revision` is one at which this feed stood, and nothing since was forgotten.
-pub async fn knows(conn: &mut AnyConnection, position: FeedPosition, wanted: Revision) -> Result<bool, StoreError> {
+pub async fn knows(conn: &mut Conn, position: FeedPosition, wanted: Revision) -> Result<bool, StoreError> {
     if wanted == position.revision || wanted == position.floor {
         return Ok(true);
     }
@@ -71,14 +66,14 @@ pub async fn knows(conn: &mut AnyConnection, position: FeedPosition, wanted: Rev
 }
 
 /// True if this access token was revoked, unless that is forgotten because no such token can live.
-pub async fn token_is_revoked(conn: &mut AnyConnection, token: TokenId) -> Result<bool, StoreError> {
+pub async fn token_is_revoked(conn: &mut Conn, token: TokenId) -> Result<bool, StoreError> {
     let sql = "SELECT 1 AS revoked FROM changes WHERE facet = 'token' AND subject = $1 LIMIT 1";
     Ok(sqlx::query(sql).bind(token.to_string()).fetch_optional(conn).await?.is_some())
 }
 
 /// Raises the floor past all changes noted at or before `horizon`, and forgets them. By their instants and
 /// not by their revisions: one commit under a clock that was far ahead must not stop the forgetting.
-pub async fn raise_floor(conn: &mut AnyConnection, horizon: Timestamp) -> Result<(), StoreError> {
+pub async fn raise_floor(conn: &mut Conn, horizon: Timestamp) -> Result<(), StoreError> {
     let raise = "UPDATE feed SET floor = COALESCE((SELECT MAX(revision) FROM changes WHERE noted_at <= $1), floor) WHERE id = 1";
     sqlx::query(raise).bind(horizon.micros()).execute(&mut *conn).await?;
     let forget = "DELETE FROM changes WHERE revision <= (SELECT floor FROM feed WHERE id = 1)";

@@ -7,6 +7,7 @@
 pub mod agents;
 pub mod assignments;
 pub mod audit;
+mod conn;
 pub mod deliveries;
 pub mod deployment;
 mod engine;
@@ -24,8 +25,9 @@ pub mod trust;
 mod watch;
 pub mod webhook_targets;
 
+pub use conn::Conn;
 pub use engine::{Committed, Equipment, Purpose, Store, Write};
-pub use failure::{StoreError, Transient};
+pub use failure::{StoreError, StoreFailure};
 
 #[cfg(test)]
 mod tests {

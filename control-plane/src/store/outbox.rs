@@ -1,12 +1,12 @@
 //! What happened, on its way to those who asked for it: committed with what it reports.
 
-use super::{StoreError, row};
+use super::{Conn, StoreError, row};
 use crate::domain::webhook::{
     event::{Concerns, Event, EventKind},
     storm::Storm,
 };
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp, WebhookId};
-use sqlx::{Any, AnyConnection, any::AnyArguments, query::Query};
+use sqlx::{Any, any::AnyArguments, query::Query};
 
 /// The targets that get what concerns a service, or an agent at none: then it goes to the services where the agent holds a
 /// live role. What concerns the deployment's targets is everything. $1 is the pattern of the kind, $2 the service or agent;
@@ -26,7 +26,7 @@ type Bound<'q> = Query<'q, Any, AnyArguments>;
 
 /// Whether anybody gets an event of this kind.
 pub async fn is_wanted(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     kind: EventKind,
     concerns: Concerns,
     now: Timestamp,
@@ -37,7 +37,7 @@ pub async fn is_wanted(
 }
 
 /// Puts an event down for whoever gets it; false if nobody does, and then nothing is kept.
-pub async fn tell(conn: &mut AnyConnection, event: &Event, now: Timestamp) -> Result<bool, StoreError> {
+pub async fn tell(conn: &mut Conn, event: &Event, now: Timestamp) -> Result<bool, StoreError> {
     let Some(concerns) = event.news.concerns() else { return Ok(false) };
     let sql = format!(
         "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) SELECT $3, $4, $5, $6, $7, $8 \
@@ -52,12 +52,12 @@ pub async fn tell(conn: &mut AnyConnection, event: &Event, now: Timestamp) -> Re
 }
 
 /// Whether events wait for being sorted.
-pub async fn any(conn: &mut AnyConnection) -> Result<bool, StoreError> {
+pub async fn any(conn: &mut Conn) -> Result<bool, StoreError> {
     Ok(sqlx::query("SELECT 1 AS one FROM webhook_outbox LIMIT 1").fetch_optional(conn).await?.is_some())
 }
 
 /// Puts some of the events that were put down on their way to whoever gets them; gives how many. Nobody else takes the same.
-pub async fn sort(conn: &mut AnyConnection, now: Timestamp, at_most: i64) -> Result<usize, StoreError> {
+pub async fn sort(conn: &mut Conn, now: Timestamp, at_most: i64) -> Result<usize, StoreError> {
     let sql = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1) \
                RETURNING id, kind, body, occurred_at, service_id, agent_id";
     let rows = sqlx::query(sql).bind(at_most).fetch_all(&mut *conn).await?;
@@ -83,24 +83,14 @@ pub async fn sort(conn: &mut AnyConnection, now: Timestamp, at_most: i64) -> Res
 }
 
 /// Puts a test on its way to its target.
-pub async fn send_test(
-    conn: &mut AnyConnection,
-    event: &Event,
-    target: WebhookId,
-    now: Timestamp,
-) -> Result<(), StoreError> {
+pub async fn send_test(conn: &mut Conn, event: &Event, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
     let sql = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_asked_at) VALUES ($1, $2, $3, 0, $3)";
     let query = sqlx::query(sql).bind(event.id.to_string()).bind(target.to_string()).bind(now.micros());
     query.execute(&mut *conn).await?;
     keep(conn, (&event.id.to_string(), event.news.kind()), &event.body(), event.at).await
 }
 
-async fn keep(
-    conn: &mut AnyConnection,
-    (id, kind): (&str, EventKind),
-    body: &str,
-    at: Timestamp,
-) -> Result<(), StoreError> {
+async fn keep(conn: &mut Conn, (id, kind): (&str, EventKind), body: &str, at: Timestamp) -> Result<(), StoreError> {
     sqlx::query("INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)")
         .bind(id)
         .bind(kind.as_str())
@@ -133,19 +123,19 @@ fn texts(concerns: Concerns) -> (String, String) {
 }
 
 /// The body of an event, to the byte.
-pub async fn body(conn: &mut AnyConnection, event: EventId) -> Result<Option<String>, StoreError> {
+pub async fn body(conn: &mut Conn, event: EventId) -> Result<Option<String>, StoreError> {
     let query = sqlx::query("SELECT body FROM webhook_events WHERE id = $1").bind(event.to_string());
     query.fetch_optional(conn).await?.map(|found| row::get(&found, "body")).transpose()
 }
 
 /// Whether any event was made before this one.
-pub async fn any_before(conn: &mut AnyConnection, before: EventId) -> Result<bool, StoreError> {
+pub async fn any_before(conn: &mut Conn, before: EventId) -> Result<bool, StoreError> {
     let query = sqlx::query("SELECT 1 AS one FROM webhook_events WHERE id < $1 LIMIT 1").bind(before.to_string());
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
 /// Removes some of the events that were made before this one.
-pub async fn forget(conn: &mut AnyConnection, before: EventId, at_most: i64) -> Result<(), StoreError> {
+pub async fn forget(conn: &mut Conn, before: EventId, at_most: i64) -> Result<(), StoreError> {
     let sql =
         "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id < $1 ORDER BY id LIMIT $2)";
     sqlx::query(sql).bind(before.to_string()).bind(at_most).execute(conn).await?;
@@ -154,7 +144,7 @@ pub async fn forget(conn: &mut AnyConnection, before: EventId, at_most: i64) -> 
 
 /// The failed logins of an agent at a service, locked until the transaction ends.
 pub async fn storm(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     agent: AgentId,
     service: Option<ServiceId>,
     now: Timestamp,
@@ -168,7 +158,7 @@ pub async fn storm(
 
 /// Keeps what became of it.
 pub async fn put_storm(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     agent: AgentId,
     service: Option<ServiceId>,
     storm: &Storm,
@@ -188,14 +178,14 @@ pub async fn put_storm(
 }
 
 /// Whether any storm began at or before `horizon`.
-pub async fn any_storm_until(conn: &mut AnyConnection, horizon: Timestamp) -> Result<bool, StoreError> {
+pub async fn any_storm_until(conn: &mut Conn, horizon: Timestamp) -> Result<bool, StoreError> {
     let query = sqlx::query("SELECT 1 AS one FROM webhook_storms WHERE began_at <= $1 LIMIT 1").bind(horizon.micros());
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
 /// Takes the storms away that began at or before `horizon`.
 pub async fn take_storms(
-    conn: &mut AnyConnection,
+    conn: &mut Conn,
     horizon: Timestamp,
 ) -> Result<Vec<(AgentId, Option<ServiceId>, Storm)>, StoreError> {
     let sql =

@@ -1,39 +1,54 @@
 //! Connections: how many, and what each is told at its beginning.
 
-use sqlx::{Executor, any::AnyPoolOptions};
+use super::{StoreError, conn::PATIENCE};
+use sqlx::{AnyConnection, Connection, Executor, Row, any::AnyPoolOptions};
 use std::time::Duration;
 
 /// Readers beside the one writer of SQLite.
 pub const READERS: u32 = 8;
 
-/// Connections to PostgreSQL, half of them for writing.
-pub const CONNECTIONS: u32 = 16;
+/// How long a server may take to answer at the start.
+const START: Duration = Duration::from_secs(10);
 
-/// How long a request may wait for a connection.
-const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+/// What a connection to PostgreSQL is told: how long a statement may take, which whoever waits for it knows too; and after
+/// what silence in a transaction the server may give up a process of ours that is gone.
+const POSTGRES: &str = "SET statement_timeout = '4s'; SET idle_in_transaction_session_timeout = '10s'; SET application_name = 'countersign-control-plane'";
+
+/// 1 if the server follows another one. A server becomes a standby by a restart only, so to ask once is enough.
+const IS_STANDBY: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END AS standby";
 
 /// Connections to SQLite.
 pub fn sqlite_pool(connections: u32, pragma: &'static str) -> AnyPoolOptions {
-    AnyPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).after_connect(
-        move |connection, _| {
-            Box::pin(async move {
-                connection.execute("PRAGMA busy_timeout = 5000").await?;
-                connection.execute("PRAGMA journal_mode = WAL").await?;
-                connection.execute("PRAGMA synchronous = FULL").await?;
-                connection.execute(pragma).await.map(drop)
-            })
-        },
-    )
+    AnyPoolOptions::new().max_connections(connections).acquire_timeout(PATIENCE).after_connect(move |connection, _| {
+        Box::pin(async move {
+            connection.execute("PRAGMA busy_timeout = 3000").await?;
+            connection.execute("PRAGMA journal_mode = WAL").await?;
+            connection.execute("PRAGMA synchronous = FULL").await?;
+            connection.execute(pragma).await.map(drop)
+        })
+    })
 }
 
-/// Connections to PostgreSQL.
+/// Connections to PostgreSQL, each to a primary.
 pub fn postgres_pool(connections: u32) -> AnyPoolOptions {
-    AnyPoolOptions::new().max_connections(connections).acquire_timeout(ACQUIRE_TIMEOUT).after_connect(
-        |connection, _| {
-            Box::pin(async move {
-                connection.execute("SET statement_timeout = '5s'").await?;
-                connection.execute("SET idle_in_transaction_session_timeout = '10s'").await.map(drop)
-            })
-        },
-    )
+    AnyPoolOptions::new().max_connections(connections).acquire_timeout(PATIENCE).after_connect(|connection, _| {
+        Box::pin(async move {
+            if is_standby(connection).await? {
+                return Err(sqlx::Error::Configuration("the server is a standby".into()));
+            }
+            connection.execute(POSTGRES).await.map(drop)
+        })
+    })
+}
+
+/// The first connection: a pool would try again until its time is over, and not say what was wrong.
+pub async fn connect(url: &str) -> Result<AnyConnection, StoreError> {
+    let too_late = |_| Err(sqlx::Error::PoolTimedOut);
+    let connected = tokio::time::timeout(START, AnyConnection::connect(url)).await;
+    connected.unwrap_or_else(too_late).map_err(StoreError::Unreachable)
+}
+
+/// Whether the server only follows another one: what it says may be old.
+pub async fn is_standby(connection: &mut AnyConnection) -> Result<bool, sqlx::Error> {
+    Ok(connection.fetch_one(IS_STANDBY).await?.try_get::<i32, _>("standby")? == 1)
 }

@@ -1,12 +1,12 @@
 //! Signing keys: the public point in the open, the private half sealed.
 
-use super::{StoreError, row};
+use super::{Conn, StoreError, row};
 use crate::domain::{
     page::{Listed, Page},
     signing_key::{KeyRing, SigningKey},
 };
 use countersign_identity::{AgentKey, Kid, Timestamp};
-use sqlx::{AnyConnection, any::AnyRow};
+use sqlx::any::AnyRow;
 use std::time::Duration;
 
 macro_rules! select {
@@ -19,13 +19,13 @@ macro_rules! select {
 }
 
 /// All keys whose tokens are believed, in the order of their publication.
-pub async fn ring(conn: &mut AnyConnection) -> Result<KeyRing, StoreError> {
+pub async fn ring(conn: &mut Conn) -> Result<KeyRing, StoreError> {
     let sql = select!("WHERE removed_at IS NULL ORDER BY published_at, COALESCE(signs_from, 9223372036854775807), kid");
     sqlx::query(sql).fetch_all(conn).await?.iter().map(read).collect()
 }
 
 /// All keys that ever were, the one published last first.
-pub async fn list(conn: &mut AnyConnection, page: Page) -> Result<Listed<SigningKey>, StoreError> {
+pub async fn list(conn: &mut Conn, page: Page) -> Result<Listed<SigningKey>, StoreError> {
     let count = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM signing_keys";
     let total = row::total(&sqlx::query(count).fetch_one(&mut *conn).await?)?;
     let sql =
@@ -35,20 +35,20 @@ pub async fn list(conn: &mut AnyConnection, page: Page) -> Result<Listed<Signing
 }
 
 /// True if there ever was this key.
-pub async fn existed(conn: &mut AnyConnection, kid: &Kid) -> Result<bool, StoreError> {
+pub async fn existed(conn: &mut Conn, kid: &Kid) -> Result<bool, StoreError> {
     let sql = "SELECT 1 AS existed FROM signing_keys WHERE kid = $1";
     Ok(sqlx::query(sql).bind(kid.as_str()).fetch_optional(conn).await?.is_some())
 }
 
 /// The private half of a key under the master key, hex; `None` if the key is removed.
-pub async fn sealed_private(conn: &mut AnyConnection, kid: &Kid) -> Result<Option<String>, StoreError> {
+pub async fn sealed_private(conn: &mut Conn, kid: &Kid) -> Result<Option<String>, StoreError> {
     let sql = "SELECT sealed_private FROM signing_keys WHERE kid = $1 AND removed_at IS NULL";
     let found = sqlx::query(sql).bind(kid.as_str()).fetch_optional(conn).await?;
     found.map(|found| row::get(&found, "sealed_private")).transpose()
 }
 
 /// Publishes a new key.
-pub async fn insert(conn: &mut AnyConnection, key: &SigningKey, sealed_private: &str) -> Result<(), StoreError> {
+pub async fn insert(conn: &mut Conn, key: &SigningKey, sealed_private: &str) -> Result<(), StoreError> {
     sqlx::query("INSERT INTO signing_keys (kid, public_point, sealed_private, published_at, signs_from, token_life) VALUES ($1, $2, $3, $4, $5, $6)")
         .bind(key.kid.as_str())
         .bind(hex::encode(key.public.to_sec1()))
@@ -62,7 +62,7 @@ pub async fn insert(conn: &mut AnyConnection, key: &SigningKey, sealed_private: 
 }
 
 /// Keeps what became of a key. The private half of one that is removed is forgotten.
-pub async fn update(conn: &mut AnyConnection, key: &SigningKey) -> Result<(), StoreError> {
+pub async fn update(conn: &mut Conn, key: &SigningKey) -> Result<(), StoreError> {
     let sql = "UPDATE signing_keys SET signs_from = $2, retires_at = $3, token_life = $4, removed_at = $5, revoked_at = $6, \
                sealed_private = CASE WHEN $5 IS NULL THEN sealed_private END WHERE kid = $1";
     let done = sqlx::query(sql)

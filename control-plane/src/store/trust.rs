@@ -1,19 +1,19 @@
 //! What services say of agents, what it amounts to, and of whom sidecars have not been told yet.
 
-use super::{StoreError, agents::read_owner, row};
+use super::{Conn, StoreError, agents::read_owner, row};
 use crate::domain::{
     page::{Listed, Page},
     text::Description,
     trust::{Feedback, Opinion, Score},
 };
 use countersign_identity::{AgentId, Timestamp};
-use sqlx::{AnyConnection, any::AnyRow};
+use sqlx::any::AnyRow;
 
 /// How a weight or a mean is stored: in millionths.
 const MILLION: f64 = 1e6;
 
 /// Appends a feedback to the history.
-pub async fn insert_feedback(conn: &mut AnyConnection, feedback: &Feedback) -> Result<(), StoreError> {
+pub async fn insert_feedback(conn: &mut Conn, feedback: &Feedback) -> Result<(), StoreError> {
     let sql = "INSERT INTO trust_feedback (id, agent_id, service_id, score, reason, metadata, created_at) \
                VALUES ($1, $2, $3, $4, $5, $6, $7)";
     sqlx::query(sql)
@@ -30,7 +30,7 @@ pub async fn insert_feedback(conn: &mut AnyConnection, feedback: &Feedback) -> R
 }
 
 /// What was said of an agent, newest first.
-pub async fn history(conn: &mut AnyConnection, agent: AgentId, page: Page) -> Result<Listed<Feedback>, StoreError> {
+pub async fn history(conn: &mut Conn, agent: AgentId, page: Page) -> Result<Listed<Feedback>, StoreError> {
     let count = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM trust_feedback WHERE agent_id = $1";
     let total = row::total(&sqlx::query(count).bind(agent.to_string()).fetch_one(&mut *conn).await?)?;
     let sql = "SELECT id, agent_id, service_id, score, reason, metadata, created_at FROM trust_feedback \
@@ -41,14 +41,14 @@ pub async fn history(conn: &mut AnyConnection, agent: AgentId, page: Page) -> Re
 }
 
 /// What each service's feedback about an agent amounts to.
-pub async fn opinions(conn: &mut AnyConnection, agent: AgentId) -> Result<Vec<Opinion>, StoreError> {
+pub async fn opinions(conn: &mut Conn, agent: AgentId) -> Result<Vec<Opinion>, StoreError> {
     let sql = "SELECT o.service_id, s.owner_issuer, s.owner_subject, o.weight, o.mean, o.rated_at \
                FROM trust_opinions o JOIN services s ON s.id = o.service_id WHERE o.agent_id = $1 ORDER BY o.service_id";
     sqlx::query(sql).bind(agent.to_string()).fetch_all(conn).await?.iter().map(read_opinion).collect()
 }
 
 /// Keeps what a service's feedback about an agent amounts to now.
-pub async fn put_opinion(conn: &mut AnyConnection, agent: AgentId, opinion: &Opinion) -> Result<(), StoreError> {
+pub async fn put_opinion(conn: &mut Conn, agent: AgentId, opinion: &Opinion) -> Result<(), StoreError> {
     let sql = "INSERT INTO trust_opinions (agent_id, service_id, weight, mean, rated_at) VALUES ($1, $2, $3, $4, $5) \
                ON CONFLICT (agent_id, service_id) DO UPDATE SET weight = excluded.weight, mean = excluded.mean, \
                rated_at = excluded.rated_at";
@@ -65,19 +65,19 @@ pub async fn put_opinion(conn: &mut AnyConnection, agent: AgentId, opinion: &Opi
 
 /// Marks an agent whose trust changed. The row is locked also if it is there, so that whoever takes the marks
 /// waits for the change that this one speaks of.
-pub async fn mark(conn: &mut AnyConnection, agent: AgentId) -> Result<(), StoreError> {
+pub async fn mark(conn: &mut Conn, agent: AgentId) -> Result<(), StoreError> {
     let sql = "INSERT INTO trust_marks (agent_id) VALUES ($1) ON CONFLICT (agent_id) DO UPDATE SET agent_id = excluded.agent_id";
     sqlx::query(sql).bind(agent.to_string()).execute(conn).await?;
     Ok(())
 }
 
 /// Whether any agent is marked.
-pub async fn any_marks(conn: &mut AnyConnection) -> Result<bool, StoreError> {
+pub async fn any_marks(conn: &mut Conn) -> Result<bool, StoreError> {
     Ok(sqlx::query("SELECT 1 AS marked FROM trust_marks LIMIT 1").fetch_optional(conn).await?.is_some())
 }
 
 /// Takes all marks away; gives the agents.
-pub async fn take_marks(conn: &mut AnyConnection) -> Result<Vec<AgentId>, StoreError> {
+pub async fn take_marks(conn: &mut Conn) -> Result<Vec<AgentId>, StoreError> {
     let rows = sqlx::query("DELETE FROM trust_marks RETURNING agent_id").fetch_all(conn).await?;
     rows.iter().map(|found| row::parse(found, "agent_id")).collect()
 }

@@ -3,12 +3,11 @@
 
 use crate::{
     domain::change::{Change, FeedPosition, Span},
-    store::{Store, StoreError, agents, agents::Condition, assignments, feed, roles, services, signing_keys},
+    store::{Conn, Store, StoreError, agents, agents::Condition, assignments, feed, roles, services, signing_keys},
 };
 use countersign_identity::{
     AgentId, AgentRecord, Grant, Revision, RoleDefinition, ServiceId, SessionId, Stamped, TokenId,
 };
-use sqlx::AnyConnection;
 use std::collections::BTreeMap;
 
 /// What died.
@@ -81,12 +80,7 @@ pub async fn read(store: &Store, since: Since) -> Result<Option<Content>, StoreE
     Ok(Some(content))
 }
 
-async fn collect(
-    conn: &mut AnyConnection,
-    span: Span,
-    floor: Revision,
-    only: Option<ServiceId>,
-) -> Result<Content, StoreError> {
+async fn collect(conn: &mut Conn, span: Span, floor: Revision, only: Option<ServiceId>) -> Result<Content, StoreError> {
     // In commit order, so that the last change of a facet leaves its stamp.
     let changes = feed::changes(conn, span).await?;
     let stamps: BTreeMap<Change, Revision> = changes.iter().map(|stamped| (stamped.change, stamped.revision)).collect();
@@ -112,7 +106,7 @@ async fn collect(
 impl Content {
     async fn note(
         &mut self,
-        conn: &mut AnyConnection,
+        conn: &mut Conn,
         change: Change,
         revision: Revision,
         only: Option<ServiceId>,
@@ -138,14 +132,14 @@ impl Content {
     }
 }
 
-async fn definitions(conn: &mut AnyConnection, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {
+async fn definitions(conn: &mut Conn, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {
     Ok(roles::of_service(conn, service).await?.into_iter().map(|role| role.definition).collect())
 }
 
-async fn accepts_unbound(conn: &mut AnyConnection, service: ServiceId) -> Result<bool, StoreError> {
+async fn accepts_unbound(conn: &mut Conn, service: ServiceId) -> Result<bool, StoreError> {
     Ok(services::find(conn, service).await?.ok_or(StoreError::Corrupt("service_id"))?.accepts_unbound)
 }
 
-async fn keys(conn: &mut AnyConnection) -> Result<Vec<Vec<u8>>, StoreError> {
+async fn keys(conn: &mut Conn) -> Result<Vec<Vec<u8>>, StoreError> {
     Ok(signing_keys::ring(conn).await?.live().map(|key| key.public.to_sec1().to_vec()).collect())
 }

@@ -13,7 +13,7 @@ use std::{
 use url::Host;
 
 /// How long a name may take when a target is made.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Looks names up. Tests bring their own.
 pub trait Names: Send + Sync + 'static {
