@@ -1,10 +1,12 @@
 //! Where the parts meet: settings in, running servers out, and a graceful stop.
 
 mod audit;
+mod moving;
 mod people;
 mod servers;
 
 pub use audit::{AuditError, export_audit, verify_audit};
+pub use moving::{MovingError, back_up, migrate};
 
 use crate::{
     certificates::{Certificate, CertificateError},
@@ -18,7 +20,7 @@ use crate::{
         },
     },
     ephemeral::Memory,
-    files,
+    files::{self, Lock},
     http::{AppState, ErrorCode, Limits, PerMinute, Proxies, RATE_CATEGORIES},
     humans::{Humans, OperatorError},
     keyring::{Keyring, MasterKey, MasterKeyError},
@@ -135,6 +137,7 @@ pub struct App {
     post: Arc<Post>,
     certificate: Certificate,
     ports: Ports,
+    lock: Option<Lock>,
     readiness: Readiness,
     unready: Unready,
 }
@@ -156,6 +159,7 @@ impl App {
         let failures: Vec<_> = AttemptFailure::ALL.iter().map(|failure| failure.as_str()).collect();
         let metrics = Metrics::new(&Labels { codes: &codes, limits: &RATE_CATEGORIES, failures: &failures })?;
         let issuers = people::issuers(&config, &surroundings.clock).await?;
+        let lock = moving::hold(&config)?;
         let context = open(&config, &public_url, surroundings, &metrics).await?;
         let post = Arc::new(post(&config.webhooks, &context.guard)?);
         let operator = people::operator_if_any(&config, context.chance.as_ref())?.map(Arc::new);
@@ -173,7 +177,7 @@ impl App {
         let proxies = Arc::new(Proxies { trusted: config.proxies.networks(), terminate_tls });
         let limits = Arc::new(Limits::new(per_minute(config.limits), Arc::new(Memory::new(context.clock.clone()))));
         let state = AppState { context, humans, metrics, limits, proxies, began };
-        Ok(Self { config, state, post, certificate, ports, readiness, unready })
+        Ok(Self { config, state, post, certificate, ports, lock, readiness, unready })
     }
 
     /// Where agents and services reach the API.
@@ -194,7 +198,7 @@ impl App {
     /// Answers until the process is asked to stop, and then until all requests under way are answered.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AppError> {
         let (api, sync, admin) = (self.api_address()?, self.sync_address()?, self.admin_address()?);
-        let Self { config, state, post, certificate, ports, readiness, unready } = self;
+        let Self { config, state, post, certificate, ports, lock, readiness, unready } = self;
         let issuer = &state.context.rules.issuer;
         let mut servers = Servers::new();
         servers::serve_admin(&mut servers, ports.admin, readiness, state.metrics.clone(), &shutdown);
@@ -213,6 +217,7 @@ impl App {
             tracing::warn!(%error, "failed logins that were counted are not told to webhooks");
         }
         state.context.store.close().await;
+        drop(lock);
         ended
     }
 }
@@ -312,6 +317,7 @@ async fn open_store(
 async fn belong_together(store: &Store, master: &MasterKey, dev_since: Option<Timestamp>) -> Result<(), AppError> {
     let wanted = Deployment { master_key_fingerprint: master.fingerprint(), dev_since };
     let kept = store.settle_deployment(&wanted).await?;
+    moving::fit_to_serve(store).await?;
     if kept.master_key_fingerprint != wanted.master_key_fingerprint {
         return Err(AppError::Foreign(
             "the master key is not the one that sealed this database: restore the right one (secrets.master_key)",

@@ -1,10 +1,10 @@
 //! Files that hold secrets: whole or not at all, and for their owner only.
 
 use std::{
-    fs::{self, OpenOptions},
+    fs::{self, OpenOptions, TryLockError},
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
-    path::Path,
+    path::{Path, PathBuf},
 };
 
 /// Makes a folder for its owner only, with those above it.
@@ -29,11 +29,107 @@ pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     file.sync_all()?;
     fs::rename(&beside, path)?;
     // The folder too, or a power cut could take the file and leave what was encrypted with it.
-    fs::File::open(path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new(".")))?.sync_all()
+    fs::File::open(folder_of(path))?.sync_all()
 }
 
 /// Makes sure that a file exists and is for its owner only; its content stays.
 pub fn make_private_file(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
     file.set_permissions(fs::Permissions::from_mode(0o600))
+}
+
+/// Makes sure that a file exists, is empty, and is for its owner only.
+pub fn empty_private_file(path: &Path) -> io::Result<()> {
+    make_private_file(path)?;
+    OpenOptions::new().write(true).open(path)?.set_len(0)
+}
+
+/// Gives a file another name, unless there is a file of that name.
+pub fn name_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
+    match fs::hard_link(from, to) {
+        Ok(()) => fs::remove_file(from)?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
+        // A file system without a second name for a file.
+        Err(_) if fs::symlink_metadata(to).is_ok() => return Err(io::ErrorKind::AlreadyExists.into()),
+        Err(_) => fs::rename(from, to)?,
+    }
+    fs::File::open(folder_of(to))?.sync_all()
+}
+
+/// Makes what was written to a file and its name last.
+pub fn make_lasting(path: &Path) -> io::Result<()> {
+    fs::File::open(path)?.sync_all()?;
+    fs::File::open(folder_of(path))?.sync_all()
+}
+
+/// The folder that a file is in.
+pub fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// The path of a file beside another one, whose name goes on.
+pub fn beside(path: &Path, more: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(more);
+    name.into()
+}
+
+/// A lock that stands in a file, until it is dropped or the process ends, in whatever way.
+#[derive(Debug)]
+pub struct Lock {
+    _file: fs::File,
+}
+
+impl Lock {
+    /// Takes it together with others; `None` if somebody has it alone. The file is made if there is none.
+    pub fn shared(path: &Path) -> io::Result<Option<Self>> {
+        let file = lock_file(path)?;
+        taken(file.try_lock_shared(), file)
+    }
+
+    /// Takes it alone; `None` if anybody has it. The file is made if there is none.
+    pub fn alone(path: &Path) -> io::Result<Option<Self>> {
+        let file = lock_file(path)?;
+        taken(file.try_lock(), file)
+    }
+}
+
+fn lock_file(path: &Path) -> io::Result<fs::File> {
+    // To read is enough for a lock; whoever may not write the file finds it there.
+    match fs::File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            OpenOptions::new().read(true).append(true).create(true).mode(0o600).open(path)
+        }
+        opened => opened,
+    }
+}
+
+fn taken(done: Result<(), TryLockError>, file: fs::File) -> io::Result<Option<Lock>> {
+    match done {
+        Ok(()) => Ok(Some(Lock { _file: file })),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_is_shared_or_had_alone() {
+        let folder = std::env::temp_dir().join(format!("countersign-lock-{}", std::process::id()));
+        make_private_folder(&folder).unwrap();
+        let path = folder.join("lock");
+        let (one, two) = (Lock::shared(&path).unwrap(), Lock::shared(&path).unwrap());
+        assert!(one.is_some() && two.is_some() && Lock::alone(&path).unwrap().is_none());
+        drop(one);
+        assert!(Lock::alone(&path).unwrap().is_none());
+        drop(two);
+        let alone = Lock::alone(&path).unwrap();
+        assert!(alone.is_some() && Lock::shared(&path).unwrap().is_none() && Lock::alone(&path).unwrap().is_none());
+        drop(alone);
+        assert!(Lock::shared(&path).unwrap().is_some());
+        fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -21,7 +21,10 @@ mod store;
 mod sync;
 mod webhooks;
 
-pub use app::{App, AppError, AuditError, Surroundings, export_audit, mint_human_token, run, verify_audit};
+pub use app::{
+    App, AppError, AuditError, MovingError, Surroundings, back_up, export_audit, migrate, mint_human_token, run,
+    verify_audit,
+};
 pub use config::{Config, ConfigError, Inspection};
 pub use http::api_description;
 pub use webhooks::{Found, Names, SystemNames};

@@ -2,7 +2,8 @@
 
 use clap::{Parser, Subcommand};
 use countersign_control_plane::{
-    AuditError, Config, ConfigError, Inspection, api_description, export_audit, mint_human_token, run, verify_audit,
+    AuditError, Config, ConfigError, Inspection, MovingError, api_description, back_up, export_audit, migrate,
+    mint_human_token, run, verify_audit,
 };
 use countersign_process::{Shutdown, telemetry};
 use std::{
@@ -42,11 +43,25 @@ enum Command {
     /// The record of who did what, in the database of the settings
     #[command(subcommand)]
     Audit(Audit),
+    #[command(flatten)]
+    Moving(Moving),
     /// Print the description of the API (OpenAPI 3.1)
     Openapi,
     /// The settings, without starting anything
     #[command(subcommand)]
     Config(ConfigCommand),
+}
+
+/// The database as a whole.
+#[derive(Subcommand)]
+enum Moving {
+    /// Bring the schema of the database up to date, beside replicas of before that serve, and end
+    Migrate,
+    /// Copy the embedded database into a file, beside the running server; PostgreSQL has its own tools for that
+    Backup {
+        /// Where to; nothing must be there
+        file: PathBuf,
+    },
 }
 
 #[derive(Subcommand)]
@@ -113,6 +128,7 @@ async fn main() -> ExitCode {
         Command::Config(_) => return ExitCode::SUCCESS, // answered above
         Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
         Command::Audit(command) => audit(&config, command).await.map_err(Into::into),
+        Command::Moving(command) => moving(&config, command).await.map_err(Into::into),
         Command::Openapi => describe().map_err(Into::into),
     };
     done.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
@@ -134,6 +150,15 @@ async fn audit(config: &Config, command: Audit) -> Result<(), AuditError> {
     match command {
         Audit::Verify(Chains { service }) => verify_audit(config, service.as_deref(), out).await,
         Audit::Export(Chains { service }) => export_audit(config, service.as_deref(), out).await,
+    }
+}
+
+/// What concerns the database as a whole.
+async fn moving(config: &Config, command: Moving) -> Result<(), MovingError> {
+    let out = io::stdout();
+    match command {
+        Moving::Migrate => migrate(config, out).await,
+        Moving::Backup { file } => back_up(config, &file, out).await,
     }
 }
 

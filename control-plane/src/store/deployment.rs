@@ -12,6 +12,39 @@ pub struct Deployment {
     pub dev_since: Option<Timestamp>,
 }
 
+/// Why a database must not be served as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Aside {
+    /// It is a backup: what happened since is not in it.
+    Backup,
+    /// Everything in it moved to another database.
+    Moved,
+}
+
+impl Aside {
+    /// As it is kept.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Backup => "backup",
+            Self::Moved => "moved",
+        }
+    }
+
+    /// Reads what is kept.
+    pub fn parse(text: &str) -> Option<Self> {
+        [Self::Backup, Self::Moved].into_iter().find(|kind| kind.as_str() == text)
+    }
+}
+
+/// Why a database must not be served as it is, and since when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SetAside {
+    /// Why.
+    pub kind: Aside,
+    /// Since when.
+    pub at: Timestamp,
+}
+
 /// The deployment, if the database has one.
 pub async fn find(conn: &mut Conn) -> Result<Option<Deployment>, StoreError> {
     let sql = "SELECT master_key_fingerprint, dev_since FROM deployment WHERE id = 1";
@@ -36,6 +69,14 @@ pub async fn create(conn: &mut Conn, deployment: &Deployment, now: Timestamp) ->
         .execute(conn)
         .await?;
     Ok(made.rows_affected() == 1)
+}
+
+/// Why the database must not be served as it is, if so.
+pub async fn set_aside(conn: &mut Conn) -> Result<Option<SetAside>, StoreError> {
+    let sql = "SELECT set_aside_at, set_aside_as FROM deployment WHERE id = 1 AND set_aside_at IS NOT NULL";
+    let Some(found) = sqlx::query(sql).fetch_optional(conn).await? else { return Ok(None) };
+    let kind = Aside::parse(&row::get::<String>(&found, "set_aside_as")?).ok_or(StoreError::Corrupt("set_aside_as"))?;
+    Ok(Some(SetAside { kind, at: row::instant(&found, "set_aside_at")? }))
 }
 
 /// Locks the deployment until the transaction ends: whoever changes what there is once of goes first or after.

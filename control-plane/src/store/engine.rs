@@ -6,6 +6,7 @@ use super::{
     deployment::{self, Deployment},
     failure::{StoreError, StoreFailure},
     feed, outbox, pools,
+    schema::SCHEMA,
     watch::Watch,
 };
 use crate::{
@@ -19,7 +20,7 @@ use crate::{
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Clock;
 use secrecy::{ExposeSecret, SecretString};
-use sqlx::{AnyPool, Connection, any::AnyPoolOptions, migrate::Migrator};
+use sqlx::{AnyPool, Connection, any::AnyPoolOptions};
 use std::{
     path::Path,
     sync::{
@@ -38,10 +39,6 @@ const RERUNS: u32 = 5;
 
 /// How long the end waits for transactions that are under way.
 const LAST_WAIT: Duration = Duration::from_secs(5);
-
-/// The schema, step by step. One that is newer than this process is fine: in a rolling upgrade a replica of before may
-/// start again, and no step takes away what the version before it needs.
-const SCHEMA: Migrator = Migrator { ignore_missing: true, ..sqlx::migrate!("./migrations") };
 
 /// What the two engines do differently.
 #[derive(Debug, Clone, Copy)]

@@ -111,7 +111,9 @@ fn meaning(status: StatusCode) -> &'static str {
         415 => "The body is not what its `Content-Type` must be",
         429 => "Too many requests: `Retry-After` says when to come back",
         500 => "A fault of the server; the request id leads to its log",
-        503 => "The server cannot answer right now: try again, with the same Idempotency-Key where it must happen only once",
+        503 => {
+            "The server cannot answer right now: try again, with the same Idempotency-Key where it must happen only once"
+        }
         _ => "The request failed",
     }
 }

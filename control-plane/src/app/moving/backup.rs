@@ -1,0 +1,98 @@
+//! `backup`: the embedded database in one file, as it is in this moment, beside the server.
+
+use super::{MovingError, place};
+use crate::{
+    config::{Config, DatabasePlace},
+    domain::instant::rfc3339,
+    files::{self, Lock},
+    store::{
+        deployment::{Aside, SetAside},
+        sqlite_file::{self, Found},
+    },
+};
+use countersign_process::{Clock, SystemClock};
+use secrecy::ExposeSecret;
+use std::{
+    fs, io,
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// Copies the embedded database into a file that must not be there, and says so when the copy is known to be good.
+pub async fn back_up(config: &Config, file: &Path, mut out: impl Write) -> Result<(), MovingError> {
+    let DatabasePlace::File(database) = place(config)? else {
+        return MovingError::refused(
+            "PostgreSQL is backed up by its own tools: `pg_dump --format=custom --file=FILE DATABASE`; README.md says how \
+             it is restored",
+        );
+    };
+    if !database.exists() {
+        return MovingError::refused(format!("{}: there is no database to back up", database.display()));
+    }
+    if fs::symlink_metadata(file).is_ok() {
+        return MovingError::refused(format!("{}: is there already, and nothing is overwritten", file.display()));
+    }
+    let mut partial = Partial::begin(file)?;
+    let at = SystemClock.now();
+    sqlite_file::copy(&database, &partial.path).await.map_err(MovingError::flaw(&database))?;
+    let set_aside = SetAside { kind: Aside::Backup, at };
+    sqlite_file::set_aside(&partial.path, set_aside).await.map_err(MovingError::flaw(&partial.path))?;
+    let found = sqlite_file::examine(&partial.path).await.map_err(MovingError::flaw(&database))?;
+    partial.finish(file)?;
+    tell(config, file, &found, &mut out)?;
+    Ok(out.flush()?)
+}
+
+fn tell(config: &Config, file: &Path, found: &Found, out: &mut impl Write) -> Result<(), MovingError> {
+    let Found { schema, deployment, set_aside } = found;
+    let bytes = fs::metadata(file).map_err(MovingError::file(file))?.len();
+    let at = set_aside.map_or(String::new(), |aside| format!(" as of {}", rfc3339(aside.at)));
+    writeln!(out, "{}: a backup{at}, {bytes} bytes, schema step {schema}, checked.", file.display())?;
+    let master = match config.secrets.master_key.expose_secret() {
+        "" => config.data_dir.join("master.key").display().to_string(),
+        _ => "secrets.master_key of your settings".to_owned(),
+    };
+    writeln!(
+        out,
+        "Without the master key it is worth nothing, and that is not in it: keep {master} (fingerprint {}) elsewhere.",
+        deployment.master_key_fingerprint
+    )?;
+    Ok(())
+}
+
+/// A file that has another name until it is whole. It goes if it does not become so.
+struct Partial {
+    path: PathBuf,
+    is_done: bool,
+    _lock: Lock,
+}
+
+impl Partial {
+    /// Begins with an empty file, beside what it shall become.
+    fn begin(file: &Path) -> Result<Self, MovingError> {
+        let path = files::beside(file, ".partial");
+        let lock = Lock::alone(&path).map_err(MovingError::file(&path))?;
+        let Some(lock) = lock else {
+            return MovingError::refused(format!("{}: another backup writes here", path.display()));
+        };
+        // Of one that was killed.
+        files::empty_private_file(&path).map_err(MovingError::file(&path))?;
+        Ok(Self { path, is_done: false, _lock: lock })
+    }
+
+    /// Gives it its name, unless somebody else has that by now.
+    fn finish(&mut self, file: &Path) -> Result<(), MovingError> {
+        let named = files::make_lasting(&self.path).and_then(|()| files::name_without_replacing(&self.path, file));
+        named.map_err(MovingError::file(file))?;
+        self.is_done = true;
+        Ok(())
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.is_done {
+            let _gone_already: io::Result<()> = fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! `migrate`: the schema brought up to date, before any new replica starts.
+
+use super::{MovingError, hold, place};
+use crate::{
+    app::{AppError, make_folder},
+    config::{Config, DatabasePlace},
+    files,
+    store::schema::{Brought, bring_postgres, bring_sqlite},
+};
+use std::io::Write;
+
+/// Brings the schema of the database up to date, beside replicas of before that serve, and says from which step to which.
+pub async fn migrate(config: &Config, mut out: impl Write) -> Result<(), MovingError> {
+    super::super::install_crypto();
+    let Brought { from, to } = match place(config)? {
+        DatabasePlace::Postgres(url) => bring_postgres(&url).await?,
+        DatabasePlace::File(path) => {
+            make_folder(config)?;
+            let _lock = hold(config)?;
+            files::make_private_file(&path).map_err(|error| AppError::Folder { path: path.clone(), error })?;
+            bring_sqlite(&path).await?
+        }
+    };
+    if from == to {
+        writeln!(out, "The schema was at step {to} already: nothing to do.")?;
+    } else {
+        writeln!(out, "The schema was brought from step {from} to step {to}.")?;
+    }
+    Ok(out.flush()?)
+}

@@ -1,0 +1,157 @@
+//! The embedded database as a file: copied while it is served, and judged before it is put into place.
+//!
+//! On connections of their own, which take the time that it takes.
+
+use super::{
+    deployment::{Aside, Deployment, SetAside},
+    schema,
+};
+use countersign_identity::Timestamp;
+use sqlx::{
+    ConnectOptions, Connection, Row, SqliteConnection,
+    sqlite::{SqliteConnectOptions, SqliteRow},
+};
+use std::{io, path::Path};
+
+/// Why a file is no database that we could serve.
+#[derive(Debug, thiserror::Error)]
+pub enum Flaw {
+    /// It cannot be read.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Something else.
+    #[error("it is no SQLite database")]
+    Alien,
+    /// A part of it is missing or changed.
+    #[error("it is damaged: {0}")]
+    Damaged(String),
+    /// A database of somebody else.
+    #[error("it is no database of Countersign: {0}")]
+    Foreign(&'static str),
+    /// Nothing is in it.
+    #[error("it belongs to no deployment yet: nothing is in it")]
+    Empty,
+    /// It was written by a later version.
+    #[error("its schema is at step {found}, and this program knows the steps up to {known}: take a newer one")]
+    Newer {
+        /// How far it has come.
+        found: i64,
+        /// How far we have.
+        known: i64,
+    },
+    /// The path of a file that SQLite cannot be told.
+    #[error("its path is no UTF-8")]
+    Path,
+    /// The driver or the engine says no.
+    #[error("SQLite: {0}")]
+    Engine(#[from] sqlx::Error),
+}
+
+/// What was found in a file.
+#[derive(Debug)]
+pub struct Found {
+    /// How far its schema has come.
+    pub schema: i64,
+    /// What it belongs to.
+    pub deployment: Deployment,
+    /// Why it must not be served as it is.
+    pub set_aside: Option<SetAside>,
+}
+
+/// What every SQLite database begins with.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// Copies a database, as it is in this moment, into an empty file. Whoever writes meanwhile is not held up.
+pub async fn copy(source: &Path, target: &Path) -> Result<(), Flaw> {
+    let target = target.to_str().ok_or(Flaw::Path)?;
+    let mut conn = connect(source, true).await?;
+    sqlx::query("VACUUM INTO $1").bind(target).execute(&mut conn).await?;
+    Ok(conn.close().await?)
+}
+
+/// Looks at all of a file that nobody else has open.
+pub async fn examine(file: &Path) -> Result<Found, Flaw> {
+    let mut magic = [0; MAGIC.len()];
+    let read = std::fs::File::open(file).and_then(|mut opened| io::Read::read_exact(&mut opened, &mut magic));
+    match read {
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(Flaw::Alien),
+        read => read?,
+    }
+    if magic != *MAGIC {
+        return Err(Flaw::Alien);
+    }
+    let found = async {
+        let mut conn = connect(file, false).await?;
+        let found = examine_open(&mut conn).await?;
+        conn.close().await?;
+        Ok(found)
+    };
+    // Whatever SQLite says of a file is about the file.
+    found.await.map_err(|flaw| match flaw {
+        Flaw::Engine(sqlx::Error::Database(error)) => Flaw::Damaged(error.message().to_owned()),
+        flaw => flaw,
+    })
+}
+
+async fn examine_open(conn: &mut SqliteConnection) -> Result<Found, Flaw> {
+    let sound = sqlx::query("PRAGMA integrity_check(1)").fetch_one(&mut *conn).await?;
+    let sound: String = sound.try_get(0)?;
+    if sound != "ok" {
+        return Err(Flaw::Damaged(sound));
+    }
+    if count(conn, "SELECT COUNT(*) FROM sqlite_master WHERE type IN ('trigger', 'view')").await? > 0 {
+        return Err(Flaw::Foreign("it has triggers or views, and ours has none"));
+    }
+    let ours = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name IN ('_sqlx_migrations', 'deployment', 'feed')";
+    if count(conn, ours).await? < 3 {
+        return Err(Flaw::Foreign("the tables `deployment` and `feed` are not in it"));
+    }
+    let (schema, known) = (count(conn, "SELECT MAX(version) FROM _sqlx_migrations").await?, schema::newest());
+    if schema > known {
+        return Err(Flaw::Newer { found: schema, known });
+    }
+    read_deployment(conn, schema).await
+}
+
+async fn read_deployment(conn: &mut SqliteConnection, schema: i64) -> Result<Found, Flaw> {
+    // By the star: a schema of before has fewer columns.
+    let row = sqlx::query("SELECT * FROM deployment WHERE id = 1").fetch_optional(conn).await?.ok_or(Flaw::Empty)?;
+    let deployment = Deployment {
+        master_key_fingerprint: row.try_get("master_key_fingerprint")?,
+        dev_since: instant(&row, "dev_since")?,
+    };
+    let set_aside = match (instant(&row, "set_aside_at")?, row.try_get::<Option<String>, _>("set_aside_as")) {
+        (Some(at), Ok(Some(kind))) => Aside::parse(&kind).map(|kind| SetAside { kind, at }),
+        (Some(_) | None, _) => None,
+    };
+    Ok(Found { schema, deployment, set_aside })
+}
+
+/// Notes in a database that nobody else has open why it must not be served; one of a schema of before cannot say it.
+pub async fn set_aside(file: &Path, set_aside: SetAside) -> Result<(), Flaw> {
+    let mut conn = connect(file, false).await?;
+    let can = "SELECT COUNT(*) FROM pragma_table_info('deployment') WHERE name = 'set_aside_at'";
+    if count(&mut conn, can).await? == 1 {
+        let sql = "UPDATE deployment SET set_aside_at = $1, set_aside_as = $2 WHERE id = 1";
+        let query = sqlx::query(sql).bind(set_aside.at.micros()).bind(set_aside.kind.as_str());
+        query.execute(&mut conn).await?;
+    }
+    Ok(conn.close().await?)
+}
+
+async fn connect(file: &Path, read_only: bool) -> Result<SqliteConnection, Flaw> {
+    // What takes long is no news here.
+    let options = SqliteConnectOptions::new().filename(file).read_only(read_only).disable_statement_logging();
+    Ok(options.connect().await?)
+}
+
+async fn count(conn: &mut SqliteConnection, sql: &'static str) -> Result<i64, Flaw> {
+    Ok(sqlx::query(sql).fetch_one(conn).await?.try_get::<Option<i64>, _>(0)?.unwrap_or(0))
+}
+
+fn instant(row: &SqliteRow, column: &str) -> Result<Option<Timestamp>, Flaw> {
+    match row.try_get::<Option<i64>, _>(column) {
+        Err(sqlx::Error::ColumnNotFound(_)) => Ok(None),
+        found => Ok(found?.map(Timestamp::from_micros)),
+    }
+}
