@@ -299,7 +299,13 @@ async fn open_store(
     metrics: &Metrics,
 ) -> Result<Store, AppError> {
     let equipment = Equipment { clock, audit_keys: Arc::new(master.audit_keys()), metrics: metrics.store.clone() };
-    match config.database_place().ok_or(AppError::Foreign("database.url is of no engine that we know"))? {
+    let place = config.database_place().ok_or(AppError::Foreign("database.url is of no engine that we know"))?;
+    if !place.is_authenticated() {
+        tracing::warn!(
+            "database.url: nobody knows which server that is: add sslmode=verify-full, and sslrootcert=<PEM file> if its authority is your own"
+        );
+    }
+    match place {
         DatabasePlace::File(path) => {
             // SQLite gives the files beside it the same mode.
             if purpose == Purpose::Serve {

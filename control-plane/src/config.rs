@@ -2,6 +2,7 @@
 //!
 //! A leaf. Every key is described in `config.default.toml`, which is compiled in.
 
+mod database;
 mod humans;
 mod inspection;
 mod limits;
@@ -10,6 +11,7 @@ mod proxies;
 mod secrets;
 mod webhooks;
 
+pub use database::{Database, DatabasePlace};
 pub use humans::{Algorithm, Humans, Issuer};
 pub use inspection::Inspection;
 pub use limits::LimitSettings;
@@ -21,7 +23,7 @@ use countersign_process::{
     settings::{Layers, SettingsError},
     telemetry::LogSettings,
 };
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 use serde::Deserialize;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -98,24 +100,6 @@ pub struct Tls {
     pub private_key: PathBuf,
 }
 
-/// `[database]`
-#[derive(Debug, Clone, Deserialize)]
-pub struct Database {
-    /// Empty, `sqlite://<path>` or `postgres://<user>:<password>@<host>/<database>`.
-    url: SecretString,
-    /// To PostgreSQL, from this process.
-    pub max_connections: u32,
-}
-
-/// Where the database is.
-#[derive(Debug, Clone)]
-pub enum DatabasePlace {
-    /// The embedded one, in a file.
-    File(PathBuf),
-    /// PostgreSQL, at a URL that may hold a password.
-    Postgres(SecretString),
-}
-
 /// `[tokens]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct Tokens {
@@ -166,8 +150,6 @@ impl Config {
     fn problems(&self) -> Vec<String> {
         let has_tls = !self.tls.certificate.as_os_str().is_empty() && !self.tls.private_key.as_os_str().is_empty();
         let ports = [self.listen.api, self.listen.sync, self.listen.admin];
-        let place = self.database_place();
-        let on_postgres = matches!(place, Some(DatabasePlace::Postgres(_)));
         let lives = [self.tokens.access, self.tokens.refresh, self.tokens.challenge];
         let cases = [
             (
@@ -186,18 +168,6 @@ impl Config {
                 !self.dev && !self.public_url.starts_with("https://"),
                 "no public_url: set it to the https:// URL under which agents reach the API; it is the issuer of every token",
             ),
-            (
-                place.is_none(),
-                "database.url: leave it empty, or set sqlite://<path> or postgres://<user>@<host>/<database>",
-            ),
-            (
-                !self.dev && on_postgres && self.secrets.master_key.expose_secret().is_empty(),
-                "secrets.master_key: with PostgreSQL it must be set, the same for all replicas: a key in data_dir would be lost with one machine, and with it every signing key in the database",
-            ),
-            (
-                !(2..=1000).contains(&self.database.max_connections),
-                "database.max_connections: must be from 2 to 1000, for this process; all replicas together must fit into max_connections of PostgreSQL",
-            ),
             (lives.contains(&0), "tokens: every life must be at least one second"),
             (
                 !self.limits.are_sensible(),
@@ -211,18 +181,20 @@ impl Config {
         let found = cases.into_iter().filter(|(wrong, _)| *wrong).map(|(_, text)| text.to_owned());
         let humans = self.humans.problems(&self.public_url, self.dev);
         let webhooks = self.webhooks.problem().map(str::to_owned);
-        found.chain(self.secrets.problem()).chain(self.log.problem()).chain(humans).chain(webhooks).collect()
+        let has_key = !self.secrets.master_key.expose_secret().is_empty();
+        let database = self.database.problems(self.dev || has_key);
+        found
+            .chain(database)
+            .chain(self.secrets.problem())
+            .chain(self.log.problem())
+            .chain(humans)
+            .chain(webhooks)
+            .collect()
     }
 
     /// Where the database is; `None` if the URL is of no engine that we know.
     pub fn database_place(&self) -> Option<DatabasePlace> {
-        let url = self.database.url.expose_secret();
-        match url.split_once("://") {
-            None if url.is_empty() => Some(DatabasePlace::File(self.data_dir.join("countersign.db"))),
-            Some(("sqlite", path)) => Some(DatabasePlace::File(path.into())),
-            Some(("postgres" | "postgresql", _)) => Some(DatabasePlace::Postgres(self.database.url.clone())),
-            _ => None,
-        }
+        self.database.place(&self.data_dir)
     }
 
     /// Life of an access token.
@@ -278,10 +250,10 @@ const DEVELOPMENT: [(&str, &str); 7] = [
 ];
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn read(flags: &[(&str, &str)], dev: bool) -> Result<Config, String> {
+    pub fn read(flags: &[(&str, &str)], dev: bool) -> Result<Config, String> {
         let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let config = Config::read(None, Vec::new(), flags, dev).map_err(|error| error.to_string())?;
         config.check().map(|()| config).map_err(|error| error.to_string())
@@ -299,25 +271,6 @@ mod tests {
         assert_eq!(config.listen.api.port(), 1234);
         assert!(config.registration.public);
         assert!(read(&[("listen.api", "0.0.0.0:1234")], true).unwrap_err().contains("loopback"));
-    }
-
-    #[test]
-    fn a_database_is_a_file_or_postgres_and_its_password_is_never_printed() {
-        let url = "postgres://countersign:hunter2@db/countersign";
-        let config = read(&[("database.url", url)], true).unwrap();
-        assert!(matches!(config.database_place(), Some(DatabasePlace::Postgres(_))));
-        assert!(!format!("{config:?}").contains("hunter2"));
-        assert!(read(&[("database.url", "mysql://db")], true).unwrap_err().contains("database.url"));
-        let real = [("public_url", "https://id.example"), ("tls.certificate", "c"), ("tls.private_key", "k")];
-        let grown_up = [&real[..], &[("database.url", url)]].concat();
-        assert!(read(&grown_up, false).unwrap_err().contains("secrets.master_key"));
-        let master = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
-        assert!(read(&[&grown_up[..], &[("secrets.master_key", master)]].concat(), false).is_ok());
-        for wrong in ["1", "1001"] {
-            let error = read(&[("database.max_connections", wrong)], true).unwrap_err();
-            assert!(error.contains("database.max_connections"), "{error}");
-        }
-        assert!(read(&real, false).is_ok());
     }
 
     #[test]

@@ -1,20 +1,16 @@
 //! All that differs between SQLite and PostgreSQL, and the two kinds of transaction.
 
 use super::{
-    audit,
     conn::{Conn, end_of_patience},
     deployment::{self, Deployment},
     failure::{StoreError, StoreFailure},
-    feed, outbox, pools,
+    feed, pools,
     schema::SCHEMA,
+    transaction::{Committed, Read, Write},
     watch::Watch,
 };
 use crate::{
-    domain::{
-        audit::{Author, Entry, chain::AuditKeys},
-        change::Change,
-        webhook::event::Event,
-    },
+    domain::audit::chain::AuditKeys,
     metrics::{Ended, Kind, StoreMetrics},
 };
 use countersign_identity::{Revision, Timestamp};
@@ -99,30 +95,6 @@ pub struct Store {
     metrics: StoreMetrics,
 }
 
-/// A read transaction.
-pub struct Read {
-    conn: Conn,
-    _watch: Watch,
-}
-
-/// A write transaction. Dropped without [`Write::commit`], it leaves no trace.
-pub struct Write {
-    conn: Conn,
-    now: Timestamp,
-    audit_keys: Arc<AuditKeys>,
-    changes: Vec<Change>,
-    events: Vec<Event>,
-    revision: Option<Revision>,
-    writable: Arc<AtomicBool>,
-}
-
-/// Proof that a transaction was committed, with what came of it.
-pub struct Committed<T> {
-    value: T,
-    revision: Option<Revision>,
-    told: bool,
-}
-
 impl Store {
     /// Opens the SQLite database in the file.
     pub async fn open_sqlite(purpose: Purpose, file: &Path, equipment: Equipment) -> Result<Self, StoreError> {
@@ -203,7 +175,7 @@ impl Store {
         let mut watch = self.watch(Kind::Read);
         let conn = Conn::begin(&self.reader, self.engine.begin_read(), end_of_patience()).await?;
         watch.ends(Ended::Read);
-        Ok(Read { conn, _watch: watch })
+        Ok(Read::new(conn, watch))
     }
 
     /// Runs a write transaction, again if another one was in the way. So `work` must make its ids and
@@ -287,9 +259,7 @@ impl Store {
     async fn begin(&self, ends: Instant) -> Result<Write, StoreError> {
         let begun = Conn::begin(&self.writer, self.engine.begin_write(), ends).await;
         let conn = begun.inspect_err(|_| self.writable.store(false, Ordering::Relaxed))?;
-        let (writable, audit_keys) = (self.writable.clone(), self.audit_keys.clone());
-        let (changes, events) = (Vec::new(), Vec::new());
-        Ok(Write { conn, now: self.clock.now(), audit_keys, changes, events, revision: None, writable })
+        Ok(Write::new(conn, self.clock.now(), self.audit_keys.clone(), self.writable.clone()))
     }
 
     fn announce<T>(&self, committed: Committed<T>) -> T {
@@ -300,68 +270,5 @@ impl Store {
             self.told.notify_one();
         }
         committed.value
-    }
-}
-
-impl Read {
-    /// Where queries run.
-    pub fn conn(&mut self) -> &mut Conn {
-        &mut self.conn
-    }
-}
-
-impl Write {
-    /// Where queries run.
-    pub fn conn(&mut self) -> &mut Conn {
-        &mut self.conn
-    }
-
-    /// The instant at which the transaction began.
-    pub const fn now(&self) -> Timestamp {
-        self.now
-    }
-
-    /// Records an act of management, which locks its chain until the end: call it late, but before
-    /// [`Self::revision`].
-    pub async fn record(&mut self, by: &Author, entry: &Entry) -> Result<(), StoreError> {
-        if self.revision.is_some() {
-            return Err(StoreError::Order);
-        }
-        audit::append(&mut self.conn, &self.audit_keys, entry, by, self.now).await
-    }
-
-    /// Notes what sidecars must learn.
-    pub fn changed(&mut self, change: Change) {
-        self.changes.push(change);
-    }
-
-    /// Notes what webhooks are told.
-    pub fn tell(&mut self, event: Event) {
-        self.events.push(event);
-    }
-
-    /// Takes the revision of this transaction, which locks the feed until the end: call it late.
-    pub async fn revision(&mut self) -> Result<Revision, StoreError> {
-        if let Some(revision) = self.revision {
-            return Ok(revision);
-        }
-        let revision = feed::next_revision(&mut self.conn, self.now).await?;
-        Ok(*self.revision.insert(revision))
-    }
-
-    /// Puts the events on their way, appends the changes, and commits.
-    pub async fn commit<T>(mut self, value: T) -> Result<Committed<T>, StoreError> {
-        let mut told = false;
-        for event in &self.events {
-            told |= outbox::tell(&mut self.conn, event, self.now).await?;
-        }
-        if !self.changes.is_empty() {
-            let revision = self.revision().await?;
-            feed::append(&mut self.conn, revision, &self.changes, self.now).await?;
-        }
-        let done = self.conn.commit().await;
-        self.writable.store(done.is_ok(), Ordering::Relaxed);
-        done?;
-        Ok(Committed { value, revision: self.revision, told })
     }
 }

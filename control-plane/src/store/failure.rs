@@ -1,5 +1,7 @@
 //! What can go wrong with the database.
 
+use std::borrow::Cow;
+
 /// What went wrong with the database. Its text stays inside the process.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -26,21 +28,23 @@ pub enum StoreError {
     Order,
 }
 
-/// What the engines say when another transaction was in the way. PostgreSQL: serialization failure, deadlock. SQLite:
-/// busy, also after a snapshot.
-const TRANSIENT: [&str; 4] = ["40001", "40P01", "5", "517"];
+/// What the engines say when another transaction was in the way. PostgreSQL: serialization failure, deadlock. SQLite: busy.
+const TRANSIENT: [&str; 3] = ["40001", "40P01", "5"];
 
 /// PostgreSQL: read-only transaction. A server that says so may have become a copy of another one.
 const READ_ONLY: &str = "25006";
 
-/// What they say when nothing can be written. PostgreSQL: read-only, no space, its server shuts down. SQLite: read-only, its
-/// disk fails, no space.
-const UNWRITABLE: [&str; 11] = [READ_ONLY, "53100", "53000", "57P01", "57P02", "57P03", "8", "10", "13", "778", "1032"];
+/// What they say when nothing can be written. PostgreSQL: read-only, no space, no resources. SQLite: read-only, its disk
+/// fails, no space.
+const UNWRITABLE: [&str; 6] = [READ_ONLY, "53100", "53000", "8", "10", "13"];
+
+/// Characters of a code of PostgreSQL (SQLSTATE).
+const SQLSTATE_LEN: usize = 5;
 
 impl StoreError {
     fn says(&self, codes: &[&str]) -> bool {
         let Self::Engine(sqlx::Error::Database(error)) = self else { return false };
-        error.code().is_some_and(|code| codes.contains(&code.as_ref()))
+        error.code().is_some_and(|code| codes.contains(&primary(&code).as_ref()))
     }
 
     /// Whether the connection must not be used again.
@@ -50,6 +54,14 @@ impl StoreError {
             sqlx::Error::Database(error) => error.code().as_deref() == Some(READ_ONLY),
             _ => false,
         }
+    }
+}
+
+/// SQLite says how an error came about in the upper bits of its code.
+fn primary(code: &str) -> Cow<'_, str> {
+    match code.parse::<u32>() {
+        Ok(extended) if code.len() < SQLSTATE_LEN => (extended & 0xff).to_string().into(),
+        Ok(_) | Err(_) => code.into(),
     }
 }
 
@@ -72,5 +84,19 @@ pub trait StoreFailure {
 impl StoreFailure for StoreError {
     fn of_store(&self) -> Option<&StoreError> {
         Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_code_of_sqlite_is_known_however_it_came_about() {
+        // SQLITE_BUSY_SNAPSHOT, SQLITE_IOERR_WRITE, SQLITE_FULL, SQLITE_READONLY_DBMOVED; a SQLSTATE is a text.
+        let codes = [("517", "5"), ("778", "10"), ("13", "13"), ("1032", "8"), ("53100", "53100"), ("40P01", "40P01")];
+        for (code, expected) in codes {
+            assert_eq!(primary(code), expected);
+        }
     }
 }

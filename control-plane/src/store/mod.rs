@@ -23,13 +23,15 @@ pub mod services;
 pub mod sessions;
 pub mod signing_keys;
 pub mod sqlite_file;
+mod transaction;
 pub mod trust;
 mod watch;
 pub mod webhook_targets;
 
 pub use conn::Conn;
-pub use engine::{Committed, Equipment, Purpose, Store, Write};
+pub use engine::{Equipment, Purpose, Store};
 pub use failure::{StoreError, StoreFailure};
+pub use transaction::{Committed, Write};
 
 #[cfg(test)]
 mod tests {
@@ -50,5 +52,34 @@ mod tests {
             }
         }
         assert!(columns > 50, "the test reads the schema");
+    }
+
+    /// The last one that was made when no two versions had to serve one database.
+    const ALONE: u32 = 7;
+
+    /// What the version before does not notice: in a rolling upgrade it goes on serving.
+    const ADDITIONS: [&str; 6] =
+        ["CREATE TABLE", "CREATE INDEX", "CREATE UNIQUE INDEX", "ALTER TABLE", "INSERT INTO", "UPDATE"];
+
+    #[test]
+    fn a_migration_takes_nothing_away_from_the_version_before() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if name[..4].parse::<u32>().unwrap() <= ALONE {
+                continue;
+            }
+            let sql = std::fs::read_to_string(&path).unwrap();
+            let lines: Vec<_> = sql.lines().map(str::trim).filter(|line| !line.starts_with("--")).collect();
+            for statement in lines.join(" ").split(';').map(str::trim).filter(|statement| !statement.is_empty()) {
+                assert!(ADDITIONS.iter().any(|begin| statement.starts_with(begin)), "{name}: {statement}");
+                if let Some((_, change)) = statement.strip_prefix("ALTER TABLE ").and_then(|rest| rest.split_once(' '))
+                {
+                    let blank = !change.contains("NOT NULL") || change.contains("DEFAULT");
+                    assert!(change.starts_with("ADD COLUMN ") && blank, "{name}: {statement}");
+                }
+            }
+        }
     }
 }
