@@ -250,10 +250,10 @@ const DEVELOPMENT: [(&str, &str); 7] = [
 ];
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
 
-    pub fn read(flags: &[(&str, &str)], dev: bool) -> Result<Config, String> {
+    pub(super) fn read(flags: &[(&str, &str)], dev: bool) -> Result<Config, String> {
         let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let config = Config::read(None, Vec::new(), flags, dev).map_err(|error| error.to_string())?;
         config.check().map(|()| config).map_err(|error| error.to_string())
