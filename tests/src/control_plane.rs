@@ -199,12 +199,18 @@ impl ControlPlane {
 
     /// Runs a command of its binary, with its settings and on its data.
     pub fn command(&self, arguments: &[&str]) -> Output {
+        self.prepare(arguments).output().expect("the binary runs")
+    }
+
+    /// The same, not run yet.
+    pub fn prepare(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(tools::binary("countersign-control-plane"));
         command.args(["--dev", "--set", &format!("data_dir={}", self.folder.path().display())]);
         for setting in &self.settings {
             command.args(["--set", setting]);
         }
-        command.args(arguments).output().expect("the binary runs")
+        command.args(arguments);
+        command
     }
 
     /// All signing keys, the one published last first.

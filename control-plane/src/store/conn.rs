@@ -20,6 +20,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 /// How long a transaction may take, the wait for a connection included: less than a request may.
 pub const PATIENCE: Duration = Duration::from_secs(4);
 
+/// How long whoever looks at a whole database may take: nobody waits for it but the operator.
+pub const LEISURE: Duration = Duration::from_hours(24);
+
 /// How long a connection may take to end what was left on it, before it is closed.
 const REST: Duration = Duration::from_secs(1);
 
@@ -46,8 +49,8 @@ enum State {
 }
 
 /// When a transaction that begins now has to be over.
-pub fn end_of_patience() -> Instant {
-    tokio::time::sleep(PATIENCE).deadline()
+pub fn end_of(patience: Duration) -> Instant {
+    tokio::time::sleep(patience).deadline()
 }
 
 impl Conn {

@@ -1,7 +1,7 @@
 //! All that differs between SQLite and PostgreSQL, and the two kinds of transaction.
 
 use super::{
-    conn::{Conn, end_of_patience},
+    conn::{Conn, LEISURE, PATIENCE, end_of},
     deployment::{self, Deployment},
     failure::{StoreError, StoreFailure},
     feed, pools,
@@ -93,6 +93,8 @@ pub struct Store {
     told: Arc<Notify>,
     writable: Arc<AtomicBool>,
     metrics: StoreMetrics,
+    /// How long a transaction may take.
+    patience: Duration,
 }
 
 impl Store {
@@ -143,7 +145,8 @@ impl Store {
         let committed = watch::Sender::new(Revision::default());
         let Equipment { clock, audit_keys, metrics } = equipment;
         let (writable, told) = (Arc::new(AtomicBool::new(true)), Arc::default());
-        let store = Self { engine, writer, reader, clock, audit_keys, committed, told, writable, metrics };
+        let patience = if purpose == Purpose::Serve { PATIENCE } else { LEISURE };
+        let store = Self { engine, writer, reader, clock, audit_keys, committed, told, writable, metrics, patience };
         store.metrics.begin(store.engine_name());
         let mut read = store.read().await?;
         if let Some(position) = feed::position_if_any(read.conn()).await? {
@@ -173,7 +176,7 @@ impl Store {
     /// Begins a read transaction: everything read in it belongs together.
     pub async fn read(&self) -> Result<Read, StoreError> {
         let mut watch = self.watch(Kind::Read);
-        let conn = Conn::begin(&self.reader, self.engine.begin_read(), end_of_patience()).await?;
+        let conn = Conn::begin(&self.reader, self.engine.begin_read(), end_of(self.patience)).await?;
         watch.ends(Ended::Read);
         Ok(Read::new(conn, watch))
     }
@@ -186,7 +189,7 @@ impl Store {
         F: Future<Output = Result<Committed<T>, E>>,
         E: From<StoreError> + StoreFailure,
     {
-        let (mut runs_left, ends) = (RERUNS, end_of_patience());
+        let (mut runs_left, ends) = (RERUNS, end_of(self.patience));
         loop {
             let mut watch = self.watch(Kind::Write);
             let begun = self.begin(ends).await?;

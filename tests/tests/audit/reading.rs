@@ -4,6 +4,7 @@ use crate::{assert_whole, links, on_both, verify};
 use aws_lc_rs::digest::{SHA256, digest};
 use countersign_tests::{Agent, ControlPlane, Postgres, Shell, control_plane::text};
 use serde_json::{Value, json};
+use std::{process::Stdio, time::Duration};
 
 /// A link's hash as README.md describes it, worked out from nothing but what the API tells.
 fn hash(link: &Value) -> String {
@@ -160,4 +161,19 @@ async fn the_command_line_lists_what_a_person_may_read() {
     assert!(code == 2 && error.contains("`act` must be one of"), "{code} {error}");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("sven"));
     assert_eq!(shell.failed(&["audit", "list"]).0, 3);
+}
+
+/// More than a pipe holds, so that the export waits in the middle for longer than a request's transaction may take.
+#[tokio::test]
+async fn an_export_takes_as_long_as_its_reader() {
+    const LINKS: usize = 200;
+    let control = ControlPlane::start().await;
+    for number in 0..LINKS {
+        control.make_role(&format!("role {number}"), &[]).await;
+    }
+    let export = control.prepare(&["audit", "export"]).stdout(Stdio::piped()).spawn().unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let output = export.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stdout.iter().filter(|byte| **byte == b'\n').count() > LINKS);
 }
