@@ -35,6 +35,9 @@ use tonic::transport::{Identity, Server, ServerTlsConfig};
 /// How often old changes and dead logins are forgotten.
 const HOUSEKEEPING: Duration = Duration::from_mins(1);
 
+/// How soon a write is tried again while the database takes none.
+const PROBE: Duration = Duration::from_secs(5);
+
 /// How often somebody looks after the signing keys.
 const KEYS: Duration = Duration::from_secs(5);
 
@@ -142,16 +145,22 @@ where
     Ok(())
 }
 
+/// Once in a while; and while the database takes no writes soon again, for what is written here anyway finds out when it does.
 pub(super) fn keep_house(servers: &mut Servers, context: Arc<Context>, shutdown: &Shutdown) {
     until_stopped(servers, shutdown, async move {
+        let mut rest = Duration::ZERO;
         loop {
-            if let Err(error) = housekeep(&context).await {
-                tracing::warn!(%error, "housekeeping failed; trying again in a minute");
+            if rest.is_zero() || !context.store.is_writable() {
+                rest = HOUSEKEEPING;
+                if let Err(error) = housekeep(&context).await {
+                    tracing::warn!(%error, "housekeeping failed; trying again soon");
+                }
+                if let Err(error) = forget_events(&context).await {
+                    tracing::warn!(%error, "old events could not be forgotten; trying again soon");
+                }
             }
-            if let Err(error) = forget_events(&context).await {
-                tracing::warn!(%error, "old events could not be forgotten; trying again in a minute");
-            }
-            tokio::time::sleep(HOUSEKEEPING).await;
+            tokio::time::sleep(PROBE).await;
+            rest = rest.saturating_sub(PROBE);
         }
     });
 }
