@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// How long an answer may take from when all of the request is here. Each transaction and each call elsewhere ends
 /// before; this is for requests that make several.
-const LONGEST: Duration = Duration::from_millis(4800);
+const LONGEST: Duration = Duration::from_millis(4500);
 
 /// Answers in time: 503 if nothing else. What was under way is rolled back, unless its commit was.
 pub async fn bound(request: Request, next: Next) -> Response {
