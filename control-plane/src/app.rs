@@ -4,6 +4,7 @@ mod audit;
 mod moving;
 mod people;
 mod servers;
+mod windows;
 
 pub use audit::{AuditError, export_audit, verify_audit};
 pub use moving::{MovingError, back_up, migrate};
@@ -19,7 +20,7 @@ use crate::{
             delivery::{AttemptFailure, Schedule},
         },
     },
-    ephemeral::Memory,
+    ephemeral::Redis,
     files::{self, Lock},
     http::{AppState, ErrorCode, Limits, PerMinute, Proxies, RATE_CATEGORIES},
     humans::{Humans, OperatorError},
@@ -92,6 +93,9 @@ pub enum AppError {
     /// `--dev`.
     #[error(transparent)]
     Development(#[from] DevelopmentError),
+    /// What is said of Redis.
+    #[error("redis: {0}")]
+    Redis(#[from] redis::RedisError),
     /// What events are sent with.
     #[error("webhooks.ca_file: {0}")]
     Webhooks(#[from] PostError),
@@ -134,6 +138,7 @@ impl Default for Surroundings {
 pub struct App {
     config: Config,
     state: AppState,
+    redis: Option<Arc<Redis>>,
     post: Arc<Post>,
     certificate: Certificate,
     ports: Ports,
@@ -175,9 +180,11 @@ impl App {
         let humans = Arc::new(Humans::new(operator, issuers));
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
         let proxies = Arc::new(Proxies { trusted: config.proxies.networks(), terminate_tls });
-        let limits = Arc::new(Limits::new(per_minute(config.limits), Arc::new(Memory::new(context.clock.clone()))));
+        let redis = windows::redis(&config, &context, &metrics).await?.map(Arc::new);
+        let windows = windows::windows(redis.clone(), &context);
+        let limits = Arc::new(Limits::new(per_minute(config.limits), windows));
         let state = AppState { context, humans, metrics, limits, proxies, began };
-        Ok(Self { config, state, post, certificate, ports, lock, readiness, unready })
+        Ok(Self { config, state, redis, post, certificate, ports, lock, readiness, unready })
     }
 
     /// Where agents and services reach the API.
@@ -198,12 +205,15 @@ impl App {
     /// Answers until the process is asked to stop, and then until all requests under way are answered.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AppError> {
         let (api, sync, admin) = (self.api_address()?, self.sync_address()?, self.admin_address()?);
-        let Self { config, state, post, certificate, ports, lock, readiness, unready } = self;
+        let Self { config, state, redis, post, certificate, ports, lock, readiness, unready } = self;
         let issuer = &state.context.rules.issuer;
         let mut servers = Servers::new();
         servers::serve_admin(&mut servers, ports.admin, readiness, state.metrics.clone(), &shutdown);
         servers::serve_sync(&mut servers, ports.sync, &certificate, &config, &state, &shutdown)?;
         servers::serve_api(&mut servers, ports.api, &certificate, state.clone(), &shutdown)?;
+        if let Some(redis) = redis {
+            windows::keep(&mut servers, &redis, &state.context.store, &shutdown);
+        }
         servers::keep_house(&mut servers, state.context.clone(), &shutdown);
         servers::keep_keys(&mut servers, &state, &shutdown);
         servers::keep_trust_told(&mut servers, state.context.clone(), &shutdown);

@@ -8,6 +8,7 @@ mod inspection;
 mod limits;
 mod networks;
 mod proxies;
+mod redis;
 mod secrets;
 mod webhooks;
 
@@ -16,6 +17,7 @@ pub use humans::{Algorithm, Humans, Issuer};
 pub use inspection::Inspection;
 pub use limits::LimitSettings;
 pub use proxies::{ProxySettings, TlsMode};
+pub use redis::{RedisKind, RedisSettings, SentinelSettings};
 pub use secrets::Secrets;
 pub use webhooks::WebhookSettings;
 
@@ -57,6 +59,8 @@ pub struct Config {
     pub limits: LimitSettings,
     /// The database.
     pub database: Database,
+    /// Where limits are counted together, and replicas wake each other.
+    pub redis: RedisSettings,
     /// Secrets.
     pub secrets: Secrets,
     /// Lives.
@@ -180,7 +184,7 @@ impl Config {
         ];
         let found = cases.into_iter().filter(|(wrong, _)| *wrong).map(|(_, text)| text.to_owned());
         let humans = self.humans.problems(&self.public_url, self.dev);
-        let webhooks = self.webhooks.problem().map(str::to_owned);
+        let others = [self.webhooks.problem(), self.redis.problem()].into_iter().flatten().map(str::to_owned);
         let has_key = !self.secrets.master_key.expose_secret().is_empty();
         let database = self.database.problems(self.dev || has_key);
         found
@@ -188,7 +192,7 @@ impl Config {
             .chain(self.secrets.problem())
             .chain(self.log.problem())
             .chain(humans)
-            .chain(webhooks)
+            .chain(others)
             .collect()
     }
 

@@ -32,6 +32,8 @@ pub struct Metrics {
     pub rate_limited: IntCounterVec,
     /// Events on their way to webhooks.
     pub webhooks: WebhookMetrics,
+    /// Where replicas count together.
+    pub redis: RedisMetrics,
     /// Sidecars that follow now.
     pub sync_streams: IntGauge,
     /// The newest revision that was sent to followers.
@@ -226,6 +228,7 @@ impl Metrics {
             operations: Operations::new(&make, codes)?,
             store: StoreMetrics::new(&make)?,
             webhooks: WebhookMetrics::new(&make, failures)?,
+            redis: RedisMetrics::new(&make)?,
             sync_streams: make.gauge("sync_streams", "Sidecars that follow now")?,
             feed_revision: make.gauge("feed_revision", "Newest revision sent to followers")?,
             propagation: make.seconds("sync_propagation_seconds", propagation, &[])?.with_label_values::<&str>(&[]),
@@ -317,5 +320,65 @@ impl StoreMetrics {
             }
             self.seconds.with_label_values(&[backend, kind.as_str()]);
         }
+    }
+}
+
+/// Where replicas count together. Nothing of it is shown where there is no Redis.
+#[derive(Clone)]
+pub struct RedisMetrics {
+    up: IntGaugeVec,
+    operations: IntCounterVec,
+}
+
+/// What came of a question to Redis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RedisResult {
+    /// It answered.
+    Answered,
+    /// It did not, in time.
+    Late,
+    /// It said no, or the connection broke.
+    Failed,
+    /// It was not asked, for it is lost.
+    Alone,
+}
+
+impl RedisResult {
+    const ALL: [Self; 4] = [Self::Answered, Self::Late, Self::Failed, Self::Alone];
+
+    /// The label `result`.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Answered => OK,
+            Self::Late => "late",
+            Self::Failed => "failed",
+            Self::Alone => "not_asked",
+        }
+    }
+}
+
+impl RedisMetrics {
+    fn new(make: &Maker) -> Made<Self> {
+        let up = make.count_now("redis_up", "Whether Redis answers, by kind: 1, or 0 if it is lost", &["kind"])?;
+        let operations = make.count("redis_operations_total", "Questions to Redis by result", &["result"])?;
+        Ok(Self { up, operations })
+    }
+
+    /// Begins at zero, for there is a Redis of this kind.
+    pub fn begin(&self, kind: &str) {
+        self.show(kind, false);
+        for result in RedisResult::ALL {
+            self.operations.with_label_values(&[result.as_str()]);
+        }
+    }
+
+    /// Shows whether it is there.
+    pub fn show(&self, kind: &str, up: bool) {
+        self.up.with_label_values(&[kind]).set(up.into());
+    }
+
+    /// Notes what came of a question.
+    pub fn note(&self, result: RedisResult) {
+        self.operations.with_label_values(&[result.as_str()]).inc();
     }
 }

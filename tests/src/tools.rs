@@ -39,6 +39,11 @@ pub fn postgres(program: &str) -> PathBuf {
     found(root().join(".tools/postgresql").join(program), "scripts/tools.sh tests")
 }
 
+/// Redis.
+pub fn redis() -> PathBuf {
+    found(root().join(".tools/bin/redis-server"), "scripts/tools.sh tests")
+}
+
 /// A program of Prometheus: the server itself, or `promtool`.
 pub fn prometheus(program: &str) -> PathBuf {
     found(root().join(".tools/bin").join(program), "scripts/tools.sh tests")

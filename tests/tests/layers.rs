@@ -45,7 +45,7 @@ const ROOMS: [(&str, &[Room]); 2] = [
             ("metrics", &[]),
             ("domain", &[]),
             ("store", &["domain", "metrics"]),
-            ("ephemeral", &["domain"]),
+            ("ephemeral", &["domain", "metrics"]),
             ("humans", &["domain", "files"]),
             ("keyring", &["domain", "store", "files"]),
             ("sync", &["domain", "store", "metrics"]),

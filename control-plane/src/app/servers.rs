@@ -246,7 +246,11 @@ pub(super) fn keep_webhooks_told(servers: &mut Servers, state: &AppState, shutdo
     });
 }
 
-fn until_stopped(servers: &mut Servers, shutdown: &Shutdown, work: impl Future<Output = Infallible> + Send + 'static) {
+pub(super) fn until_stopped(
+    servers: &mut Servers,
+    shutdown: &Shutdown,
+    work: impl Future<Output = Infallible> + Send + 'static,
+) {
     let asked = shutdown.asked_owned();
     servers.spawn(async move {
         tokio::select! {

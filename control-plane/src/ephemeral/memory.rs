@@ -4,7 +4,7 @@
 //! window is evicted to make room for another's. Who proved who they are have a table of their own, which those
 //! who only claim something cannot fill.
 
-use super::{Answer, Count, Kind, Reading, Subject, Verdict, Windows};
+use super::{Answer, Count, Kind, Presence, Reading, Subject, Verdict, Windows};
 use countersign_process::Clock;
 use std::{
     collections::{HashMap, VecDeque},
@@ -77,6 +77,10 @@ impl Windows for Memory {
 
     fn look<'a>(&'a self, counts: &'a [Count]) -> Answer<'a> {
         Box::pin(async { self.judge(counts, false) })
+    }
+
+    fn presence(&self) -> Presence {
+        Presence::Own
     }
 }
 

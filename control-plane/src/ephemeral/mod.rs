@@ -1,14 +1,17 @@
-//! What may be lost: windows of rate limits. Whoever loses them lets a few more calls pass for a minute, no more.
+//! What may be lost: windows of rate limits, and the word among replicas that something has changed. Whoever loses
+//! them lets a few more calls pass for a minute, or hears of a change a quarter of a second later, no more.
 //!
-//! Neighbours: `http` counts its callers here. The rule of the room: nothing here is needed to give a right
-//! answer, nothing is kept longer than its window, and what there is no room to count is not let pass.
-//! [`Memory`] is for one process; whatever else implements [`Windows`] must pass `conformance`.
+//! Neighbours: `http` counts its callers here; `app` connects the wake-ups with the store. The rule of the room: nothing
+//! here is needed to give a right answer, nothing is kept longer than its window, and what there is no room to count is
+//! not let pass. [`Memory`] is for one process, [`Redis`] for several; both pass `conformance`.
 
 #[cfg(test)]
 mod conformance;
 mod memory;
+mod redis;
 
 pub use memory::Memory;
+pub use redis::{Place, Redis, Servers, Watched};
 
 use sha2::{Digest, Sha256};
 use std::{pin::Pin, time::Duration};
@@ -23,6 +26,20 @@ pub trait Windows: Send + Sync + 'static {
 
     /// What [`Self::take`] would say now. Takes nothing.
     fn look<'a>(&'a self, counts: &'a [Count]) -> Answer<'a>;
+
+    /// Where these are.
+    fn presence(&self) -> Presence;
+}
+
+/// Where windows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Presence {
+    /// In the memory of this process, as is meant.
+    Own,
+    /// In a Redis, with those of all replicas.
+    Shared,
+    /// In the memory of this process, for the Redis is not there.
+    Lost,
 }
 
 /// What is being found out.

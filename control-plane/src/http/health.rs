@@ -6,7 +6,10 @@ use super::{
     router::AppState,
     schema,
 };
-use crate::operations::{DatabaseHealth, QueueHealth, probe_database, probe_queue};
+use crate::{
+    ephemeral::Presence,
+    operations::{DatabaseHealth, QueueHealth, probe_database, probe_queue},
+};
 use axum::{Json, extract::State, http::StatusCode};
 use serde::Serialize;
 use std::time::Duration;
@@ -26,7 +29,8 @@ pub struct Health {
     backends: Backends,
 }
 
-/// `unhealthy` if the database does not answer; `degraded` if it can be read and not written, or events are not delivered.
+/// `unhealthy` if the database does not answer; `degraded` if it can be read and not written, events are not delivered, or
+/// Redis is lost.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 enum Overall {
@@ -48,7 +52,8 @@ enum Check {
 #[derive(Serialize, ToSchema)]
 struct Checks {
     database: Check,
-    /// Without Redis its part is played by the process.
+    /// `down` if Redis does not answer: then each control plane limits the number of calls alone. Without Redis its part
+    /// is played by the process.
     redis: Check,
     /// The delivery of events to webhooks: `degraded` if one that could be delivered waits for more than five minutes,
     /// `down` if nobody delivers.
@@ -61,7 +66,7 @@ struct Backends {
     /// `sqlite` or `postgresql`.
     #[schema(example = "sqlite")]
     database: &'static str,
-    /// `memory`: this process.
+    /// `redis`, or `memory`: this process.
     #[schema(example = "memory")]
     redis: &'static str,
 }
@@ -88,13 +93,18 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>)
         QueueHealth::Behind => Check::Degraded,
         QueueHealth::Down => Check::Down,
     };
+    let (redis, backend) = match state.limits.presence() {
+        Presence::Own => (Check::Up, "memory"),
+        Presence::Shared => (Check::Up, "redis"),
+        Presence::Lost => (Check::Down, "redis"),
+    };
     // Agents log in all the same.
-    let status = if webhook_queue == Check::Up { status } else { status.max(Overall::Degraded) };
+    let status = if webhook_queue.max(redis) == Check::Up { status } else { status.max(Overall::Degraded) };
     let body = Health {
         status,
         timestamp: Instant(state.context.now()),
-        checks: Checks { database: check, redis: Check::Up, webhook_queue: webhook_queue.max(check) },
-        backends: Backends { database: state.context.store.engine_name(), redis: "memory" },
+        checks: Checks { database: check, redis, webhook_queue: webhook_queue.max(check) },
+        backends: Backends { database: state.context.store.engine_name(), redis: backend },
     };
     (code, Json(body))
 }

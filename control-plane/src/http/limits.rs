@@ -12,7 +12,7 @@ pub use headers::seconds;
 
 use crate::{
     domain::caller::Human,
-    ephemeral::{Count, Kind, Quota, Reading, Subject, Verdict, Windows},
+    ephemeral::{Count, Kind, Presence, Quota, Reading, Subject, Verdict, Windows},
 };
 use countersign_identity::ServiceId;
 use named::Named;
@@ -187,6 +187,11 @@ impl Limits {
     /// Limits that are counted in these windows.
     pub fn new(per_minute: PerMinute, windows: Arc<dyn Windows>) -> Self {
         Self { per_minute, windows }
+    }
+
+    /// Where it is kept what was used of them.
+    pub fn presence(&self) -> Presence {
+        self.windows.presence()
     }
 
     async fn take(&self, counted: &[Counted]) -> Ruling {

@@ -73,6 +73,11 @@ impl Keyring {
         Self { master, opened: Mutex::default() }
     }
 
+    /// What tells the master key from others, and says nothing of it.
+    pub fn fingerprint(&self) -> String {
+        self.master.fingerprint()
+    }
+
     /// The key that signs now, by what the database says now.
     pub async fn signer(&self, conn: &mut Conn, now: Timestamp) -> Result<Arc<Signer>, KeyringError> {
         for _ in 0..TRIES {

@@ -223,6 +223,11 @@ impl Store {
         self.committed.subscribe()
     }
 
+    /// Wakes whoever waits for a change, since another process has committed one.
+    pub fn wake(&self) {
+        self.committed.send_modify(|_| {});
+    }
+
     /// Rung when this process has committed an event that somebody gets.
     pub fn told(&self) -> Arc<Notify> {
         self.told.clone()

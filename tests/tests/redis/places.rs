@@ -1,0 +1,83 @@
+//! TLS, passwords, clusters and Sentinels.
+
+use crate::stage::{CROWD, Fleet, MOST, says};
+use countersign_tests::{ControlPlane, Redis, Sentinel, eventually};
+
+async fn alone(settings: &[&str]) -> ControlPlane {
+    ControlPlane::start_as_shipped_with(settings).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_is_believed_by_the_authority_that_is_named_and_by_no_other() {
+    let redis = Redis::start_with_tls().await;
+    let url = format!("redis.url={}", redis.url());
+    let file = format!("redis.ca_file={}", redis.authority().display());
+    says(&alone(&[&url, &file]).await, "up").await;
+    let stranger = Redis::start_with_tls().await;
+    let other_file = format!("redis.ca_file={}", stranger.authority().display());
+    for settings in [&[url.as_str()][..], &[&url, &other_file]] {
+        let control = alone(settings).await;
+        says(&control, "down").await;
+        // It serves all the same.
+        control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_opens_and_is_never_logged() {
+    let redis = Redis::start_with_password("hunter2-4711").await;
+    let control = alone(&[&format!("redis.url={}", redis.url())]).await;
+    says(&control, "up").await;
+    let wrong = redis.url().replace("hunter2", "hunter3");
+    let refused = alone(&[&format!("redis.url={wrong}")]).await;
+    says(&refused, "down").await;
+    for log in [control.log(), refused.log()] {
+        assert!(!log.contains("4711"), "{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_cluster_it_is_counted_together() {
+    let redis = Redis::start_cluster().await;
+    let fleet = Fleet::start(&[format!("redis.url={}", redis.url()), "redis.kind=cluster".to_owned()]).await;
+    fleet.says("up").await;
+    fleet.crowd(CROWD).await.is_counted_together(MOST);
+    redis.pause();
+    fleet.nobody_waits().await;
+    fleet.says("down").await;
+    redis.resume();
+    fleet.says("up").await;
+    fleet.crowd(CROWD).await.is_counted_together(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_lead_to_the_next_master_which_remembers() {
+    let mut master = Redis::start().await;
+    let replica = Redis::start_replica_of(&master).await;
+    let sentinel = Sentinel::watching(&master).await;
+    let settings = [
+        format!("redis.url={}", sentinel.url()),
+        "redis.kind=sentinel".to_owned(),
+        "redis.sentinel_master=limits".to_owned(),
+    ];
+    let fleet = Fleet::start(&settings).await;
+    fleet.says("up").await;
+    fleet.crowd(CROWD).await.is_counted_together(MOST);
+    let copied = async || {
+        let keys: Vec<String> = replica.command(&["KEYS", "*:proven:*"]).await;
+        for key in keys {
+            if replica.command::<usize>(&["LLEN", &key]).await == MOST {
+                return Some(());
+            }
+        }
+        None
+    };
+    eventually("it is copied", copied, || replica.log()).await;
+    master.kill();
+    fleet.nobody_waits().await;
+    fleet.says("down").await;
+    fleet.says("up").await;
+    fleet.crowd(CROWD).await.is_counted_together(0);
+    let role: String = replica.command(&["INFO", "replication"]).await;
+    assert!(role.contains("role:master"), "{role}");
+}

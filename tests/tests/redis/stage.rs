@@ -1,0 +1,156 @@
+//! Two control planes on one PostgreSQL and one Redis, with a limit that is soon reached.
+
+use countersign_tests::{Answer, ControlPlane, Postgres, eventually, web::Site};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
+/// How many calls of management pass in a minute.
+pub const MOST: usize = 40;
+
+/// How many are made at once.
+pub const CROWD: usize = 100;
+
+/// How many calls a stopwatch is held to: fewer than a crowd, which keeps a busy machine waiting for itself.
+const FEW: usize = 6;
+
+/// Nothing may take longer, whatever became of Redis.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub struct Fleet {
+    pub one: ControlPlane,
+    pub other: ControlPlane,
+    _postgres: Postgres,
+}
+
+/// What came of a crowd of calls: what was left after each call that passed, the most first.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Crowd(Vec<usize>);
+
+impl Fleet {
+    /// Starts two with these settings of `[redis]`.
+    pub async fn start(redis: &[String]) -> Self {
+        let postgres = Postgres::start().await;
+        let database = postgres.database().await;
+        let one = replica(&database, redis).await;
+        let other = replica(&database, redis).await;
+        Self { one, other, _postgres: postgres }
+    }
+
+    pub fn both(&self) -> [&ControlPlane; 2] {
+        [&self.one, &self.other]
+    }
+
+    /// Calls of one and the same caller, all at once, by turns at one and the other.
+    pub async fn crowd(&self, calls: usize) -> Crowd {
+        self.crowd_at(calls, &self.both()).await
+    }
+
+    /// The same at these only.
+    pub async fn crowd_at(&self, calls: usize, at: &[&ControlPlane]) -> Crowd {
+        let (key, path) = (self.one.key(), self.one.path("/roles"));
+        let mut crowd = JoinSet::new();
+        for call in 0..calls {
+            let (site, key, path) = (at[call % at.len()].api.clone(), key.to_owned(), path.clone());
+            crowd.spawn(async move { call_once(&site, &key, &path).await });
+        }
+        let mut left: Vec<_> = crowd.join_all().await.into_iter().flatten().collect();
+        left.sort_unstable_by(|one, other| other.cmp(one));
+        Crowd(left)
+    }
+
+    /// Nobody waits, not even those who find out that Redis is lost.
+    #[expect(clippy::disallowed_methods, reason = "a stopwatch of the test itself")]
+    pub async fn nobody_waits(&self) {
+        let mut few = JoinSet::new();
+        for call in 0..FEW {
+            let site = self.both()[call % 2].api.clone();
+            few.spawn(async move {
+                let began = Instant::now();
+                // This asks twice: whether to look up whose the token is, and then whether it passes.
+                site.post("/auth/revoke", json!({ "token": format!("nonsense {call}") })).await.expect(200);
+                began.elapsed()
+            });
+        }
+        let longest = few.join_all().await.into_iter().max().unwrap();
+        assert!(longest < PATIENCE, "{longest:?}");
+    }
+
+    /// How often either has lost Redis.
+    pub fn losses(&self) -> usize {
+        self.both().map(|control| logged(control, "redis is lost")).iter().sum()
+    }
+
+    /// Waits until both say this of Redis.
+    pub async fn says(&self, check: &str) {
+        for control in self.both() {
+            says(control, check).await;
+        }
+    }
+}
+
+impl Crowd {
+    /// Exactly so many passed, each counted after the other.
+    #[track_caller]
+    pub fn is_counted_together(&self, passed: usize) {
+        assert_eq!(self.0, (0..passed).rev().collect::<Vec<_>>());
+    }
+}
+
+async fn call_once(site: &Site, key: &str, path: &str) -> Option<usize> {
+    let answer = site.get_as(key, path).await;
+    if answer.status == 429 {
+        return None;
+    }
+    let left = left(&answer);
+    answer.expect(200);
+    Some(left)
+}
+
+/// What its answer says is left.
+fn left(answer: &Answer) -> usize {
+    let said = answer.header("ratelimit");
+    said.split_once(";r=")
+        .and_then(|(_, rest)| rest.split(';').next()?.parse().ok())
+        .unwrap_or_else(|| panic!("{said}"))
+}
+
+pub async fn health(control: &ControlPlane) -> Value {
+    control.api.get("/health").await.expect(200)
+}
+
+/// Waits until health says this of Redis, and the whole is as it should be then.
+pub async fn says(control: &ControlPlane, check: &str) {
+    let expected = if check == "up" { "healthy" } else { "degraded" };
+    let said = async || {
+        let health = health(control).await;
+        (health["checks"]["redis"] == check && health["status"] == expected && health["backends"]["redis"] == "redis")
+            .then_some(())
+    };
+    eventually(&format!("redis is {check}"), said, || control.log()).await;
+}
+
+/// What the admin port says of a metric.
+pub async fn metric(control: &ControlPlane, name: &str) -> Option<f64> {
+    let text = Site::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
+    let text = text.as_str().unwrap().to_owned();
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+/// How often it has logged something.
+pub fn logged(control: &ControlPlane, text: &str) -> usize {
+    control.log().matches(text).count()
+}
+
+async fn replica(database: &str, redis: &[String]) -> ControlPlane {
+    let own = [
+        format!("database.url={database}"),
+        format!("secrets.master_key={MASTER_KEY}"),
+        "public_url=https://replicas.test".to_owned(),
+        format!("limits.management_per_minute={MOST}"),
+    ];
+    let settings: Vec<_> = own.iter().chain(redis).map(String::as_str).collect();
+    ControlPlane::start_as_shipped_with(&settings).await
+}
