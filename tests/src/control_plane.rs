@@ -1,6 +1,7 @@
 //! The real control plane, started with `--dev` on free ports in a folder of its own.
 
 use crate::{
+    engines::{self, Lease},
     process::{Process, eventually},
     tools,
     web::{Answer, Site},
@@ -23,6 +24,8 @@ pub struct ControlPlane {
     /// The API.
     pub api: Site,
     settings: Vec<String>,
+    // After the process: a database that is taken away while it is used makes noise in the log.
+    _database: Option<Lease>,
 }
 
 impl ControlPlane {
@@ -42,17 +45,21 @@ impl ControlPlane {
         Self::start_as_shipped_with(&[]).await
     }
 
-    /// The same with settings.
+    /// The same with settings. Where these name no database, it is of the engines that the tests run on; an empty
+    /// `database.url=` names the embedded one.
     pub async fn start_as_shipped_with(settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+        let mut settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+        let named = settings.iter().any(|setting| setting.starts_with("database.url="));
+        let lease = if named { None } else { engines::lease().await };
+        settings.extend(lease.iter().map(|lease| format!("database.url={}", lease.url())));
         let any = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:0"));
         let process = launch(folder.path(), any.iter().chain(&settings));
         let (env, mut api) = await_env(folder.path(), &process).await;
         if settings.iter().any(|setting| setting.starts_with("public_url=")) {
             api.url = await_address(&process).await;
         }
-        Self { process, folder, env, api, settings }
+        Self { process, folder, env, api, settings, _database: lease }
     }
 
     /// Ends it at once, as a crash would.
@@ -63,9 +70,9 @@ impl ControlPlane {
     /// Starts it again, on the same ports and data.
     pub async fn restart(&mut self) {
         self.process.kill();
-        let port = |name: &str| self.env[name].rsplit(':').next().unwrap_or_default().to_owned();
-        let ports = [("api", "URL"), ("sync", "SYNC_URL"), ("admin", "ADMIN_URL")];
-        let ports = ports.map(|(setting, name)| format!("listen.{setting}=127.0.0.1:{}", port(name)));
+        let port = |url: &str| url.rsplit(':').next().unwrap_or_default().to_owned();
+        let ports = [("api", &self.api.url), ("sync", &self.env["SYNC_URL"]), ("admin", &self.env["ADMIN_URL"])];
+        let ports = ports.map(|(setting, url)| format!("listen.{setting}=127.0.0.1:{}", port(url)));
         self.process = launch(self.folder.path(), ports.iter().chain(&self.settings));
         let admin = Site::plain(self.env["ADMIN_URL"].clone());
         let process = &self.process;
@@ -93,7 +100,7 @@ impl ControlPlane {
     pub fn database_url(&self) -> String {
         let set = self.settings.iter().find_map(|setting| setting.strip_prefix("database.url="));
         let file = || format!("sqlite://{}", self.folder.path().join("countersign.db").display());
-        set.map_or_else(file, str::to_owned)
+        set.filter(|url| !url.is_empty()).map_or_else(file, str::to_owned)
     }
 
     /// The folder with its database and keys.

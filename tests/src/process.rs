@@ -40,6 +40,11 @@ impl Process {
         let _status = self.child.wait();
     }
 
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Sends it a signal, by name.
     pub fn signal(&self, name: &str) {
         Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().expect("kill exists");

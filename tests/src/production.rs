@@ -28,6 +28,15 @@ pub struct Production {
 impl Production {
     /// Starts it with settings such as `limits.auth_per_minute=1`.
     pub async fn start(settings: &[&str]) -> Self {
+        Self::start_for(None, settings).await
+    }
+
+    /// The same where people's tokens come from an issuer; with one of them.
+    pub async fn start_as(human: String, settings: &[&str]) -> Self {
+        Self::start_for(Some(human), settings).await
+    }
+
+    async fn start_for(human: Option<String>, settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
         let (certificate, key) = (folder.path().join("certificate.pem"), folder.path().join("key.pem"));
@@ -46,7 +55,7 @@ impl Production {
         ];
         let settings = own.iter().map(String::as_str).chain(settings.iter().copied());
         let arguments: Vec<_> = settings.flat_map(|setting| ["--set", setting]).collect();
-        let human = mint(&arguments);
+        let human = human.unwrap_or_else(|| mint(&arguments));
         let mut command = Command::new(tools::binary("countersign-control-plane"));
         command.args(&arguments);
         let process = Process::start(command, &folder.path().join("log"));

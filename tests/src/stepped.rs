@@ -1,6 +1,6 @@
 //! Servers in the process of the test, by a clock that stands still until it is told to go on.
 
-use crate::{Hand, Site, control_plane::no_limits};
+use crate::{Hand, Site, control_plane::no_limits, engines};
 use countersign_control_plane as plane;
 use countersign_process::Shutdown;
 use std::{net::SocketAddr, path::Path, sync::Arc};
@@ -74,6 +74,7 @@ impl SteppedPlane {
         let mut flags = vec![("data_dir".to_owned(), folder.display().to_string())];
         flags.extend(["api", "sync", "admin"].map(|port| (format!("listen.{port}"), "127.0.0.1:0".to_owned())));
         flags.extend(no_limits());
+        flags.extend(engines::database_of(folder).await.map(|url| ("database.url".to_owned(), url)));
         flags.extend(settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
         let config = plane::Config::read(None, Vec::new(), flags, true).expect("settings");
         config.check().expect("settings that fit");

@@ -5,7 +5,9 @@
 use countersign_client::PrivateKey;
 use countersign_control_plane::{App, Config, Surroundings};
 use countersign_process::Shutdown;
-use countersign_tests::{Agent, Answer, ControlPlane, Hand, Postgres, control_plane::text, eventually, web::Site};
+use countersign_tests::{
+    Agent, Answer, ControlPlane, Hand, Postgres, control_plane::text, engines, eventually, web::Site,
+};
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
@@ -66,7 +68,7 @@ async fn done(control: &ControlPlane, agent: &Agent) -> (usize, usize, usize) {
 /// A control plane on each engine.
 async fn on_both(postgres: &Postgres) -> [ControlPlane; 2] {
     let setting = format!("database.url={}", postgres.database().await);
-    [ControlPlane::start().await, ControlPlane::start_with(&[&setting]).await]
+    [ControlPlane::start_with(&["database.url="]).await, ControlPlane::start_with(&[&setting]).await]
 }
 
 #[tokio::test]
@@ -225,7 +227,8 @@ async fn start_at(hand: &Arc<Hand>, folder: &std::path::Path) -> (Site, Shutdown
         ("listen.sync", any.clone()),
         ("listen.admin", any),
     ];
-    let flags = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
+    let mut flags = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
+    flags.extend(engines::database_of(folder).await.map(|url| ("database.url".to_owned(), url)));
     let config = Config::read(None, Vec::new(), flags, true).unwrap();
     let clock: Arc<Hand> = Arc::clone(hand);
     let app = App::bind(config, Surroundings { clock, ..Surroundings::default() }).await.unwrap();
@@ -254,7 +257,8 @@ async fn after_a_day_a_key_is_forgotten() {
 
     // What is forgotten is not kept either.
     sqlx::any::install_default_drivers();
-    let url = format!("sqlite://{}", folder.path().join("countersign.db").display());
+    let file = || format!("sqlite://{}", folder.path().join("countersign.db").display());
+    let url = engines::database_of(folder.path()).await.unwrap_or_else(file);
     let database = sqlx::AnyPool::connect(&url).await.unwrap();
     let kept =
         async || -> i64 { sqlx::query_scalar("SELECT COUNT(*) FROM idempotency").fetch_one(&database).await.unwrap() };

@@ -68,7 +68,7 @@ fn a_database_that_does_not_answer_is_named_with_what_went_wrong_and_without_its
 
 #[tokio::test]
 async fn a_development_database_is_refused_without_dev_and_under_another_master_key() {
-    let mut control = ControlPlane::start().await;
+    let mut control = ControlPlane::start_with(&["database.url="]).await;
     control.kill();
     let folder = control.folder().display().to_string();
     let data = format!("data_dir={folder}");
@@ -127,7 +127,7 @@ async fn a_log_that_nobody_reads_any_more_stops_nothing() {
 
 #[tokio::test]
 async fn files_with_secrets_are_for_their_owner_only() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_with(&["database.url="]).await;
     for name in ["dev.env", "master.key", "operator.key", "ca.key", "countersign.db", "countersign.db-wal"] {
         let mode = control.folder().join(name).metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "{name}");
@@ -136,7 +136,7 @@ async fn files_with_secrets_are_for_their_owner_only() {
 
 #[tokio::test]
 async fn the_signing_key_is_sealed_at_rest() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::start_with(&["database.url="]).await;
     let kept = ["countersign.db", "countersign.db-wal"]
         .map(|name| std::fs::read(control.folder().join(name)).unwrap_or_default());
     let kept = kept.concat();

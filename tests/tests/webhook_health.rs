@@ -4,9 +4,9 @@
 
 use axum::{Router, http::StatusCode};
 use countersign_client::PrivateKey;
-use countersign_tests::{Hand, SteppedPlane, eventually};
+use countersign_tests::{Hand, SteppedPlane, engines, eventually};
 use serde_json::{Value, json};
-use sqlx::{Connection, Executor, SqliteConnection, sqlite::SqliteConnectOptions};
+use sqlx::{AnyConnection, Connection, Executor};
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 use tempfile::TempDir;
 use tokio::{net::TcpListener, sync::watch};
@@ -145,9 +145,18 @@ async fn a_courier_that_cannot_take_what_is_due_is_down() {
     stage.answer.send_replace(Some(500));
     stage.event().await;
     tokio::time::sleep(Duration::from_secs(1)).await;
-    let file = SqliteConnectOptions::new().filename(stage.folder.path().join("countersign.db"));
-    let mut other = SqliteConnection::connect_with(&file).await.unwrap();
-    other.execute("BEGIN IMMEDIATE").await.unwrap();
+    sqlx::any::install_default_drivers();
+    let file = || format!("sqlite://{}", stage.folder.path().join("countersign.db").display());
+    let url = engines::database_of(stage.folder.path()).await.unwrap_or_else(file);
+    let mut other = AnyConnection::connect(&url).await.unwrap();
+    // Whoever holds the one writer of SQLite, or the whole table.
+    let [begin, lock] = if engines::are_of_a_fleet() {
+        ["BEGIN", "LOCK TABLE webhook_deliveries IN EXCLUSIVE MODE"]
+    } else {
+        ["BEGIN IMMEDIATE", "SELECT 1"]
+    };
+    other.execute(begin).await.unwrap();
+    other.execute(lock).await.unwrap();
     // The next try is due, and cannot be taken.
     stage.clock.advance(Duration::from_secs(10));
     tokio::time::sleep(Duration::from_secs(2)).await;

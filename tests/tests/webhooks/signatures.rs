@@ -79,7 +79,8 @@ async fn after_a_rotation_both_secrets_are_good_for_a_day() {
 
 #[tokio::test]
 async fn a_secret_is_told_once_and_kept_sealed() {
-    let control = ControlPlane::start().await;
+    // Embedded, for its files are searched.
+    let control = ControlPlane::start_with(&["database.url="]).await;
     let receiver = Receiver::good().await;
     let target = Target::make(&control, &receiver.url).await;
     assert_eq!(target.read().await["secret"], serde_json::Value::Null);

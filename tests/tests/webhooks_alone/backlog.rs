@@ -3,7 +3,7 @@
 use crate::alone;
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{Cause, ControlPlane, Receiver, Reply, Target, eventually};
-use sqlx::{Connection, SqliteConnection, sqlite::SqliteConnectOptions};
+use sqlx::{AnyConnection, Connection};
 use std::{collections::BTreeSet, time::Duration};
 
 /// How many events wait, unless `BACKLOG` says otherwise (100000 is what was measured by hand).
@@ -23,20 +23,21 @@ const BUSY: f64 = 0.5;
 
 /// Makes copies of the only event that waits, as the server would have written it, with the server away.
 async fn multiply(control: &ControlPlane, copies: u32) {
-    let options = SqliteConnectOptions::new().filename(control.folder().join("countersign.db"));
-    let mut database = SqliteConnection::connect_with(&options).await.unwrap();
+    sqlx::any::install_default_drivers();
+    let mut database = AnyConnection::connect(&control.database_url()).await.unwrap();
     // Fourteen characters of an id say what it is and when it was made; the rest is chance.
-    let numbers = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)";
+    let numbers = "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < $1)";
+    let sixteen = "substr(CAST(10000000000000000 + n AS TEXT), 2)";
     let events = format!(
-        "{numbers} INSERT INTO webhook_events SELECT substr(id, 1, 14) || printf('%016d', n), kind, body, occurred_at \
+        "{numbers} INSERT INTO webhook_events SELECT substr(id, 1, 14) || {sixteen}, kind, body, occurred_at \
          FROM webhook_events, numbers"
     );
     let deliveries = format!(
         "{numbers} INSERT INTO webhook_deliveries (target_id, event_id, due_at, attempts) \
-         SELECT target_id, substr(event_id, 1, 14) || printf('%016d', n), due_at, 0 FROM webhook_deliveries, numbers"
+         SELECT target_id, substr(event_id, 1, 14) || {sixteen}, due_at, 0 FROM webhook_deliveries, numbers"
     );
     for sql in [events, deliveries] {
-        let made = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(copies).execute(&mut database);
+        let made = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(i64::from(copies)).execute(&mut database);
         assert_eq!(made.await.unwrap().rows_affected(), u64::from(copies));
     }
     database.close().await.unwrap();

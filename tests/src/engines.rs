@@ -1,0 +1,90 @@
+//! The engines on which control planes of tests run: what `--dev` comes with, or those of a fleet, if
+//! `TEST_ENGINES` is `fleet`.
+//!
+//! Of a fleet's engines there is one for the whole test process, started when the first test needs it; each control
+//! plane has a database of its own there.
+
+use crate::Postgres;
+use std::{
+    path::Path,
+    sync::{
+        OnceLock,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+};
+
+/// A database for one control plane, which goes when this is dropped.
+pub struct Lease {
+    url: String,
+}
+
+struct Fleet {
+    postgres: Postgres,
+    returned: Sender<String>,
+}
+
+/// Whether tests run on the engines of a fleet.
+pub fn are_of_a_fleet() -> bool {
+    match std::env::var("TEST_ENGINES").as_deref() {
+        Err(_) | Ok("" | "embedded") => false,
+        Ok("fleet") => true,
+        Ok(other) => panic!("TEST_ENGINES={other}: it is `embedded` or `fleet`"),
+    }
+}
+
+/// What health and metrics call the database of a control plane that a test starts without naming one.
+pub fn database_name() -> &'static str {
+    if are_of_a_fleet() { "postgresql" } else { "sqlite" }
+}
+
+/// A fresh database, if tests run on the engines of a fleet.
+pub async fn lease() -> Option<Lease> {
+    if !are_of_a_fleet() {
+        return None;
+    }
+    Some(Lease { url: fleet().postgres.database().await })
+}
+
+/// The same for whoever starts again and again in the same folder: always the same database, until the process ends.
+pub async fn database_of(folder: &Path) -> Option<String> {
+    let note = folder.join("database-of-this-test");
+    if let Ok(noted) = std::fs::read_to_string(&note) {
+        return Some(noted);
+    }
+    let url = are_of_a_fleet().then(|| fleet().postgres.database())?.await;
+    std::fs::write(note, &url).expect("the folder can be written");
+    Some(url)
+}
+
+impl Lease {
+    /// Where the database is.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // At the end of the process nobody takes it back, and it goes with the whole server.
+        let _nobody_there = fleet().returned.send(std::mem::take(&mut self.url));
+    }
+}
+
+fn fleet() -> &'static Fleet {
+    static FLEET: OnceLock<Fleet> = OnceLock::new();
+    FLEET.get_or_init(|| {
+        let ((told, ready), (returned, taken_back)) = (channel(), channel());
+        // A thread of its own, that outlives every test: what it starts ends with it.
+        thread::spawn(move || keep(&told, &taken_back));
+        Fleet { postgres: ready.recv().expect("PostgreSQL starts"), returned }
+    })
+}
+
+fn keep(told: &Sender<Postgres>, taken_back: &Receiver<String>) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    told.send(runtime.block_on(Postgres::start())).expect("somebody waits");
+    for url in taken_back {
+        runtime.block_on(fleet().postgres.drop_database(&url));
+    }
+}
