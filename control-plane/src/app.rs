@@ -1,17 +1,18 @@
 //! Where the parts meet: settings in, running servers out, and a graceful stop.
 
 mod audit;
+mod database;
 mod moving;
 mod people;
 mod servers;
 mod windows;
 
 pub use audit::{AuditError, export_audit, verify_audit};
-pub use moving::{MovingError, back_up, migrate};
+pub use moving::{MovingError, back_up, migrate, move_to, restore};
 
 use crate::{
     certificates::{Certificate, CertificateError},
-    config::{Config, DatabasePlace, LimitSettings, TlsMode, WebhookSettings},
+    config::{Config, LimitSettings, TlsMode, WebhookSettings},
     development::{self, DevelopmentError, Places},
     domain::{
         signing_key::KeyRules,
@@ -27,14 +28,19 @@ use crate::{
     keyring::{Keyring, MasterKey, MasterKeyError},
     metrics::{Labels, Metrics},
     operations::{Context, Denied, Rules, Storms, begin_audit, settle_storms, tend_signing_keys},
-    store::{Equipment, Purpose, Store, StoreError, deployment::Deployment},
+    store::{Purpose, StoreError},
     webhooks::{Courier, CourierRules, Guard, Names, Post, PostError, Pulse, Sorter, SystemNames},
 };
-use countersign_identity::Timestamp;
 use countersign_process::{Chance, Clock, Readiness, Shutdown, SystemChance, SystemClock, Unready};
 use secrecy::ExposeSecret;
 use servers::Servers;
-use std::{io, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 use tokio::{net::TcpListener, sync::Notify};
 
 /// Why the control plane does not run.
@@ -110,6 +116,12 @@ pub enum AppError {
     Server(#[from] io::Error),
 }
 
+impl AppError {
+    fn folder(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        |error| Self::Folder { path: path.to_owned(), error }
+    }
+}
+
 /// The three bound ports.
 struct Ports {
     api: std::net::TcpListener,
@@ -164,7 +176,7 @@ impl App {
         let failures: Vec<_> = AttemptFailure::ALL.iter().map(|failure| failure.as_str()).collect();
         let metrics = Metrics::new(&Labels { codes: &codes, limits: &RATE_CATEGORIES, failures: &failures })?;
         let issuers = people::issuers(&config, &surroundings.clock).await?;
-        let lock = moving::hold(&config)?;
+        let lock = database::hold(&config)?;
         let context = open(&config, &public_url, surroundings, &metrics).await?;
         let post = Arc::new(post(&config.webhooks, &context.guard)?);
         let operator = people::operator_if_any(&config, context.chance.as_ref())?.map(Arc::new);
@@ -281,8 +293,8 @@ async fn open(
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), chance.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
     };
-    let store = open_store(config, Purpose::Serve, &master, clock.clone(), metrics).await?;
-    belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
+    let store = database::open(config, Purpose::Serve, &master, clock.clone(), metrics).await?;
+    database::belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
     let rules = Rules {
         issuer: issuer.to_owned(),
         access_life: config.access_life(),
@@ -296,58 +308,9 @@ async fn open(
     let guard = Guard::new(names, AllowedNetworks::new(config.webhooks.networks(config.dev)));
     let (pulse, trust_marked, storms) = (Arc::new(Pulse::new(clock.clone())), Notify::new(), Storms::default());
     let context = Context { store, keyring, challenge_keys, clock, chance, rules, trust_marked, guard, pulse, storms };
-    begin_audit(&context).await.map_err(AppError::Audit)?;
+    begin_audit(&context.store).await.map_err(AppError::Audit)?;
     tend_signing_keys(&context).await.map_err(AppError::Keys)?;
     Ok(Arc::new(context))
-}
-
-async fn open_store(
-    config: &Config,
-    purpose: Purpose,
-    master: &MasterKey,
-    clock: Arc<dyn Clock>,
-    metrics: &Metrics,
-) -> Result<Store, AppError> {
-    let equipment = Equipment { clock, audit_keys: Arc::new(master.audit_keys()), metrics: metrics.store.clone() };
-    let place = config.database_place().ok_or(AppError::Foreign("database.url is of no engine that we know"))?;
-    if !place.is_authenticated() {
-        tracing::warn!(
-            "database.url: nobody knows which server that is: add sslmode=verify-full, and sslrootcert=<PEM file> if its authority is your own"
-        );
-    }
-    match place {
-        DatabasePlace::File(path) => {
-            // SQLite gives the files beside it the same mode.
-            if purpose == Purpose::Serve {
-                files::make_private_file(&path).map_err(|error| AppError::Folder { path: path.clone(), error })?;
-            }
-            Ok(Store::open_sqlite(purpose, &path, equipment).await?)
-        }
-        DatabasePlace::Postgres(url) => {
-            Ok(Store::open_postgres(purpose, &url, config.database.max_connections, equipment).await?)
-        }
-    }
-}
-
-/// Refuses a database of another master key, or of the other kind of deployment.
-async fn belong_together(store: &Store, master: &MasterKey, dev_since: Option<Timestamp>) -> Result<(), AppError> {
-    let wanted = Deployment { master_key_fingerprint: master.fingerprint(), dev_since };
-    let kept = store.settle_deployment(&wanted).await?;
-    moving::fit_to_serve(store).await?;
-    if kept.master_key_fingerprint != wanted.master_key_fingerprint {
-        return Err(AppError::Foreign(
-            "the master key is not the one that sealed this database: restore the right one (secrets.master_key)",
-        ));
-    }
-    match (kept.dev_since, dev_since) {
-        (Some(_), None) => {
-            Err(AppError::Foreign("this database was made by --dev and is refused without it: set another data_dir"))
-        }
-        (None, Some(_)) => {
-            Err(AppError::Foreign("this is a real database, which --dev does not touch: set another data_dir"))
-        }
-        (None, None) | (Some(_), Some(_)) => Ok(()),
-    }
 }
 
 const fn per_minute(settings: LimitSettings) -> PerMinute {

@@ -3,7 +3,7 @@
 use std::{
     fs::{self, OpenOptions, TryLockError},
     io::{self, Write},
-    os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown},
     path::{Path, PathBuf},
 };
 
@@ -54,6 +54,32 @@ pub fn name_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
         Err(_) => fs::rename(from, to)?,
     }
     fs::File::open(folder_of(to))?.sync_all()
+}
+
+/// Copies a file, for its owner only.
+pub fn copy_private(from: &Path, to: &Path) -> io::Result<()> {
+    let mut source = fs::File::open(from)?;
+    let mut target = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
+    io::copy(&mut source, &mut target)?;
+    Ok(())
+}
+
+/// Gives a file another name beside its own, or where the file system has no second names, a copy of that name.
+pub fn name_also(path: &Path, name: &Path) -> io::Result<()> {
+    fs::hard_link(path, name).or_else(|_| copy_private(path, name))?;
+    make_lasting(name)
+}
+
+/// Gives a file to whoever owns its folder, if we may: what root makes there is for the user who serves.
+pub fn give_to_owner_of_folder(path: &Path) -> io::Result<()> {
+    let (folder, file) = (fs::metadata(folder_of(path))?, fs::metadata(path)?);
+    if (folder.uid(), folder.gid()) == (file.uid(), file.gid()) {
+        return Ok(());
+    }
+    match chown(path, Some(folder.uid()), Some(folder.gid())) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        done => done,
+    }
 }
 
 /// Makes what was written to a file and its name last.

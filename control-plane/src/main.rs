@@ -3,9 +3,10 @@
 use clap::{Parser, Subcommand};
 use countersign_control_plane::{
     AuditError, Config, ConfigError, Inspection, MovingError, api_description, back_up, export_audit, migrate,
-    mint_human_token, run, verify_audit,
+    mint_human_token, move_to, restore, run, verify_audit,
 };
 use countersign_process::{Shutdown, telemetry};
+use secrecy::SecretString;
 use std::{
     io::{self, BufWriter, Write},
     path::PathBuf,
@@ -56,11 +57,25 @@ enum Command {
 #[derive(Subcommand)]
 enum Moving {
     /// Bring the schema of the database up to date, beside replicas of before that serve, and end
-    Migrate,
+    Migrate {
+        /// Instead, copy the embedded database to an empty one of PostgreSQL, with nobody serving it, and compare both; a password
+        /// is better in PGPASSWORD or ~/.pgpass than in the URL
+        #[arg(long, value_name = "URL")]
+        to: Option<SecretString>,
+    },
     /// Copy the embedded database into a file, beside the running server; PostgreSQL has its own tools for that
     Backup {
         /// Where to; nothing must be there
         file: PathBuf,
+    },
+    /// Put a backup into the place of the embedded database, with nobody serving it, and end what may have changed since;
+    /// without a file, do the latter for a database that was restored otherwise, as by `pg_restore`
+    Restore {
+        /// A backup
+        file: Option<PathBuf>,
+        /// Also if there is a database, which is kept beside
+        #[arg(long, requires = "file")]
+        replace: bool,
     },
 }
 
@@ -157,8 +172,10 @@ async fn audit(config: &Config, command: Audit) -> Result<(), AuditError> {
 async fn moving(config: &Config, command: Moving) -> Result<(), MovingError> {
     let out = io::stdout();
     match command {
-        Moving::Migrate => migrate(config, out).await,
+        Moving::Migrate { to: None } => migrate(config, out).await,
+        Moving::Migrate { to: Some(target) } => move_to(config, &target, out).await,
         Moving::Backup { file } => back_up(config, &file, out).await,
+        Moving::Restore { file, replace } => restore(config, file.as_deref(), replace, out).await,
     }
 }
 

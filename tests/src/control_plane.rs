@@ -81,6 +81,12 @@ impl ControlPlane {
         eventually("the control plane is ready again", ready, || process.log()).await;
     }
 
+    /// The same with one setting more.
+    pub async fn restart_with(&mut self, setting: &str) {
+        self.settings.push(setting.to_owned());
+        self.restart().await;
+    }
+
     /// Asks it to stop and waits until it has.
     pub async fn terminate(&mut self) -> std::process::ExitStatus {
         self.process.terminate().await

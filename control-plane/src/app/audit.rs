@@ -1,16 +1,17 @@
 //! The audit, seen from beside the server: checked, and written out.
 
-use super::{AppError, open_store};
+use super::{
+    AppError,
+    database::{self, master_key},
+};
 use crate::{
     config::Config,
     domain::audit::chain::Broken,
     http::audit::present,
-    keyring::{MasterKey, MasterKeyError},
     metrics::{Labels, Metrics},
     store::{self, Purpose, Store, StoreError, deployment},
 };
-use countersign_process::{SystemChance, SystemClock};
-use secrecy::ExposeSecret;
+use countersign_process::SystemClock;
 use serde_json::json;
 use std::{
     io::{self, Write},
@@ -98,7 +99,7 @@ impl Archive {
         super::install_crypto();
         let master = master_key(config)?;
         let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).map_err(AppError::from)?;
-        let store = open_store(config, Purpose::Inspect, &master, Arc::new(SystemClock), &metrics).await?;
+        let store = database::open(config, Purpose::Inspect, &master, Arc::new(SystemClock), &metrics).await?;
         let mut read = store.read().await?;
         let kept = deployment::find(read.conn()).await?.ok_or(AppError::Foreign("this database is empty"))?;
         if kept.master_key_fingerprint != master.fingerprint() {
@@ -117,20 +118,5 @@ impl Archive {
 
     fn conclude(self, broken: usize) -> Result<(), AuditError> {
         if broken == 0 { Ok(()) } else { Err(AuditError::Broken { broken, all: self.chains.len() }) }
-    }
-}
-
-/// The master key, which must be there.
-fn master_key(config: &Config) -> Result<MasterKey, AppError> {
-    match config.secrets.master_key.expose_secret() {
-        "" => {
-            let path = config.data_dir.join("master.key");
-            if !path.exists() {
-                let error = io::Error::from(io::ErrorKind::NotFound);
-                return Err(MasterKeyError::File { path: path.display().to_string(), error }.into());
-            }
-            Ok(MasterKey::from_file(&path, &SystemChance)?)
-        }
-        hex => Ok(MasterKey::from_hex(hex)?),
     }
 }

@@ -2,21 +2,17 @@
 //! instead of it.
 
 mod backup;
+mod restore;
 mod schema;
+mod transfer;
 
 pub use backup::back_up;
+pub use restore::restore;
 pub use schema::migrate;
+pub use transfer::move_to;
 
 use super::AppError;
-use crate::{
-    config::{Config, DatabasePlace},
-    files::{self, Lock},
-    store::{
-        Store, StoreError,
-        deployment::{self, Aside},
-        sqlite_file::Flaw,
-    },
-};
+use crate::store::{StoreError, sqlite_file::Flaw, transfer::TransferError};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -50,6 +46,9 @@ pub enum MovingError {
         /// What is wrong with it.
         flaw: Flaw,
     },
+    /// Not everything could be copied.
+    #[error(transparent)]
+    Transfer(#[from] TransferError),
     /// Nothing was done, and why.
     #[error("{0}")]
     Refused(String),
@@ -67,40 +66,4 @@ impl MovingError {
     fn refused<T>(why: impl Into<String>) -> Result<T, Self> {
         Err(Self::Refused(why.into()))
     }
-}
-
-fn place(config: &Config) -> Result<DatabasePlace, AppError> {
-    config.database_place().ok_or(AppError::Foreign("database.url is of no engine that we know"))
-}
-
-/// The file whose lock says who works with an embedded database.
-fn lock_of(database: &Path) -> PathBuf {
-    files::beside(database, ".lock")
-}
-
-/// That this process serves the embedded database, so that nobody puts another one in its place meanwhile. There is nothing to
-/// hold on PostgreSQL.
-pub(super) fn hold(config: &Config) -> Result<Option<Lock>, AppError> {
-    let DatabasePlace::File(database) = place(config)? else { return Ok(None) };
-    let path = lock_of(&database);
-    match Lock::shared(&path) {
-        Ok(Some(lock)) => Ok(Some(lock)),
-        Ok(None) => Err(AppError::Foreign("the database is being restored or moved: start again when that is done")),
-        Err(error) => Err(AppError::Folder { path, error }),
-    }
-}
-
-/// Refuses a database that somebody copied into place, or that everything left.
-pub(super) async fn fit_to_serve(store: &Store) -> Result<(), AppError> {
-    let Some(found) = deployment::set_aside(store.read().await?.conn()).await? else { return Ok(()) };
-    Err(AppError::Foreign(match found.kind {
-        Aside::Backup => {
-            "this database is a backup: what was revoked since it was made is good in it again. Run \
-             `countersign-control-plane restore`, which ends what may have changed"
-        }
-        Aside::Moved => {
-            "everything in this database moved to PostgreSQL: set database.url to where it is. To come back to what was \
-             here, run `countersign-control-plane restore`"
-        }
-    }))
 }

@@ -16,6 +16,8 @@ named! {
     Act {
         /// The chain begins at a service or deployment that was there before.
         AuditBegan = "audit.began";
+        /// The database was restored from a backup: what happened between that and now is not in it.
+        DatabaseRestored = "database.restored";
         /// An agent was registered.
         AgentRegistered = "agent.registered";
         /// An agent was suspended, reactivated or revoked.

@@ -71,6 +71,11 @@ impl Challenge {
     pub fn unique_text(&self) -> String {
         format!("{:032x}", self.unique)
     }
+
+    /// When it was asked, in whole milliseconds: its random id begins with that, as every `UUIDv7` does.
+    pub fn asked_at(&self) -> Timestamp {
+        Timestamp::from_micros(i64::try_from(self.unique >> 80).unwrap_or(i64::MAX).saturating_mul(1000))
+    }
 }
 
 fn encode(challenge: &Challenge) -> [u8; BODY_LEN] {

@@ -13,7 +13,7 @@ pub mod credential;
 pub mod idempotency;
 pub mod instant;
 mod named;
-mod netstrings;
+pub mod netstrings;
 pub mod page;
 pub mod role;
 pub mod service;

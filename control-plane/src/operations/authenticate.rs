@@ -51,7 +51,11 @@ async fn answer(context: &Context, challenge: &Challenge, login: &Login) -> Resu
     let fresh = Fresh::of(context);
     let (session, event, fresh_ref) = (context.fresh(SessionId::from_bits), context.fresh(EventId::from_bits), &fresh);
     let work = async |mut tx: Write| {
-        let rev = feed::position(tx.conn()).await?.revision;
+        let position = feed::position(tx.conn()).await?;
+        if position.has_forgotten(challenge.asked_at()) {
+            return Err(Reason::ChallengeExpired.into());
+        }
+        let rev = position.revision;
         let agent = active_agent(&mut tx, challenge).await?;
         let now = tx.now();
         let service = match service {

@@ -1,14 +1,14 @@
 //! Begin the audit of a database that has none.
 
-use super::{Context, Denied};
+use super::Denied;
 use crate::{
     domain::audit::{Act, Author, Entry},
-    store::{Write, audit},
+    store::{Store, Write, audit},
 };
 
 /// Begins the chain of the deployment, and those of services that were made before there was an audit. Once: a chain that
 /// is missing later is missed.
-pub async fn begin_audit(context: &Context) -> Result<(), Denied> {
+pub async fn begin_audit(store: &Store) -> Result<(), Denied> {
     let work = async |mut tx: Write| {
         if !audit::began(tx.conn()).await? {
             tx.record(&Author::SYSTEM, &Entry::of_deployment(Act::AuditBegan)).await?;
@@ -18,5 +18,5 @@ pub async fn begin_audit(context: &Context) -> Result<(), Denied> {
         }
         Ok::<_, Denied>(tx.commit(()).await?)
     };
-    context.store.write("begin_audit", work).await
+    store.write("begin_audit", work).await
 }

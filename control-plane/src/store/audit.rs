@@ -102,6 +102,12 @@ pub async fn unrecorded(conn: &mut Conn) -> Result<Vec<ServiceId>, StoreError> {
     sqlx::query(sql).fetch_all(conn).await?.iter().map(|found| row::parse(found, "id")).collect()
 }
 
+/// When the newest act was, if there is any.
+pub async fn newest(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
+    let found = sqlx::query("SELECT MAX(at) AS at FROM audit_links").fetch_one(conn).await?;
+    row::optional_instant(&found, "at")
+}
+
 /// The names of all chains that there should be, or that there is anything of.
 pub async fn chains(conn: &mut Conn) -> Result<Vec<String>, StoreError> {
     let sql = "SELECT $1 AS chain UNION SELECT id FROM services UNION SELECT chain FROM audit_heads \

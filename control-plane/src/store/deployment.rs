@@ -79,6 +79,26 @@ pub async fn set_aside(conn: &mut Conn) -> Result<Option<SetAside>, StoreError> 
     Ok(Some(SetAside { kind, at: row::instant(&found, "set_aside_at")? }))
 }
 
+/// Lets the database be served again, wherever it is now.
+pub async fn take_back(conn: &mut Conn) -> Result<(), StoreError> {
+    sqlx::query("UPDATE deployment SET set_aside_at = NULL, set_aside_as = NULL, table_numbers = NULL WHERE id = 1")
+        .execute(conn)
+        .await?;
+    Ok(())
+}
+
+/// How PostgreSQL numbered the tables when the deployment was last served there, if it was.
+pub async fn table_numbers(conn: &mut Conn) -> Result<Option<String>, StoreError> {
+    let found = sqlx::query("SELECT table_numbers FROM deployment WHERE id = 1").fetch_one(conn).await?;
+    row::get(&found, "table_numbers")
+}
+
+/// Keeps how PostgreSQL numbers the tables.
+pub async fn keep_table_numbers(conn: &mut Conn, numbers: &str) -> Result<(), StoreError> {
+    sqlx::query("UPDATE deployment SET table_numbers = $1 WHERE id = 1").bind(numbers).execute(conn).await?;
+    Ok(())
+}
+
 /// Locks the deployment until the transaction ends: whoever changes what there is once of goes first or after.
 pub async fn lock(conn: &mut Conn) -> Result<(), StoreError> {
     let done = sqlx::query("UPDATE deployment SET made_at = made_at WHERE id = 1").execute(conn).await?;

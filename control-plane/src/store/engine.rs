@@ -4,7 +4,7 @@ use super::{
     conn::{Conn, LEISURE, PATIENCE, end_of},
     deployment::{self, Deployment},
     failure::{StoreError, StoreFailure},
-    feed, pools,
+    feed, pools, postgres_place,
     schema::SCHEMA,
     transaction::{Committed, Read, Write},
     watch::Watch,
@@ -253,6 +253,14 @@ impl Store {
         match self.engine {
             Engine::Sqlite => "sqlite",
             Engine::Postgres => "postgresql",
+        }
+    }
+
+    /// How the server numbers the tables, which no dump keeps; `None` on SQLite.
+    pub async fn table_numbers(&self, read: &mut Read) -> Result<Option<String>, StoreError> {
+        match self.engine {
+            Engine::Sqlite => Ok(None),
+            Engine::Postgres => Ok(Some(postgres_place::table_numbers(read.conn()).await?)),
         }
     }
 

@@ -1,9 +1,13 @@
 //! The feed: one row that says where we are, and the changes that led here.
 
 use super::{Conn, StoreError, row};
-use crate::domain::change::{Change, FeedPosition, Span, Stamped};
+use crate::domain::change::{Change, FeedPosition, Restored, Span, Stamped};
 use countersign_identity::{Revision, ServiceId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
+use std::time::Duration;
+
+/// How far apart the clocks of two machines may be.
+const CLOCKS_APART: Duration = Duration::from_mins(5);
 
 /// Makes the row at the birth of the deployment.
 pub async fn create(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
@@ -18,10 +22,22 @@ pub async fn position(conn: &mut Conn) -> Result<FeedPosition, StoreError> {
 
 /// The same, before the deployment is made.
 pub async fn position_if_any(conn: &mut Conn) -> Result<Option<FeedPosition>, StoreError> {
-    let found = sqlx::query("SELECT revision, floor FROM feed WHERE id = 1").fetch_optional(conn).await?;
-    found
-        .map(|found| Ok(FeedPosition { revision: revision(&found, "revision")?, floor: revision(&found, "floor")? }))
-        .transpose()
+    let sql = "SELECT revision, floor, restored_at, restored_revision FROM feed WHERE id = 1";
+    let Some(found) = sqlx::query(sql).fetch_optional(conn).await? else { return Ok(None) };
+    let at = row::optional_instant(&found, "restored_at")?;
+    let restored = at.map(|at| Ok::<_, StoreError>(Restored { at, revision: revision(&found, "restored_revision")? }));
+    let restored = restored.transpose()?;
+    Ok(Some(FeedPosition { revision: revision(&found, "revision")?, floor: revision(&found, "floor")?, restored }))
+}
+
+/// Settles a database that was restored: revision and floor go past everything that anybody outside can know of it.
+pub async fn settle(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
+    let sql = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + 1 ELSE $1 END, restored_at = $2 WHERE id = 1";
+    // What was restored may have been served by a machine whose clock is ahead of this one's.
+    sqlx::query(sql).bind(now.after(CLOCKS_APART).micros()).bind(now.micros()).execute(&mut *conn).await?;
+    let sql = "UPDATE feed SET floor = revision, restored_revision = revision WHERE id = 1";
+    let done = sqlx::query(sql).execute(conn).await?;
+    if done.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("feed")) }
 }
 
 /// Takes the next revision: larger than the last, and not behind the clock, so that a restored
@@ -74,7 +90,8 @@ pub async fn token_is_revoked(conn: &mut Conn, token: TokenId) -> Result<bool, S
 /// Raises the floor past all changes noted at or before `horizon`, and forgets them. By their instants and
 /// not by their revisions: one commit under a clock that was far ahead must not stop the forgetting.
 pub async fn raise_floor(conn: &mut Conn, horizon: Timestamp) -> Result<(), StoreError> {
-    let raise = "UPDATE feed SET floor = COALESCE((SELECT MAX(revision) FROM changes WHERE noted_at <= $1), floor) WHERE id = 1";
+    // Past a restoration there are older changes than the floor.
+    let raise = "UPDATE feed SET floor = COALESCE((SELECT MAX(revision) FROM changes WHERE noted_at <= $1 AND revision > floor), floor) WHERE id = 1";
     sqlx::query(raise).bind(horizon.micros()).execute(&mut *conn).await?;
     let forget = "DELETE FROM changes WHERE revision <= (SELECT floor FROM feed WHERE id = 1)";
     sqlx::query(forget).execute(conn).await?;

@@ -14,6 +14,9 @@ const START: Duration = Duration::from_secs(10);
 /// what silence in a transaction the server may give up a process of ours that is gone.
 const POSTGRES: &str = "SET statement_timeout = '4s'; SET idle_in_transaction_session_timeout = '10s'; SET application_name = 'countersign-control-plane'";
 
+/// What our connections to PostgreSQL are called there.
+pub const APPLICATION: &str = "countersign-control-plane";
+
 /// 1 if the server follows another one. A server becomes a standby by a restart only, so to ask once is enough.
 const IS_STANDBY: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END AS standby";
 

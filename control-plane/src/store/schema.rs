@@ -3,7 +3,7 @@
 use super::{StoreError, pools};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    AnyConnection, Connection,
+    AnyConnection, Connection, Executor,
     migrate::{Migrate, Migrator},
 };
 use std::path::Path;
@@ -40,6 +40,8 @@ pub async fn bring_postgres(url: &SecretString) -> Result<Brought, StoreError> {
     if pools::is_standby(&mut conn).await? {
         return Err(StoreError::Standby);
     }
+    // That something is there already is no news.
+    conn.execute("SET client_min_messages = warning").await?;
     bring(conn).await
 }
 

@@ -47,6 +47,14 @@ pub enum Flaw {
     Engine(#[from] sqlx::Error),
 }
 
+impl Flaw {
+    /// Whether somebody else has the database open.
+    pub fn is_busy(&self) -> bool {
+        let Self::Engine(sqlx::Error::Database(error)) = self else { return false };
+        matches!(error.code().as_deref(), Some("5" | "261" | "517"))
+    }
+}
+
 /// What was found in a file.
 #[derive(Debug)]
 pub struct Found {
@@ -97,7 +105,7 @@ async fn examine_open(conn: &mut SqliteConnection) -> Result<Found, Flaw> {
     let sound = sqlx::query("PRAGMA integrity_check(1)").fetch_one(&mut *conn).await?;
     let sound: String = sound.try_get(0)?;
     if sound != "ok" {
-        return Err(Flaw::Damaged(sound));
+        return Err(Flaw::Damaged(sound.replace('\n', " ")));
     }
     if count(conn, "SELECT COUNT(*) FROM sqlite_master WHERE type IN ('trigger', 'view')").await? > 0 {
         return Err(Flaw::Foreign("it has triggers or views, and ours has none"));
@@ -132,14 +140,28 @@ pub async fn set_aside(file: &Path, set_aside: SetAside) -> Result<(), Flaw> {
     let mut conn = connect(file, false).await?;
     let can = "SELECT COUNT(*) FROM pragma_table_info('deployment') WHERE name = 'set_aside_at'";
     if count(&mut conn, can).await? == 1 {
-        let sql = "UPDATE deployment SET set_aside_at = $1, set_aside_as = $2 WHERE id = 1";
-        let query = sqlx::query(sql).bind(set_aside.at.micros()).bind(set_aside.kind.as_str());
-        query.execute(&mut conn).await?;
+        mark(&mut conn, set_aside).await?;
     }
     Ok(conn.close().await?)
 }
 
-async fn connect(file: &Path, read_only: bool) -> Result<SqliteConnection, Flaw> {
+/// The same, in a transaction that is open.
+pub(super) async fn mark(conn: &mut SqliteConnection, set_aside: SetAside) -> Result<(), Flaw> {
+    let sql = "UPDATE deployment SET set_aside_at = $1, set_aside_as = $2 WHERE id = 1";
+    sqlx::query(sql).bind(set_aside.at.micros()).bind(set_aside.kind.as_str()).execute(conn).await?;
+    Ok(())
+}
+
+/// Puts all that belongs to a database into its one file; fails if anybody else has it open.
+pub async fn gather(file: &Path) -> Result<(), Flaw> {
+    let mut conn = connect(file, false).await?;
+    let mode = sqlx::query("PRAGMA journal_mode = DELETE").fetch_one(&mut conn).await?;
+    let mode: String = mode.try_get(0)?;
+    conn.close().await?;
+    if mode == "delete" { Ok(()) } else { Err(Flaw::Damaged(format!("its journal stays `{mode}`"))) }
+}
+
+pub(super) async fn connect(file: &Path, read_only: bool) -> Result<SqliteConnection, Flaw> {
     // What takes long is no news here.
     let options = SqliteConnectOptions::new().filename(file).read_only(read_only).disable_statement_logging();
     Ok(options.connect().await?)

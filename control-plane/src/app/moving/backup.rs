@@ -1,7 +1,8 @@
 //! `backup`: the embedded database in one file, as it is in this moment, beside the server.
 
-use super::{MovingError, place};
+use super::MovingError;
 use crate::{
+    app::database::place,
     config::{Config, DatabasePlace},
     domain::instant::rfc3339,
     files::{self, Lock},

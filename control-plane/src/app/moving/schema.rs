@@ -1,8 +1,12 @@
 //! `migrate`: the schema brought up to date, before any new replica starts.
 
-use super::{MovingError, hold, place};
+use super::MovingError;
 use crate::{
-    app::{AppError, make_folder},
+    app::{
+        AppError,
+        database::{hold, place},
+        install_crypto, make_folder,
+    },
     config::{Config, DatabasePlace},
     files,
     store::schema::{Brought, bring_postgres, bring_sqlite},
@@ -11,13 +15,13 @@ use std::io::Write;
 
 /// Brings the schema of the database up to date, beside replicas of before that serve, and says from which step to which.
 pub async fn migrate(config: &Config, mut out: impl Write) -> Result<(), MovingError> {
-    super::super::install_crypto();
+    install_crypto();
     let Brought { from, to } = match place(config)? {
         DatabasePlace::Postgres(url) => bring_postgres(&url).await?,
         DatabasePlace::File(path) => {
             make_folder(config)?;
             let _lock = hold(config)?;
-            files::make_private_file(&path).map_err(|error| AppError::Folder { path: path.clone(), error })?;
+            files::make_private_file(&path).map_err(AppError::folder(&path))?;
             bring_sqlite(&path).await?
         }
     };

@@ -1,0 +1,186 @@
+//! How the database is opened: where it is, whose it must be, and who works with it.
+
+use super::AppError;
+use crate::{
+    config::{Config, DatabasePlace},
+    files::{self, Lock},
+    keyring::{MasterKey, MasterKeyError},
+    metrics::Metrics,
+    store::{
+        Equipment, Purpose, Store, Write,
+        deployment::{self, Aside, Deployment},
+    },
+};
+use countersign_identity::Timestamp;
+use countersign_process::{Clock, SystemChance, SystemClock};
+use secrecy::ExposeSecret;
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Opens the database of the settings.
+pub(super) async fn open(
+    config: &Config,
+    purpose: Purpose,
+    master: &MasterKey,
+    clock: Arc<dyn Clock>,
+    metrics: &Metrics,
+) -> Result<Store, AppError> {
+    open_at(place(config)?, config, (purpose, master), clock, metrics).await
+}
+
+/// Opens a database that is somewhere else.
+pub(super) async fn open_at(
+    place: DatabasePlace,
+    config: &Config,
+    (purpose, master): (Purpose, &MasterKey),
+    clock: Arc<dyn Clock>,
+    metrics: &Metrics,
+) -> Result<Store, AppError> {
+    let equipment = Equipment { clock, audit_keys: Arc::new(master.audit_keys()), metrics: metrics.store.clone() };
+    warn_of_strangers(&place);
+    match place {
+        DatabasePlace::File(path) => {
+            // SQLite gives the files beside it the same mode.
+            if purpose == Purpose::Serve {
+                files::make_private_file(&path).map_err(AppError::folder(&path))?;
+            }
+            Ok(Store::open_sqlite(purpose, &path, equipment).await?)
+        }
+        DatabasePlace::Postgres(url) => {
+            Ok(Store::open_postgres(purpose, &url, config.database.max_connections, equipment).await?)
+        }
+    }
+}
+
+/// Says so if whoever answers at the URL may be somebody else.
+pub(super) fn warn_of_strangers(place: &DatabasePlace) {
+    if !place.is_authenticated() {
+        tracing::warn!(
+            "database.url: nobody knows which server that is: add sslmode=verify-full, and sslrootcert=<PEM file> if its authority is your own"
+        );
+    }
+}
+
+/// Refuses a database of another master key, or of the other kind of deployment.
+pub(super) async fn belong_together(
+    store: &Store,
+    master: &MasterKey,
+    dev_since: Option<Timestamp>,
+) -> Result<(), AppError> {
+    let wanted = Deployment { master_key_fingerprint: master.fingerprint(), dev_since };
+    let kept = store.settle_deployment(&wanted).await?;
+    agree(&kept, &wanted)?;
+    fit_to_serve(store).await
+}
+
+/// Refuses the database of another master key, or of the other kind of deployment.
+fn agree(kept: &Deployment, wanted: &Deployment) -> Result<(), AppError> {
+    if kept.master_key_fingerprint != wanted.master_key_fingerprint {
+        return Err(AppError::Foreign(
+            "the master key is not the one that sealed this database: restore the right one (secrets.master_key)",
+        ));
+    }
+    match (kept.dev_since, wanted.dev_since) {
+        (Some(_), None) => {
+            Err(AppError::Foreign("this database was made by --dev and is refused without it: set another data_dir"))
+        }
+        (None, Some(_)) => {
+            Err(AppError::Foreign("this is a real database, which --dev does not touch: set another data_dir"))
+        }
+        (None, None) | (Some(_), Some(_)) => Ok(()),
+    }
+}
+
+/// The same for a command, which makes nothing.
+pub(super) fn belongs(config: &Config, master: &MasterKey, found: &Deployment) -> Result<(), AppError> {
+    let dev_since = config.dev.then(|| SystemClock.now());
+    agree(found, &Deployment { master_key_fingerprint: master.fingerprint(), dev_since })
+}
+
+/// Refuses a database that somebody copied into place, or that everything left.
+async fn fit_to_serve(store: &Store) -> Result<(), AppError> {
+    match deployment::set_aside(store.read().await?.conn()).await?.map(|found| found.kind) {
+        None => stay(store).await,
+        Some(Aside::Backup) => Err(AppError::Foreign(
+            "this database is a backup: what was revoked since it was made is good in it again. Run \
+             `countersign-control-plane restore`, which ends what may have changed",
+        )),
+        Some(Aside::Moved) => Err(AppError::Foreign(
+            "everything in this database moved to PostgreSQL: set database.url to where it is. To come back to what was \
+             here, run `countersign-control-plane restore`",
+        )),
+    }
+}
+
+/// Refuses a database that was made by `pg_restore`, until it is settled: the tables have other numbers than they had.
+async fn stay(store: &Store) -> Result<(), AppError> {
+    let mut read = store.read().await?;
+    let Some(numbers) = store.table_numbers(&mut read).await? else { return Ok(()) };
+    match deployment::table_numbers(read.conn()).await? {
+        Some(kept) if kept == numbers => return Ok(()),
+        Some(_) => {
+            return Err(AppError::Foreign(
+                "this database was restored from a dump: what was revoked since that was made is good in it again. Stop all \
+                 control planes and run `countersign-control-plane restore`, which ends what may have changed",
+            ));
+        }
+        None => {}
+    }
+    drop(read);
+    let numbers = &numbers;
+    let work = async |mut tx: Write| {
+        deployment::keep_table_numbers(tx.conn(), numbers).await?;
+        tx.commit(()).await
+    };
+    Ok(store.write("keep_table_numbers", work).await?)
+}
+
+pub(super) fn place(config: &Config) -> Result<DatabasePlace, AppError> {
+    config.database_place().ok_or(AppError::Foreign("database.url is of no engine that we know"))
+}
+
+/// The file whose lock says who works with an embedded database.
+fn lock_of(database: &Path) -> PathBuf {
+    files::beside(database, ".lock")
+}
+
+/// That this process serves the embedded database, so that nobody puts another one in its place meanwhile. There is nothing to
+/// hold on PostgreSQL.
+pub(super) fn hold(config: &Config) -> Result<Option<Lock>, AppError> {
+    let DatabasePlace::File(database) = place(config)? else { return Ok(None) };
+    let path = lock_of(&database);
+    match Lock::shared(&path) {
+        Ok(Some(lock)) => Ok(Some(lock)),
+        Ok(None) => Err(AppError::Foreign("the database is being restored or moved: start again when that is done")),
+        Err(error) => Err(AppError::folder(&path)(error)),
+    }
+}
+
+/// The same, alone: nobody serves it, restores it or moves it.
+pub(super) fn hold_alone(database: &Path) -> Result<Lock, AppError> {
+    files::make_private_folder(files::folder_of(database)).map_err(AppError::folder(database))?;
+    let path = lock_of(database);
+    let lock = Lock::alone(&path).map_err(AppError::folder(&path))?;
+    files::give_to_owner_of_folder(&path).map_err(AppError::folder(&path))?;
+    lock.ok_or(AppError::Foreign(
+        "a control plane runs on this database, or it is being restored or moved: stop that first",
+    ))
+}
+
+/// The master key, which must be there.
+pub(super) fn master_key(config: &Config) -> Result<MasterKey, AppError> {
+    match config.secrets.master_key.expose_secret() {
+        "" => {
+            let path = config.data_dir.join("master.key");
+            if !path.exists() {
+                let error = io::Error::from(io::ErrorKind::NotFound);
+                return Err(MasterKeyError::File { path: path.display().to_string(), error }.into());
+            }
+            Ok(MasterKey::from_file(&path, &SystemChance)?)
+        }
+        hex => Ok(MasterKey::from_hex(hex)?),
+    }
+}

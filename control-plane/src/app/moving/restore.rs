@@ -1,0 +1,216 @@
+//! `restore`: a backup put into the place of the embedded database, and what it must forget.
+//!
+//! What happened between the backup and now is not in it. So the copy is settled before it comes into its place: whoever
+//! looks there finds the database of before, or one that is good.
+
+use super::MovingError;
+use crate::{
+    app::{
+        AppError,
+        database::{belongs, hold_alone, master_key, open_at, place},
+        install_crypto,
+    },
+    config::{Config, DatabasePlace},
+    domain::instant::rfc3339,
+    files,
+    keyring::MasterKey,
+    metrics::{Labels, Metrics},
+    operations::{Settled, begin_audit, settle_restored},
+    store::{Purpose, deployment, postgres_place, sqlite_file},
+};
+use countersign_process::{Clock, SystemClock};
+use std::{
+    fs, io,
+    io::Write,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// What SQLite keeps beside a database.
+const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+
+/// Puts a backup into the place of the embedded database and settles it; without a file, settles what is in its place.
+pub async fn restore(
+    config: &Config,
+    file: Option<&Path>,
+    replace: bool,
+    mut out: impl Write,
+) -> Result<(), MovingError> {
+    install_crypto();
+    let place = place(config)?;
+    let master = master_key(config)?;
+    match (&place, file) {
+        (DatabasePlace::Postgres(_), Some(_)) => {
+            return MovingError::refused(
+                "PostgreSQL is restored by its own tools: stop all control planes, `pg_restore` into an empty database, then \
+                 run this without a file",
+            );
+        }
+        (DatabasePlace::Postgres(url), None) => {
+            if postgres_place::control_planes(url).await? > 0 {
+                return MovingError::refused(
+                    "control planes are connected to this database: stop all of them first, and start them when this is done",
+                );
+            }
+            let settled = settle(config, place, &master).await?;
+            writeln!(out, "The database that database.url names is settled.")?;
+            tell(&settled, &mut out)?;
+        }
+        (DatabasePlace::File(database), Some(file)) => {
+            let _lock = hold_alone(database)?;
+            put(config, &master, (file, database), replace, &mut out).await?;
+        }
+        (DatabasePlace::File(database), None) => {
+            let _lock = hold_alone(database)?;
+            if !database.exists() {
+                return MovingError::refused(format!(
+                    "{}: there is no database; name the backup to put here",
+                    database.display()
+                ));
+            }
+            let found = sqlite_file::examine(database).await.map_err(MovingError::flaw(database))?;
+            belongs(config, &master, &found.deployment)?;
+            let settled = settle(config, place.clone(), &master).await?;
+            writeln!(out, "{}: settled.", database.display())?;
+            tell(&settled, &mut out)?;
+        }
+    }
+    Ok(out.flush()?)
+}
+
+async fn put(
+    config: &Config,
+    master: &MasterKey,
+    (file, database): (&Path, &Path),
+    replace: bool,
+    out: &mut impl Write,
+) -> Result<(), MovingError> {
+    let is_there = database.exists();
+    if is_there && fs::canonicalize(file).ok() == fs::canonicalize(database).ok() {
+        return MovingError::refused(format!(
+            "{}: is in its place; run this without a file to settle it",
+            file.display()
+        ));
+    }
+    if is_there && !replace {
+        return MovingError::refused(format!(
+            "{}: there is a database already; --replace puts the backup in its place and keeps that one beside it",
+            database.display()
+        ));
+    }
+    let staged = Staged::copy(file, database)?;
+    let found = sqlite_file::examine(&staged.path).await.map_err(MovingError::flaw(file))?;
+    belongs(config, master, &found.deployment)?;
+    let settled = settle(config, DatabasePlace::File(staged.path.clone()), master).await?;
+    sqlite_file::gather(&staged.path).await.map_err(MovingError::flaw(&staged.path))?;
+    files::give_to_owner_of_folder(&staged.path)
+        .and_then(|()| files::make_lasting(&staged.path))
+        .map_err(MovingError::file(&staged.path))?;
+    let kept = if is_there { Some(keep(database).await?) } else { None };
+    for stale in BESIDE.map(|suffix| files::beside(database, suffix)) {
+        remove(&stale).map_err(MovingError::file(&stale))?;
+    }
+    staged.take_place(database)?;
+    writeln!(out, "{}: restored from {}.", database.display(), file.display())?;
+    if let Some(kept) = kept {
+        writeln!(out, "The database of before is kept as {}.", kept.display())?;
+    }
+    tell(&settled, out)
+}
+
+/// Gives the database of before another name too, so that there is always one in its place.
+async fn keep(database: &Path) -> Result<PathBuf, MovingError> {
+    let stamp: String = rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
+    let kept = files::beside(database, &format!(".before-{stamp}"));
+    match sqlite_file::gather(database).await {
+        Ok(()) => {}
+        Err(flaw) if flaw.is_busy() => {
+            return MovingError::refused(format!("{}: somebody has it open: end that first", database.display()));
+        }
+        // It may be the reason for all this. So what lies beside it is kept as it is.
+        Err(_) => {
+            for suffix in BESIDE {
+                let (from, to) = (files::beside(database, suffix), files::beside(&kept, suffix));
+                match fs::copy(&from, to) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(MovingError::file(&from)(error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    files::name_also(database, &kept).map_err(MovingError::file(&kept))?;
+    Ok(kept)
+}
+
+/// A copy of the backup, until it takes its place. It goes if it does not.
+struct Staged {
+    path: PathBuf,
+}
+
+impl Staged {
+    fn copy(file: &Path, database: &Path) -> Result<Self, MovingError> {
+        files::make_private_folder(files::folder_of(database)).map_err(MovingError::file(database))?;
+        let staged = Self { path: files::beside(database, ".restoring") };
+        staged.clear().map_err(MovingError::file(&staged.path))?;
+        files::copy_private(file, &staged.path).map_err(MovingError::file(file))?;
+        // A database that was copied while nobody served it may have this beside it.
+        let (from, to) = (files::beside(file, "-wal"), files::beside(&staged.path, "-wal"));
+        if from.exists() {
+            files::copy_private(&from, &to).map_err(MovingError::file(&from))?;
+        }
+        Ok(staged)
+    }
+
+    fn take_place(self, database: &Path) -> Result<(), MovingError> {
+        let placed = fs::rename(&self.path, database).and_then(|()| files::make_lasting(database));
+        placed.map_err(MovingError::file(database))
+    }
+
+    fn clear(&self) -> io::Result<()> {
+        remove(&self.path)?;
+        BESIDE.iter().try_for_each(|suffix| remove(&files::beside(&self.path, suffix)))
+    }
+}
+
+impl Drop for Staged {
+    fn drop(&mut self) {
+        let _gone_already: io::Result<()> = self.clear();
+    }
+}
+
+fn remove(path: &Path) -> io::Result<()> {
+    fs::remove_file(path).or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+}
+
+/// Brings it up to date, and makes it forget what may not be so any more.
+async fn settle(config: &Config, place: DatabasePlace, master: &MasterKey) -> Result<Settled, MovingError> {
+    let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).map_err(AppError::from)?;
+    let store = open_at(place, config, (Purpose::Serve, master), Arc::new(SystemClock), &metrics).await?;
+    let found = deployment::find(store.read().await?.conn()).await?;
+    belongs(
+        config,
+        master,
+        &found.ok_or(AppError::Foreign("this database is empty: restore something into it first"))?,
+    )?;
+    begin_audit(&store).await.map_err(AppError::Audit)?;
+    let settled = settle_restored(&store).await.map_err(AppError::Audit)?;
+    store.close().await;
+    Ok(settled)
+}
+
+fn tell(settled: &Settled, out: &mut impl Write) -> Result<(), MovingError> {
+    let Settled { at, backup_of, newest } = settled;
+    let (at, newest) = (rfc3339(*at), rfc3339(*newest));
+    writeln!(out, "No access token, login or challenge of before {at} is good: all agents log in again.")?;
+    let backup = backup_of.map_or(String::new(), |at| format!("It is as of {}. ", rfc3339(at)));
+    writeln!(out, "{backup}The newest change in it is of {newest}.")?;
+    writeln!(
+        out,
+        "What happened after that is not known here, and somebody must know it: roles that were taken away, agents that were \
+         suspended or revoked, and API keys, signing keys and webhook secrets that were revoked or replaced since then are good \
+         again. Undo that before you let it serve."
+    )?;
+    Ok(())
+}

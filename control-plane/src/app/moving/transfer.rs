@@ -1,0 +1,86 @@
+//! `migrate --to`: from the embedded database to PostgreSQL.
+
+use super::MovingError;
+use crate::{
+    app::{
+        database::{belongs, hold_alone, master_key, place, warn_of_strangers},
+        install_crypto,
+    },
+    config::{Config, DatabasePlace},
+    store::{
+        deployment::Aside,
+        schema,
+        sqlite_file::{self, Found},
+        transfer::{self, Moved},
+    },
+};
+use countersign_process::{Clock, SystemClock};
+use secrecy::{ExposeSecret, SecretString};
+use std::{io::Write, path::Path};
+
+/// Copies everything in the embedded database to an empty one of PostgreSQL, with nobody serving it, and says what it compared.
+/// Nothing is settled: it is the same state in another place.
+pub async fn move_to(config: &Config, target: &SecretString, mut out: impl Write) -> Result<(), MovingError> {
+    install_crypto();
+    let DatabasePlace::File(database) = place(config)? else {
+        return MovingError::refused(
+            "--to moves an embedded database, and database.url is one of PostgreSQL, which moves by pg_dump and pg_restore",
+        );
+    };
+    if !["postgres://", "postgresql://"].iter().any(|scheme| target.expose_secret().starts_with(scheme)) {
+        return MovingError::refused("--to: must be postgres://<user>@<host>/<database>");
+    }
+    warn_of_strangers(&DatabasePlace::Postgres(target.clone()));
+    let master = master_key(config)?;
+    if !database.exists() {
+        return MovingError::refused(format!("{}: there is no database to move", database.display()));
+    }
+    let _lock = hold_alone(&database)?;
+    let found = sqlite_file::examine(&database).await.map_err(MovingError::flaw(&database))?;
+    belongs(config, &master, &found.deployment)?;
+    refuse_unready(&found)?;
+    let moved = transfer::transfer(&database, target, SystemClock.now()).await?;
+    tell(config, &database, &moved, &mut out)?;
+    Ok(out.flush()?)
+}
+
+fn refuse_unready(found: &Found) -> Result<(), MovingError> {
+    let Found { schema, deployment: _, set_aside } = found;
+    if *schema != schema::newest() {
+        return MovingError::refused(format!(
+            "the schema of the embedded database is at step {schema}, and this program brings {}: run `migrate` without --to \
+             first",
+            schema::newest()
+        ));
+    }
+    match set_aside.map(|aside| aside.kind) {
+        None => Ok(()),
+        Some(Aside::Moved) => MovingError::refused(
+            "everything in this database moved before: whoever would use it again runs `restore` without a file first",
+        ),
+        Some(Aside::Backup) => {
+            MovingError::refused("this database is a backup: run `restore` without a file first, which settles it")
+        }
+    }
+}
+
+fn tell(config: &Config, database: &Path, moved: &[Moved], out: &mut impl Write) -> Result<(), MovingError> {
+    let width = moved.iter().map(|moved| moved.table.len()).max().unwrap_or(0);
+    writeln!(out, "{:width$}  {:>9}  sum of SHA-256", "table", "rows")?;
+    for Moved { table, rows, digest } in moved {
+        writeln!(out, "{table:width$}  {rows:>9}  {digest}")?;
+    }
+    let rows: u64 = moved.iter().map(|moved| moved.rows).sum();
+    writeln!(out, "{} tables with {rows} rows were copied, and are the same there as here.", moved.len())?;
+    writeln!(
+        out,
+        "{}: stays as it is, but for a mark, so that no control plane serves it by mistake.",
+        database.display()
+    )?;
+    let master = match config.secrets.master_key.expose_secret() {
+        "" => format!(", and secrets.master_key to what is in {}", config.data_dir.join("master.key").display()),
+        _ => String::new(),
+    };
+    writeln!(out, "Next: set database.url to where it is now{master}; then start.")?;
+    Ok(())
+}
