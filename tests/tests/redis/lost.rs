@@ -1,6 +1,6 @@
 //! A Redis that hangs, dies, says no, or is not there yet: each replica counts alone, and nobody waits.
 
-use crate::stage::{CROWD, Fleet, MOST, health, logged, metric, says};
+use crate::stage::{Fleet, MOST, health, logged, metric, says};
 use countersign_tests::{ControlPlane, Redis};
 
 const LOST: &str = "redis is lost";
@@ -9,20 +9,19 @@ const UP: &str = r#"countersign_redis_up{kind="single"}"#;
 
 /// Each replica limits alone: of the same caller, as many pass at each.
 async fn is_counted_alone(fleet: &Fleet) {
+    let caller = fleet.caller().await;
     for control in fleet.both() {
-        let crowd = fleet.crowd_at(CROWD, &[control]).await;
-        crowd.is_counted_together(MOST);
+        fleet.crowd_at(&caller, &[control]).await.is_counted(MOST);
         assert_eq!(metric(control, UP).await, Some(0.0));
     }
-    fleet.crowd(CROWD).await.is_counted_together(0);
+    fleet.crowd(&caller).await.is_counted(0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_it_hangs_each_counts_alone_and_after_that_together() {
     let redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
-    fleet.says("up").await;
-    let before = fleet.crowd(CROWD).await;
+    let caller = fleet.counts_together().await;
     let losses = fleet.losses();
 
     redis.pause();
@@ -36,12 +35,8 @@ async fn while_it_hangs_each_counts_alone_and_after_that_together() {
     }
 
     redis.resume();
-    fleet.says("up").await;
-    if losses == 0 {
-        before.is_counted_together(MOST);
-        // It remembers what was counted before.
-        fleet.crowd(CROWD).await.is_counted_together(0);
-    }
+    // It remembers what was counted before.
+    fleet.remembers(&caller).await;
     for control in fleet.both() {
         assert_eq!(logged(control, THERE), logged(control, LOST) + 1, "{}", control.log());
         assert_eq!(metric(control, UP).await, Some(1.0));
@@ -59,8 +54,7 @@ async fn it_dies_and_comes_back_empty() {
     is_counted_alone(&fleet).await;
     fleet.says("down").await;
     redis.restart().await;
-    fleet.says("up").await;
-    fleet.crowd(CROWD).await.is_counted_together(MOST);
+    fleet.counts_together().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,8 +66,7 @@ async fn it_is_full_and_says_no() {
     is_counted_alone(&fleet).await;
     fleet.says("down").await;
     redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
-    fleet.says("up").await;
-    fleet.crowd(CROWD).await.is_counted_together(MOST);
+    fleet.counts_together().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! TLS, passwords, clusters and Sentinels.
 
-use crate::stage::{CROWD, Fleet, MOST, says};
+use crate::stage::{Fleet, MOST, says};
 use countersign_tests::{ControlPlane, Redis, Sentinel, eventually};
 
 async fn alone(settings: &[&str]) -> ControlPlane {
@@ -40,14 +40,12 @@ async fn a_password_opens_and_is_never_logged() {
 async fn in_a_cluster_it_is_counted_together() {
     let redis = Redis::start_cluster().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url()), "redis.kind=cluster".to_owned()]).await;
-    fleet.says("up").await;
-    fleet.crowd(CROWD).await.is_counted_together(MOST);
+    let caller = fleet.counts_together().await;
     redis.pause();
     fleet.nobody_waits().await;
     fleet.says("down").await;
     redis.resume();
-    fleet.says("up").await;
-    fleet.crowd(CROWD).await.is_counted_together(0);
+    fleet.remembers(&caller).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -61,8 +59,7 @@ async fn sentinels_lead_to_the_next_master_which_remembers() {
         "redis.sentinel_master=limits".to_owned(),
     ];
     let fleet = Fleet::start(&settings).await;
-    fleet.says("up").await;
-    fleet.crowd(CROWD).await.is_counted_together(MOST);
+    let caller = fleet.counts_together().await;
     let copied = async || {
         let keys: Vec<String> = replica.command(&["KEYS", "*:proven:*"]).await;
         for key in keys {
@@ -76,8 +73,7 @@ async fn sentinels_lead_to_the_next_master_which_remembers() {
     master.kill();
     fleet.nobody_waits().await;
     fleet.says("down").await;
-    fleet.says("up").await;
-    fleet.crowd(CROWD).await.is_counted_together(0);
+    fleet.remembers(&caller).await;
     let role: String = replica.command(&["INFO", "replication"]).await;
     assert!(role.contains("role:master"), "{role}");
 }

@@ -11,7 +11,10 @@ const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aa
 pub const MOST: usize = 40;
 
 /// How many are made at once.
-pub const CROWD: usize = 100;
+const CROWD: usize = 100;
+
+/// On a machine that is busy with other tests Redis may answer too late, which is for other tests.
+pub const TRIES: usize = 5;
 
 /// How many calls a stopwatch is held to: fewer than a crowd, which keeps a busy machine waiting for itself.
 const FEW: usize = 6;
@@ -23,6 +26,13 @@ pub struct Fleet {
     pub one: ControlPlane,
     pub other: ControlPlane,
     _postgres: Postgres,
+}
+
+/// A service, which calls for its roles.
+#[derive(Clone)]
+pub struct Caller {
+    key: String,
+    path: String,
 }
 
 /// What came of a crowd of calls: what was left after each call that passed, the most first.
@@ -43,18 +53,23 @@ impl Fleet {
         [&self.one, &self.other]
     }
 
-    /// Calls of one and the same caller, all at once, by turns at one and the other.
-    pub async fn crowd(&self, calls: usize) -> Crowd {
-        self.crowd_at(calls, &self.both()).await
+    /// Somebody who has not called yet.
+    pub async fn caller(&self) -> Caller {
+        let (service, key) = self.one.another_service(json!({ "name": "caller" })).await;
+        Caller { path: format!("/services/{service}/roles"), key }
+    }
+
+    /// Calls all at once, by turns at one and the other.
+    pub async fn crowd(&self, caller: &Caller) -> Crowd {
+        self.crowd_at(caller, &self.both()).await
     }
 
     /// The same at these only.
-    pub async fn crowd_at(&self, calls: usize, at: &[&ControlPlane]) -> Crowd {
-        let (key, path) = (self.one.key(), self.one.path("/roles"));
+    pub async fn crowd_at(&self, caller: &Caller, at: &[&ControlPlane]) -> Crowd {
         let mut crowd = JoinSet::new();
-        for call in 0..calls {
-            let (site, key, path) = (at[call % at.len()].api.clone(), key.to_owned(), path.clone());
-            crowd.spawn(async move { call_once(&site, &key, &path).await });
+        for call in 0..CROWD {
+            let (site, caller) = (at[call % at.len()].api.clone(), caller.clone());
+            crowd.spawn(async move { call_once(&site, &caller).await });
         }
         let mut left: Vec<_> = crowd.join_all().await.into_iter().flatten().collect();
         left.sort_unstable_by(|one, other| other.cmp(one));
@@ -78,6 +93,36 @@ impl Fleet {
         assert!(longest < PATIENCE, "{longest:?}");
     }
 
+    /// A crowd is counted in Redis: as many pass as may, over both. Whose calls these were.
+    pub async fn counts_together(&self) -> Caller {
+        for _ in 0..TRIES {
+            let caller = self.caller().await;
+            if let Some(crowd) = self.undisturbed_crowd(&caller).await {
+                crowd.is_counted(MOST);
+                return caller;
+            }
+        }
+        panic!("Redis was too slow every time");
+    }
+
+    /// It is still counted in Redis: nobody passes.
+    pub async fn remembers(&self, caller: &Caller) {
+        for _ in 0..TRIES {
+            if let Some(crowd) = self.undisturbed_crowd(caller).await {
+                return crowd.is_counted(0);
+            }
+        }
+        panic!("Redis was too slow every time");
+    }
+
+    /// A crowd, if Redis was there for all of it.
+    pub async fn undisturbed_crowd(&self, caller: &Caller) -> Option<Crowd> {
+        self.says("up").await;
+        let losses = self.losses();
+        let crowd = self.crowd(caller).await;
+        (self.losses() == losses).then_some(crowd)
+    }
+
     /// How often either has lost Redis.
     pub fn losses(&self) -> usize {
         self.both().map(|control| logged(control, "redis is lost")).iter().sum()
@@ -94,13 +139,13 @@ impl Fleet {
 impl Crowd {
     /// Exactly so many passed, each counted after the other.
     #[track_caller]
-    pub fn is_counted_together(&self, passed: usize) {
+    pub fn is_counted(&self, passed: usize) {
         assert_eq!(self.0, (0..passed).rev().collect::<Vec<_>>());
     }
 }
 
-async fn call_once(site: &Site, key: &str, path: &str) -> Option<usize> {
-    let answer = site.get_as(key, path).await;
+async fn call_once(site: &Site, caller: &Caller) -> Option<usize> {
+    let answer = site.get_as(&caller.key, &caller.path).await;
     if answer.status == 429 {
         return None;
     }
