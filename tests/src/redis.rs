@@ -66,16 +66,16 @@ impl Redis {
         Self::begin(folder, port, &lines, None, Some(pair.cert.pem())).await
     }
 
-    /// Starts a cluster of one, which has all slots.
-    pub async fn start_cluster() -> Self {
+    /// Starts a cluster of one, which has all slots, with lines of its configuration.
+    pub async fn start_cluster_with(lines: &[&str]) -> Self {
         let (port, bus) = (free_port(), free_port());
-        let lines = [
+        let own = [
             format!("port {port}"),
             format!("cluster-port {bus}"),
             "cluster-enabled yes".to_owned(),
             "cluster-announce-ip 127.0.0.1".to_owned(),
         ];
-        let redis = Self::begin(folder(), port, &lines, None, None).await;
+        let redis = Self::begin(folder(), port, &[&own[..], &owned(lines)].concat(), None, None).await;
         redis.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
         let ready =
             async || redis.command::<String>(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok").then_some(());
@@ -83,9 +83,10 @@ impl Redis {
         redis
     }
 
-    /// Starts one that copies another.
-    pub async fn start_replica_of(master: &Self) -> Self {
-        let replica = Self::start_with(&[&format!("replicaof 127.0.0.1 {}", master.port)]).await;
+    /// Starts one that copies another, with lines of its configuration.
+    pub async fn start_replica_of(master: &Self, lines: &[&str]) -> Self {
+        let copies = format!("replicaof 127.0.0.1 {}", master.port);
+        let replica = Self::start_with(&[&[copies.as_str()], lines].concat()).await;
         let synced = async || {
             replica.command::<String>(&["INFO", "replication"]).await.contains("master_link_status:up").then_some(())
         };

@@ -36,10 +36,35 @@ async fn a_password_opens_and_is_never_logged() {
     }
 }
 
+/// As README says it to operators.
+const MAY: &str = "user limited on >secret ~{countersign:* &{countersign:* -@all +eval +evalsha +time +llen +lindex +ltrim \
+                   +rpush +del +pexpire +publish +subscribe +unsubscribe +ping";
+
+/// The URL for that user.
+fn limited(url: &str) -> String {
+    url.replace("redis://", "redis://limited:secret@")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_may_do_no_more_than_it_takes_suffices() {
+    let redis = Redis::start_with(&[MAY]).await;
+    let fleet = Fleet::start(&[format!("redis.url={}", limited(&redis.url()))]).await;
+    let caller = fleet.counts_together().await;
+    fleet.remembers(&caller).await;
+    let listens = async || {
+        let channels: Vec<String> = redis.command(&["PUBSUB", "CHANNELS"]).await;
+        (channels.len() == 1).then_some(())
+    };
+    eventually("they listen", listens, || redis.log()).await;
+    fleet.one.make_role("first", &[]).await;
+    fleet.says("up").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn in_a_cluster_it_is_counted_together() {
-    let redis = Redis::start_cluster().await;
-    let fleet = Fleet::start(&[format!("redis.url={}", redis.url()), "redis.kind=cluster".to_owned()]).await;
+    let redis = Redis::start_cluster_with(&[&format!("{MAY} +cluster|slots")]).await;
+    let settings = [format!("redis.url={}", limited(&redis.url())), "redis.kind=cluster".to_owned()];
+    let fleet = Fleet::start(&settings).await;
     let caller = fleet.counts_together().await;
     redis.pause();
     fleet.nobody_waits().await;
@@ -50,11 +75,13 @@ async fn in_a_cluster_it_is_counted_together() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_lead_to_the_next_master_which_remembers() {
-    let mut master = Redis::start().await;
-    let replica = Redis::start_replica_of(&master).await;
+    let user = format!("{MAY} +role");
+    let mut master = Redis::start_with(&[&user]).await;
+    let replica = Redis::start_replica_of(&master, &[&user]).await;
     let sentinel = Sentinel::watching(&master).await;
     let settings = [
-        format!("redis.url={}", sentinel.url()),
+        // The user is that of Redis; this Sentinel asks for none.
+        format!("redis.url={}", limited(&sentinel.url())),
         "redis.kind=sentinel".to_owned(),
         "redis.sentinel_master=limits".to_owned(),
     ];

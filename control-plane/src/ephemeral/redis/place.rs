@@ -10,6 +10,10 @@ use redis::{
     sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
 use secrecy::{ExposeSecret, SecretString};
+use std::time::Duration;
+
+/// How long a server may take until one listens there: of a cluster, the next is asked then.
+const SUBSCRIBING: Duration = Duration::from_secs(1);
 
 /// What is known of a Redis before it is asked.
 pub struct Place {
@@ -167,9 +171,13 @@ impl Link {
 }
 
 async fn listen(client: &Client, channel: &str) -> RedisResult<PubSubStream> {
-    let mut connection = client.get_async_pubsub().await?;
-    connection.subscribe(channel).await?;
-    Ok(connection.into_on_message())
+    let listening = async {
+        let mut connection = client.get_async_pubsub().await?;
+        connection.subscribe(channel).await?;
+        Ok(connection.into_on_message())
+    };
+    let late = (redis::ErrorKind::Io, "no answer in time");
+    tokio::time::timeout(SUBSCRIBING, listening).await.unwrap_or_else(|_| Err(late.into()))
 }
 
 fn info(url: &SecretString) -> RedisResult<ConnectionInfo> {

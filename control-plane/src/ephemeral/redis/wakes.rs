@@ -6,9 +6,6 @@ use std::{convert::Infallible, time::Duration};
 use tokio::sync::watch;
 use tokio_stream::StreamExt;
 
-/// How long it may take to begin to listen.
-const SUBSCRIBING: Duration = Duration::from_secs(3);
-
 /// After listening has ended, or was in vain.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -45,8 +42,7 @@ impl Redis {
 
     /// As long as the connection lasts, if there comes one about.
     async fn listen(&self, wake: impl Fn()) {
-        let listening = tokio::time::timeout(SUBSCRIBING, self.place.listen(&self.channel)).await;
-        let Some(mut words) = listening.ok().and_then(Result::ok) else { return };
+        let Ok(mut words) = self.place.listen(&self.channel).await else { return };
         // What was told in between was not heard.
         wake();
         while words.next().await.is_some() {
