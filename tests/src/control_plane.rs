@@ -50,9 +50,13 @@ impl ControlPlane {
     pub async fn start_as_shipped_with(settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mut settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
-        let named = settings.iter().any(|setting| setting.starts_with("database.url="));
-        let lease = if named { None } else { engines::lease().await };
+        let names = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
+        let (database, redis) = (names("database.url="), names("redis.url="));
+        let lease = if database { None } else { engines::lease().await };
         settings.extend(lease.iter().map(|lease| format!("database.url={}", lease.url())));
+        if !database && !redis {
+            settings.extend(engines::redis_url().map(|url| format!("redis.url={url}")));
+        }
         let any = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:0"));
         let process = launch(folder.path(), any.iter().chain(&settings));
         let (env, mut api) = await_env(folder.path(), &process).await;

@@ -1,12 +1,13 @@
 //! The engines on which control planes of tests run: what `--dev` comes with, or those of a fleet, if
 //! `TEST_ENGINES` is `fleet`.
 //!
-//! Of a fleet's engines there is one for the whole test process, started when the first test needs it; each control
-//! plane has a database of its own there.
+//! These are PostgreSQL and Redis, one of each for the whole test process, started when the first test needs them; each
+//! control plane has a database of its own there.
 
-use crate::Postgres;
+use crate::{Postgres, Redis, postgres::janitor};
 use std::{
     path::Path,
+    process::Child,
     sync::{
         OnceLock,
         mpsc::{Receiver, Sender, channel},
@@ -21,7 +22,10 @@ pub struct Lease {
 
 struct Fleet {
     postgres: Postgres,
+    redis: Redis,
     returned: Sender<String>,
+    // PostgreSQL has its own.
+    _janitor: Child,
 }
 
 /// Whether tests run on the engines of a fleet.
@@ -36,6 +40,16 @@ pub fn are_of_a_fleet() -> bool {
 /// What health and metrics call the database of a control plane that a test starts without naming one.
 pub fn database_name() -> &'static str {
     if are_of_a_fleet() { "postgresql" } else { "sqlite" }
+}
+
+/// What health calls that which counts calls for limits.
+pub fn counter_name() -> &'static str {
+    if are_of_a_fleet() { "redis" } else { "memory" }
+}
+
+/// The URL of the Redis, if tests run on the engines of a fleet.
+pub fn redis_url() -> Option<String> {
+    are_of_a_fleet().then(|| fleet().redis.url())
 }
 
 /// A fresh database, if tests run on the engines of a fleet.
@@ -77,13 +91,16 @@ fn fleet() -> &'static Fleet {
         let ((told, ready), (returned, taken_back)) = (channel(), channel());
         // A thread of its own, that outlives every test: what it starts ends with it.
         thread::spawn(move || keep(&told, &taken_back));
-        Fleet { postgres: ready.recv().expect("PostgreSQL starts"), returned }
+        let (postgres, redis) = ready.recv().expect("they start");
+        let janitor = janitor(redis.folder());
+        Fleet { postgres, redis, returned, _janitor: janitor }
     })
 }
 
-fn keep(told: &Sender<Postgres>, taken_back: &Receiver<String>) {
+fn keep(told: &Sender<(Postgres, Redis)>, taken_back: &Receiver<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    told.send(runtime.block_on(Postgres::start())).expect("somebody waits");
+    let started = runtime.block_on(async { (Postgres::start().await, Redis::start().await) });
+    assert!(told.send(started).is_ok(), "somebody waits");
     for url in taken_back {
         runtime.block_on(fleet().postgres.drop_database(&url));
     }

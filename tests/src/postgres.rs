@@ -27,7 +27,14 @@ const CLUSTER: [&str; 6] = [
 ];
 
 /// It does not wait for the disk: what a crash of the machine leaves behind is not what is tested here.
-const SETTINGS: [&str; 4] = ["listen_addresses=127.0.0.1", "fsync=off", "max_connections=600", "shared_buffers=32MB"];
+/// What its processes share lies in its folder, so that nothing is left anywhere else when they are killed.
+const SETTINGS: [&str; 5] = [
+    "listen_addresses=127.0.0.1",
+    "fsync=off",
+    "max_connections=600",
+    "shared_buffers=32MB",
+    "dynamic_shared_memory_type=mmap",
+];
 
 /// Kilobytes that must be free in memory for the cluster and its databases to lie there.
 const ROOM: u64 = 2 * 1024 * 1024;
@@ -94,9 +101,8 @@ impl Postgres {
         self.process.kill();
     }
 
-    /// Starts it again, on the same port and data.
+    /// Starts it again after that, on the same port and data.
     pub async fn restart(&mut self) {
-        self.kill();
         self.process = launch(self.folder.path(), self.port);
         self.answers().await;
     }
@@ -180,8 +186,9 @@ fn launch(folder: &Path, port: u16) -> Process {
     Process::start(server, &folder.join("log"))
 }
 
-/// In a group of its own: whoever interrupts the tests does not interrupt it.
-fn janitor(folder: &Path) -> Child {
+/// Clears a folder away at the end of this process, or when its input is closed. In a group of its own: whoever
+/// interrupts the tests does not interrupt it.
+pub(crate) fn janitor(folder: &Path) -> Child {
     let mut command = Command::new("sh");
     command.args(["-c", JANITOR]).arg(folder).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     command.process_group(0).spawn().expect("sh exists")

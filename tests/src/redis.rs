@@ -118,6 +118,11 @@ impl Redis {
         }
     }
 
+    /// Where its files are.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// The port that it listens on.
     pub fn port(&self) -> u16 {
         self.port

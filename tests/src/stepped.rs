@@ -74,6 +74,7 @@ impl SteppedPlane {
         let mut flags = vec![("data_dir".to_owned(), folder.display().to_string())];
         flags.extend(["api", "sync", "admin"].map(|port| (format!("listen.{port}"), "127.0.0.1:0".to_owned())));
         flags.extend(no_limits());
+        flags.extend(engines::redis_url().map(|url| ("redis.url".to_owned(), url)));
         flags.extend(engines::database_of(folder).await.map(|url| ("database.url".to_owned(), url)));
         flags.extend(settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
         let config = plane::Config::read(None, Vec::new(), flags, true).expect("settings");

@@ -1,8 +1,8 @@
 //! A role that is revoked at one replica is refused by a sidecar that follows another, soon.
 
-use crate::{Member, alone, now, quantile, replica};
+use crate::{Member, alone, now, quantile, replica, replica_with};
 use countersign_tests::{
-    ControlPlane, Postgres, Sidecar,
+    ControlPlane, Postgres, Redis, Sidecar,
     sidecar::{Verdict, request},
 };
 use futures_util::{StreamExt, stream};
@@ -30,8 +30,8 @@ async fn holders(at: &ControlPlane) -> (String, Vec<(Member, String)>) {
 }
 
 /// How long the sidecar still lets each agent pass after its role was revoked at `at`.
-pub async fn revoke_all(at: &ControlPlane, sidecar: &Sidecar, made_at: &ControlPlane) -> Vec<Duration> {
-    let (role, holders) = holders(made_at).await;
+async fn revoke_all(at: &ControlPlane, sidecar: &Sidecar) -> Vec<Duration> {
+    let (role, holders) = holders(at).await;
     let client = sidecar.client().await;
     let check = async |token: &str| {
         let asked = request(&[("authorization", &format!("Bearer {token}"))], &[]);
@@ -53,7 +53,7 @@ pub async fn revoke_all(at: &ControlPlane, sidecar: &Sidecar, made_at: &ControlP
 }
 
 /// Prints what was measured, and holds it against what is promised.
-pub fn judge(what: &str, mut took: Vec<Duration>) {
+fn judge(what: &str, mut took: Vec<Duration>) {
     assert_eq!(took.len(), REVOCATIONS);
     let [median, most, all] = [0.5, 0.99, 1.0].map(|share| quantile(&mut took, share));
     println!(
@@ -72,5 +72,18 @@ async fn what_one_replica_revokes_a_sidecar_of_another_refuses_within_a_second()
     let key = one.make_key(one.service(), "sync").await;
     let sidecar = Sidecar::start_with(&other, &[&key], &[]);
     sidecar.await_ready().await;
-    judge("without Redis", revoke_all(&one, &sidecar, &one).await);
+    judge("without Redis", revoke_all(&one, &sidecar).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_it_is_with_redis() {
+    let _alone = alone().await;
+    let (postgres, redis) = (Postgres::start().await, Redis::start().await);
+    let (database, url) = (postgres.database().await, format!("redis.url={}", redis.url()));
+    let settings = [url.as_str()];
+    let (one, other) = tokio::join!(replica_with(&database, &settings), replica_with(&database, &settings));
+    let key = one.make_key(one.service(), "sync").await;
+    let sidecar = Sidecar::start_with(&other, &[&key], &[]);
+    sidecar.await_ready().await;
+    judge("with Redis", revoke_all(&one, &sidecar).await);
 }

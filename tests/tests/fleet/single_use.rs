@@ -1,8 +1,8 @@
 //! A challenge yields one token pair and a refresh token one successor, over all replicas together, also if one of
 //! them is killed while it answers.
 
-use crate::{Member, replica};
-use countersign_tests::{Answer, ControlPlane, Database, Postgres, control_plane::text};
+use crate::{Member, replica, replica_with};
+use countersign_tests::{Answer, ControlPlane, Database, Postgres, Redis, control_plane::text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
@@ -112,4 +112,33 @@ async fn also_if_one_of_them_is_killed_while_it_answers() {
         }
     }
     assert!(gone > 0, "nobody was in the middle of anything");
+}
+
+/// Nothing of this is in Redis: it may forget, and it may remember what is long past.
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_becomes_of_redis() {
+    let (postgres, mut redis) = (Postgres::start().await, Redis::start().await);
+    let (database, url) = (postgres.database().await, format!("redis.url={}", redis.url()));
+    let settings = [url.as_str()];
+    let (one, other) = tokio::join!(replica_with(&database, &settings), replica_with(&database, &settings));
+    let agent = Member::register(&one).await;
+    let old = redis.dump().await;
+    for round in 0..3 {
+        let login = agent.answered(&one.api).await;
+        let refresh = json!({ "refreshToken": agent.login(&one).await["refreshToken"] });
+        let (logins, refreshes) =
+            (submit(&[&one, &other], "/auth/authenticate", &login), submit(&[&one, &other], "/auth/refresh", &refresh));
+        match round {
+            0 => redis.flush().await,
+            1 => redis.restore(&old).await,
+            _ => redis.kill(),
+        }
+        let (logins, refreshes) = (outcome(logins).await, outcome(refreshes).await);
+        assert_eq!((logins.pairs.len(), refreshes.pairs.len()), (1, 1), "{:?} {:?}", logins.counts, refreshes.counts);
+        for at in [&one, &other] {
+            let again = at.api.post("/auth/authenticate", login.clone()).await;
+            assert_eq!(again.error(), (401, "AUTHENTICATION_FAILED", "challenge_used"));
+            assert_eq!(at.api.post("/auth/refresh", refresh.clone()).await.status, 401);
+        }
+    }
 }
