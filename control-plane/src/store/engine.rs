@@ -4,8 +4,7 @@ use super::{
     conn::{Conn, LEISURE, PATIENCE, end_of},
     deployment::{self, Deployment},
     failure::{StoreError, StoreFailure},
-    feed, pools, postgres_place,
-    schema::SCHEMA,
+    feed, pools, postgres_place, schema,
     transaction::{Committed, Read, Write},
     watch::Watch,
 };
@@ -136,10 +135,11 @@ impl Store {
         }
         first.close().await?;
         if purpose == Purpose::Serve {
-            // Without limits: it waits for whoever does the same, and may take its time.
-            let alone = AnyPoolOptions::new().max_connections(1).connect(url).await?;
-            SCHEMA.run(&alone).await?;
-            alone.close().await;
+            let alone = match engine {
+                Engine::Sqlite => pools::alone(),
+                Engine::Postgres => pools::alone_at_postgres(),
+            };
+            schema::bring(url, alone).await?;
         }
         let (writer, reader) = (writer.connect(url).await?, reader.connect(url).await?);
         let committed = watch::Sender::new(Revision::default());

@@ -1,5 +1,6 @@
 //! What can go wrong with the database.
 
+use sqlx::migrate::MigrateError;
 use std::borrow::Cow;
 
 /// What went wrong with the database. Its text stays inside the process.
@@ -34,6 +35,9 @@ const TRANSIENT: [&str; 3] = ["40001", "40P01", "5"];
 /// PostgreSQL: read-only transaction. A server that says so may have become a copy of another one.
 const READ_ONLY: &str = "25006";
 
+/// PostgreSQL: lock not available.
+const LOCK_TIMEOUT: &str = "55P03";
+
 /// What they say when nothing can be written. PostgreSQL: read-only, no space, no resources. SQLite: read-only, its disk
 /// fails, no space.
 const UNWRITABLE: [&str; 6] = [READ_ONLY, "53100", "53000", "8", "10", "13"];
@@ -45,6 +49,16 @@ impl StoreError {
     fn says(&self, codes: &[&str]) -> bool {
         let Self::Engine(sqlx::Error::Database(error)) = self else { return false };
         error.code().is_some_and(|code| codes.contains(&primary(&code).as_ref()))
+    }
+
+    /// Whether a step of the schema had to wait for longer than it may.
+    pub(super) fn is_in_the_way(&self) -> bool {
+        let (Self::Migration(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _))
+        | Self::Engine(error)) = self
+        else {
+            return false;
+        };
+        error.as_database_error().is_some_and(|error| error.code().as_deref() == Some(LOCK_TIMEOUT))
     }
 
     /// Whether the connection must not be used again.

@@ -14,6 +14,10 @@ const START: Duration = Duration::from_secs(10);
 /// what silence in a transaction the server may give up a process of ours that is gone.
 const POSTGRES: &str = "SET statement_timeout = '4s'; SET idle_in_transaction_session_timeout = '10s'; SET application_name = 'countersign-control-plane'";
 
+/// For how long a step of the schema waits for a table; and that something is there already is no news.
+const GIVES_WAY: &str =
+    "SET lock_timeout = '1s'; SET client_min_messages = warning; SET application_name = 'countersign-control-plane'";
+
 /// What our connections to PostgreSQL are called there.
 pub const APPLICATION: &str = "countersign-control-plane";
 
@@ -42,6 +46,16 @@ pub fn postgres_pool(connections: u32) -> AnyPoolOptions {
             connection.execute(POSTGRES).await.map(drop)
         })
     })
+}
+
+/// The one connection on which the schema is brought up to date: it may take its time.
+pub fn alone() -> AnyPoolOptions {
+    AnyPoolOptions::new().max_connections(1)
+}
+
+/// The same at PostgreSQL: it may take its time, but not stand in anybody's way.
+pub fn alone_at_postgres() -> AnyPoolOptions {
+    alone().after_connect(|connection, _| Box::pin(async move { connection.execute(GIVES_WAY).await.map(drop) }))
 }
 
 /// The first connection: a pool would try again until its time is over, and not say what was wrong.

@@ -3,10 +3,11 @@
 use super::{StoreError, pools};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    AnyConnection, Connection, Executor,
+    AnyPool, Connection,
+    any::AnyPoolOptions,
     migrate::{Migrate, Migrator},
 };
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 /// The schema, step by step. One that is newer than this process is fine: in a rolling upgrade a replica of before may
 /// start again, and no step takes away what the version before it needs.
@@ -29,39 +30,60 @@ pub fn newest() -> i64 {
     SCHEMA.iter().map(|step| step.version).max().unwrap_or(0)
 }
 
+/// After a step that had to give way.
+const PAUSE: Duration = Duration::from_secs(2);
+
 /// Brings the SQLite database in a file up to date; it is made if there is none.
 pub async fn bring_sqlite(file: &Path) -> Result<Brought, StoreError> {
-    bring(connect(&format!("sqlite://{}?mode=rwc", file.display())).await?).await
+    bring(&format!("sqlite://{}?mode=rwc", file.display()), pools::alone()).await
 }
 
 /// Brings the PostgreSQL database at a URL up to date.
 pub async fn bring_postgres(url: &SecretString) -> Result<Brought, StoreError> {
-    let mut conn = connect(url.expose_secret()).await?;
-    if pools::is_standby(&mut conn).await? {
+    let url = url.expose_secret();
+    sqlx::any::install_default_drivers();
+    let mut first = pools::connect(url).await?;
+    if pools::is_standby(&mut first).await? {
         return Err(StoreError::Standby);
     }
-    // That something is there already is no news.
-    conn.execute("SET client_min_messages = warning").await?;
-    bring(conn).await
+    first.close().await?;
+    bring(url, pools::alone_at_postgres()).await
 }
 
-async fn connect(url: &str) -> Result<AnyConnection, StoreError> {
+/// Brings a database up to date. Whatever holds a table, as a dump does to its end, would make everybody who comes after a
+/// waiting step wait too: so a step waits for a moment only, gives way, and comes again.
+pub(super) async fn bring(url: &str, alone: AnyPoolOptions) -> Result<Brought, StoreError> {
     sqlx::any::install_default_drivers();
-    pools::connect(url).await
+    let alone = alone.connect(url).await.map_err(StoreError::Unreachable)?;
+    loop {
+        match climb(&alone).await {
+            Err(error) if error.is_in_the_way() => {
+                tracing::warn!(
+                    "the schema waits to be brought up to date: another replica is at it, or somebody holds a table (a dump?); trying again"
+                );
+                tokio::time::sleep(PAUSE).await;
+            }
+            done => {
+                alone.close().await;
+                return done;
+            }
+        }
+    }
 }
 
-async fn bring(mut conn: AnyConnection) -> Result<Brought, StoreError> {
-    // Also around the question, which makes the table that it asks: ten may begin at once.
-    conn.lock().await?;
-    conn.ensure_migrations_table(STEPS).await?;
-    let from = reached(&mut conn).await?;
-    SCHEMA.run(&mut conn).await?;
-    let to = reached(&mut conn).await?;
-    conn.unlock().await?;
-    conn.close().await?;
+/// All steps that are missing, under a lock that others who do the same wait for: ten may begin at once.
+async fn climb(alone: &AnyPool) -> Result<Brought, StoreError> {
+    // It is the only connection, which goes on holding the lock.
+    alone.acquire().await?.lock().await?;
+    alone.acquire().await?.ensure_migrations_table(STEPS).await?;
+    let from = reached(alone).await?;
+    SCHEMA.run(alone).await?;
+    let to = reached(alone).await?;
+    alone.acquire().await?.unlock().await?;
     Ok(Brought { from, to })
 }
 
-async fn reached(conn: &mut AnyConnection) -> Result<i64, StoreError> {
-    Ok(conn.list_applied_migrations(STEPS).await?.iter().map(|step| step.version).max().unwrap_or(0))
+async fn reached(alone: &AnyPool) -> Result<i64, StoreError> {
+    let steps = alone.acquire().await?.list_applied_migrations(STEPS).await?;
+    Ok(steps.iter().map(|step| step.version).max().unwrap_or(0))
 }
