@@ -64,6 +64,9 @@ pub enum AppError {
         /// What the system said.
         error: io::Error,
     },
+    /// The database's URL.
+    #[error("{0}")]
+    Place(String),
     /// The database belongs to another kind of deployment or another master key.
     #[error("{0}")]
     Foreign(&'static str),
@@ -228,6 +231,7 @@ impl App {
         }
         servers::keep_house(&mut servers, state.context.clone(), &shutdown);
         servers::keep_keys(&mut servers, &state, &shutdown);
+        servers::watch_place(&mut servers, state.context.store.clone(), &shutdown);
         servers::keep_trust_told(&mut servers, state.context.clone(), &shutdown);
         let sorter = Sorter { store: state.context.store.clone(), pulse: state.context.pulse.clone() };
         servers::deliver(&mut servers, sorter, courier(&config.webhooks, &state, post), &shutdown);

@@ -101,7 +101,7 @@ pub(super) fn belongs(config: &Config, master: &MasterKey, found: &Deployment) -
 }
 
 /// Refuses a database that somebody copied into place, or that everything left.
-async fn fit_to_serve(store: &Store) -> Result<(), AppError> {
+pub(super) async fn fit_to_serve(store: &Store) -> Result<(), AppError> {
     match deployment::set_aside(store.read().await?.conn()).await?.map(|found| found.kind) {
         None => stay(store).await,
         Some(Aside::Backup) => Err(AppError::Foreign(
@@ -123,7 +123,7 @@ async fn stay(store: &Store) -> Result<(), AppError> {
         Some(kept) if kept == numbers => return Ok(()),
         Some(_) => {
             return Err(AppError::Foreign(
-                "this database was restored from a dump: what was revoked since that was made is good in it again. Stop all \
+                "this database was restored from a dump, or its cluster was made anew: what was revoked since that was made is good in it again. Stop all \
                  control planes and run `countersign-control-plane restore`, which ends what may have changed",
             ));
         }
@@ -139,7 +139,11 @@ async fn stay(store: &Store) -> Result<(), AppError> {
 }
 
 pub(super) fn place(config: &Config) -> Result<DatabasePlace, AppError> {
-    config.database_place().ok_or(AppError::Foreign("database.url is of no engine that we know"))
+    let place = config.database_place().ok_or(AppError::Foreign("database.url is of no engine that we know"))?;
+    match place.problem() {
+        Some(problem) => Err(AppError::Place(problem)),
+        None => Ok(place),
+    }
 }
 
 /// The file whose lock says who works with an embedded database.

@@ -1,6 +1,6 @@
 //! The running servers: API, sync, admin, and the keeping of the house.
 
-use super::AppError;
+use super::{AppError, database};
 use crate::{
     certificates::Certificate,
     config::Config,
@@ -13,6 +13,7 @@ use crate::{
     operations::{
         Context, announce_trust, forget_events, housekeep, settle_storms, tell_ended_roles, tend_signing_keys,
     },
+    store::Store,
     sync::{Reader, SyncService, Terms},
     webhooks::{Courier, Sorter},
 };
@@ -37,6 +38,9 @@ const HOUSEKEEPING: Duration = Duration::from_mins(1);
 
 /// How soon a write is tried again while the database takes none.
 const PROBE: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether the database is still the same one.
+const WATCH: Duration = Duration::from_secs(1);
 
 /// How often somebody looks after the signing keys.
 const KEYS: Duration = Duration::from_secs(5);
@@ -161,6 +165,26 @@ pub(super) fn keep_house(servers: &mut Servers, context: Arc<Context>, shutdown:
             }
             tokio::time::sleep(PROBE).await;
             rest = rest.saturating_sub(PROBE);
+        }
+    });
+}
+
+/// Ends the whole if another database is put into the place of the one that is served: what was revoked may be good in it.
+pub(super) fn watch_place(servers: &mut Servers, store: Store, shutdown: &Shutdown) {
+    let asked = shutdown.asked_owned();
+    let watch = async move {
+        loop {
+            tokio::time::sleep(WATCH).await;
+            // What cannot be read is somebody else's to tell.
+            if let Err(AppError::Foreign(why)) = database::fit_to_serve(&store).await {
+                return why;
+            }
+        }
+    };
+    servers.spawn(async move {
+        tokio::select! {
+            () = asked => Ok(()),
+            why = watch => Err(io::Error::other(why)),
         }
     });
 }

@@ -8,6 +8,28 @@ use std::{
 };
 use url::{Host, Url};
 
+/// Parameters of a URL of PostgreSQL that are understood. Others are refused: what is misspelt would not hold, and the driver
+/// would write it into the log with its value.
+const PARAMETERS: [&str; 17] = [
+    "sslmode",
+    "ssl-mode",
+    "sslrootcert",
+    "ssl-root-cert",
+    "ssl-ca",
+    "sslcert",
+    "ssl-cert",
+    "sslkey",
+    "ssl-key",
+    "statement-cache-capacity",
+    "host",
+    "hostaddr",
+    "port",
+    "dbname",
+    "user",
+    "password",
+    "options",
+];
+
 /// `[database]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct Database {
@@ -55,15 +77,31 @@ impl Database {
                 "database.max_connections: must be from 2 to 1000, for this process; all replicas together must fit into max_connections of PostgreSQL",
             ),
         ];
-        cases.into_iter().filter(|(wrong, _)| *wrong).map(|(_, text)| text.to_owned()).collect()
+        let found = cases.into_iter().filter(|(wrong, _)| *wrong).map(|(_, text)| text.to_owned());
+        found.chain(place.and_then(|place| place.problem())).collect()
     }
 }
 
 impl DatabasePlace {
+    /// What is wrong with the URL; never its values.
+    pub fn problem(&self) -> Option<String> {
+        let Self::Postgres(url) = self else { return None };
+        let Ok(url) = Url::parse(url.expose_secret()) else {
+            return Some("database.url: is no URL; a password in it must be percent-encoded".to_owned());
+        };
+        let unknown = url.query_pairs().find(|(key, _)| !PARAMETERS.contains(&&**key) && !key.starts_with("options["));
+        unknown.map(|(key, _)| {
+            format!(
+                "database.url: the parameter `{}` is unknown: sslmode and sslrootcert are what most need",
+                key.escape_debug()
+            )
+        })
+    }
+
     /// Whether it is known who is at the other end: this machine, or a server whose certificate is looked at.
     pub fn is_authenticated(&self) -> bool {
         let Self::Postgres(url) = self else { return true };
-        // What is no URL after all is refused when it is connected to.
+        // What is no URL after all is a problem of its own.
         let Ok(url) = Url::parse(url.expose_secret()) else { return true };
         // Of a scheme that it does not know, the parser tells addresses of version 4 from names no more.
         let here = match url.host() {
@@ -102,6 +140,17 @@ mod tests {
             assert!(error.contains("database.max_connections"), "{error}");
         }
         assert!(read(&real, false).is_ok());
+    }
+
+    #[test]
+    fn what_is_misspelt_in_a_url_is_refused_by_name() {
+        for (parameter, shown) in [("sslmod=verify-full", "sslmod"), ("sslpassword=S3cret", "sslpassword")] {
+            let url = format!("postgres://u@db/d?{parameter}");
+            let error = read(&[("database.url", &url)], true).unwrap_err();
+            assert!(error.contains(&format!("`{shown}`")) && !error.contains("S3cret"), "{error}");
+        }
+        let good = "postgres://u@db/d?sslmode=verify-full&sslrootcert=/a.pem&options[search_path]=a";
+        assert!(read(&[("database.url", good)], true).is_ok());
     }
 
     #[test]

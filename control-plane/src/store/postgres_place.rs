@@ -4,10 +4,26 @@ use super::{Conn, StoreError, pools, row};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::Connection;
 
-/// The names that a dump does not keep: how the server numbers some tables.
-const NUMBERS: &str = "SELECT CAST(CAST('deployment' AS regclass)::oid AS TEXT) || ' ' || \
+/// What a dump does not keep, and whoever puts it back makes anew: which cluster it is, how the server numbers some tables,
+/// and which transaction wrote the row of the first step of the schema, which nobody touches.
+const NUMBERS: &str = "SELECT CAST(system_identifier AS TEXT) || ' ' || \
+                       CAST(CAST('deployment' AS regclass)::oid AS TEXT) || ' ' || \
                        CAST(CAST('feed' AS regclass)::oid AS TEXT) || ' ' || \
-                       CAST(CAST('sessions' AS regclass)::oid AS TEXT) AS numbers";
+                       CAST(CAST('sessions' AS regclass)::oid AS TEXT) || ' ' || \
+                       (SELECT CAST(xmin AS TEXT) FROM _sqlx_migrations WHERE version = 1) AS numbers \
+                       FROM pg_control_system()";
+
+/// Whether there is a deployment in the database; it is not even made ready for one.
+pub async fn has_deployment(url: &SecretString) -> Result<bool, StoreError> {
+    sqlx::any::install_default_drivers();
+    let mut conn = pools::connect(url.expose_secret()).await?;
+    let sql = "SELECT CASE WHEN to_regclass('deployment') IS NULL THEN 0 ELSE 1 END AS is_there";
+    let is_there: i32 = row::get(&sqlx::query(sql).fetch_one(&mut conn).await?, "is_there")?;
+    let found = is_there == 1
+        && sqlx::query("SELECT 1 AS found FROM deployment WHERE id = 1").fetch_optional(&mut conn).await?.is_some();
+    conn.close().await?;
+    Ok(found)
+}
 
 /// How many connections control planes have to the database.
 pub async fn control_planes(url: &SecretString) -> Result<i64, StoreError> {
@@ -21,7 +37,7 @@ pub async fn control_planes(url: &SecretString) -> Result<i64, StoreError> {
     Ok(total)
 }
 
-/// How the server numbers the tables.
+/// What tells this database from any copy of it.
 pub async fn table_numbers(conn: &mut Conn) -> Result<String, StoreError> {
     row::get(&sqlx::query(NUMBERS).fetch_one(conn).await?, "numbers")
 }

@@ -233,6 +233,32 @@ async fn on_postgresql_a_restored_dump_is_not_served_until_it_is_settled() {
     assert_recorded(&control).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_serves_ends_when_a_dump_takes_the_place_of_their_database() {
+    let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
+    let url = postgres.database().await;
+    let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
+    let dump = folder.path().join("dump");
+    let dump = dump.to_str().unwrap();
+    tool("pg_dump", &["--format=custom", "--file", dump, &url]);
+    tool("pg_restore", &["--clean", "--if-exists", "--dbname", &url, dump]);
+    let ended = async || control.log().contains("restored from a dump").then_some(());
+    eventually("it ends and says why", ended, || control.log()).await;
+    control.kill();
+    let settled = async || control.command(&["restore"]).status.success().then_some(());
+    eventually("it is settled", settled, || control.log()).await;
+    control.restart().await;
+
+    // Into the tables that are there, so that they keep their numbers.
+    control.kill();
+    tool("pg_dump", &["--format=custom", "--file", dump, &url]);
+    let empty = "DO $$ BEGIN EXECUTE (SELECT 'TRUNCATE ' || string_agg(quote_ident(tablename), ', ') FROM pg_tables \
+                 WHERE schemaname = 'public'); END $$";
+    tool("psql", &["--quiet", "--command", empty, &url]);
+    tool("pg_restore", &["--data-only", "--disable-triggers", "--dbname", &url, dump]);
+    refuses_to_serve(&control, &[], "restored from a dump").await;
+}
+
 fn tool(program: &str, arguments: &[&str]) {
     let output = Command::new(tools::postgres(program)).args(arguments).output().unwrap();
     assert!(output.status.success(), "{output:?}");

@@ -52,6 +52,9 @@ pub async fn restore(
                     "control planes are connected to this database: stop all of them first, and start them when this is done",
                 );
             }
+            if !postgres_place::has_deployment(url).await? {
+                return MovingError::refused("this database is empty: restore a dump into it first (pg_restore)");
+            }
             let settled = settle(config, place, &master).await?;
             writeln!(out, "The database that database.url names is settled.")?;
             tell(&settled, &mut out)?;

@@ -30,7 +30,11 @@ pub async fn move_to(config: &Config, target: &SecretString, mut out: impl Write
     if !["postgres://", "postgresql://"].iter().any(|scheme| target.expose_secret().starts_with(scheme)) {
         return MovingError::refused("--to: must be postgres://<user>@<host>/<database>");
     }
-    warn_of_strangers(&DatabasePlace::Postgres(target.clone()));
+    let there = DatabasePlace::Postgres(target.clone());
+    if let Some(problem) = there.problem() {
+        return MovingError::refused(problem.replacen("database.url", "--to", 1));
+    }
+    warn_of_strangers(&there);
     let master = master_key(config)?;
     if !database.exists() {
         return MovingError::refused(format!("{}: there is no database to move", database.display()));

@@ -159,3 +159,18 @@ async fn without_redis_calls_are_counted_all_the_same() {
     assert!(!redis.take(&count("one", 2)).await.granted, "in windows of its own");
     assert_eq!(redis.presence(), Presence::Lost);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_window_stands_in_nobodys_way() {
+    let server = Server::start();
+    let redis = server.windows("junk").await;
+    assert!(redis.take(&count("one", 2)).await.granted);
+    let key = only_key(&redis).await;
+    for junk in [&["SET", &key, "1"][..], &["RPUSH", &key, "x", "y"], &["RPUSH", &key, "0", "x", "1"]] {
+        send(&redis, &["DEL", &key]).await;
+        send(&redis, junk).await;
+        assert!(redis.take(&count("one", 2)).await.granted, "{junk:?}");
+        assert!(redis.take(&count("one", 2)).await.granted && !redis.take(&count("one", 2)).await.granted, "{junk:?}");
+    }
+    assert_eq!(redis.presence(), Presence::Shared);
+}

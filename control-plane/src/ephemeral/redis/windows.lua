@@ -19,7 +19,7 @@ local function until_instant(key, count, instant)
     local low, high = 0, count
     while low < high do
         local middle = math.floor((low + high) / 2)
-        if tonumber(redis.call('LINDEX', key, middle)) <= instant then
+        if (tonumber(redis.call('LINDEX', key, middle)) or 0) <= instant then
             low = middle + 1
         else
             high = middle
@@ -31,10 +31,16 @@ end
 -- Forgets what is over. Where a clock went back, as after a failover, calls lie in the future: when they were is not
 -- known, so they count from now. So no more pass than may, and nobody waits for longer than a window.
 local function tidy(key, window)
-    local count = redis.call('LLEN', key)
-    if count == 0 then
+    local kind = redis.call('TYPE', key).ok
+    if kind == 'none' then
         return 0
     end
+    -- Nobody of ours wrote what is no list of instants.
+    if kind ~= 'list' or not tonumber(redis.call('LINDEX', key, 0)) or not tonumber(redis.call('LINDEX', key, -1)) then
+        redis.call('DEL', key)
+        return 0
+    end
+    local count = redis.call('LLEN', key)
     if tonumber(redis.call('LINDEX', key, 0)) <= now - window then
         local over = until_instant(key, count, now - window)
         redis.call('LTRIM', key, over, -1)
@@ -60,7 +66,7 @@ local function reading(key, count, most, window)
     local wait = 0
     if count > 0 then
         -- Where a limit was lowered there are more than may be: one comes free when all but one of those are over.
-        wait = math.max(redis.call('LINDEX', key, math.max(count - most, 0)) + window - now, 0)
+        wait = math.max((tonumber(redis.call('LINDEX', key, math.max(count - most, 0))) or now) + window - now, 0)
     end
     return left, wait
 end
