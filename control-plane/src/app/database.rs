@@ -39,7 +39,12 @@ pub(super) async fn open_at(
     clock: Arc<dyn Clock>,
     metrics: &Metrics,
 ) -> Result<Store, AppError> {
-    let equipment = Equipment { clock, audit_keys: Arc::new(master.audit_keys()), metrics: metrics.store.clone() };
+    let equipment = Equipment {
+        clock,
+        audit_keys: Arc::new(master.audit_keys()),
+        metrics: metrics.store.clone(),
+        master_key_fingerprint: master.fingerprint(),
+    };
     warn_of_strangers(&place);
     match place {
         DatabasePlace::File(path) => {

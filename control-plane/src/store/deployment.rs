@@ -2,6 +2,7 @@
 
 use super::{Conn, StoreError, row};
 use countersign_identity::Timestamp;
+use sqlx::AnyConnection;
 
 /// What a database remembers of its deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +58,14 @@ pub async fn find(conn: &mut Conn) -> Result<Option<Deployment>, StoreError> {
             })
         })
         .transpose()
+}
+
+/// Of which master key the database is, before its schema is touched; `None` if there is none in it.
+pub(super) async fn sealed_by(conn: &mut AnyConnection) -> Option<String> {
+    let sql = "SELECT master_key_fingerprint FROM deployment WHERE id = 1";
+    // An engine that says no has no such table yet.
+    let found = sqlx::query(sql).fetch_optional(conn).await.ok().flatten()?;
+    row::get(&found, "master_key_fingerprint").ok()
 }
 
 /// Makes the row at the birth of the deployment; false if there is one.

@@ -78,6 +78,8 @@ pub struct Equipment {
     pub audit_keys: Arc<AuditKeys>,
     /// Where transactions are counted.
     pub metrics: StoreMetrics,
+    /// Of the master key: a database of another one is not even brought up to date.
+    pub master_key_fingerprint: String,
 }
 
 /// The database.
@@ -117,8 +119,9 @@ impl Store {
         connections: u32,
         equipment: Equipment,
     ) -> Result<Self, StoreError> {
+        let greeting = if purpose == Purpose::Serve { pools::SERVING } else { pools::LOOKING };
         let writers = connections / 2;
-        let pools = (pools::postgres_pool(writers), pools::postgres_pool(connections - writers));
+        let pools = (pools::postgres_pool(writers, greeting), pools::postgres_pool(connections - writers, greeting));
         Self::open((Engine::Postgres, purpose), url.expose_secret(), pools, equipment).await
     }
 
@@ -133,8 +136,13 @@ impl Store {
         if matches!(engine, Engine::Postgres) && pools::is_standby(&mut first).await? {
             return Err(StoreError::Standby);
         }
+        let sealed_by = deployment::sealed_by(&mut first).await;
         first.close().await?;
+        let Equipment { clock, audit_keys, metrics, master_key_fingerprint } = equipment;
         if purpose == Purpose::Serve {
+            if sealed_by.is_some_and(|kept| kept != master_key_fingerprint) {
+                return Err(StoreError::Sealed);
+            }
             let alone = match engine {
                 Engine::Sqlite => pools::alone(),
                 Engine::Postgres => pools::alone_at_postgres(),
@@ -143,7 +151,6 @@ impl Store {
         }
         let (writer, reader) = (writer.connect(url).await?, reader.connect(url).await?);
         let committed = watch::Sender::new(Revision::default());
-        let Equipment { clock, audit_keys, metrics } = equipment;
         let (writable, told) = (Arc::new(AtomicBool::new(true)), Arc::default());
         let patience = if purpose == Purpose::Serve { PATIENCE } else { LEISURE };
         let store = Self { engine, writer, reader, clock, audit_keys, committed, told, writable, metrics, patience };

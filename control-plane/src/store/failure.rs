@@ -15,6 +15,9 @@ pub enum StoreError {
     /// A server that only follows another one.
     #[error("cannot open the database (database.url): the server is a standby; name the primary")]
     Standby,
+    /// A database of another master key.
+    #[error("the master key is not the one that sealed this database: restore the right one (secrets.master_key)")]
+    Sealed,
     /// A schema that cannot be brought up to date.
     #[error("migration: {0}")]
     Migration(#[from] sqlx::migrate::MigrateError),

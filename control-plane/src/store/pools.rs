@@ -12,7 +12,10 @@ const START: Duration = Duration::from_secs(10);
 
 /// What a connection to PostgreSQL is told: how long a statement may take, which whoever waits for it knows too; and after
 /// what silence in a transaction the server may give up a process of ours that is gone.
-const POSTGRES: &str = "SET statement_timeout = '4s'; SET idle_in_transaction_session_timeout = '10s'; SET application_name = 'countersign-control-plane'";
+pub const SERVING: &str = "SET statement_timeout = '4s'; SET idle_in_transaction_session_timeout = '10s'; SET application_name = 'countersign-control-plane'";
+
+/// Whoever only looks may take as long as whoever reads what they print.
+pub const LOOKING: &str = "SET application_name = 'countersign-control-plane'";
 
 /// For how long a step of the schema waits for a table; and that something is there already is no news.
 const GIVES_WAY: &str =
@@ -36,14 +39,14 @@ pub fn sqlite_pool(connections: u32, pragma: &'static str) -> AnyPoolOptions {
     })
 }
 
-/// Connections to PostgreSQL, each to a primary.
-pub fn postgres_pool(connections: u32) -> AnyPoolOptions {
-    AnyPoolOptions::new().max_connections(connections).acquire_timeout(PATIENCE).after_connect(|connection, _| {
+/// Connections to PostgreSQL, each to a primary; `greeting` is what each is told.
+pub fn postgres_pool(connections: u32, greeting: &'static str) -> AnyPoolOptions {
+    AnyPoolOptions::new().max_connections(connections).acquire_timeout(PATIENCE).after_connect(move |connection, _| {
         Box::pin(async move {
             if is_standby(connection).await? {
                 return Err(sqlx::Error::Configuration("the server is a standby".into()));
             }
-            connection.execute(POSTGRES).await.map(drop)
+            connection.execute(greeting).await.map(drop)
         })
     })
 }

@@ -25,12 +25,13 @@ pub async fn has_deployment(url: &SecretString) -> Result<bool, StoreError> {
     Ok(found)
 }
 
-/// How many connections control planes have to the database.
+/// How many connections control planes have to the database; those of before the eighth step do not say who they are.
 pub async fn control_planes(url: &SecretString) -> Result<i64, StoreError> {
     sqlx::any::install_default_drivers();
     let mut conn = pools::connect(url.expose_secret()).await?;
     let sql = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM pg_stat_activity \
-               WHERE datname = current_database() AND application_name = $1";
+               WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend' \
+               AND application_name IN ($1, '')";
     let found = sqlx::query(sql).bind(pools::APPLICATION).fetch_one(&mut conn).await?;
     let total = row::total(&found)?;
     conn.close().await?;
