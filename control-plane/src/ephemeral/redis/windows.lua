@@ -28,19 +28,27 @@ local function until_instant(key, count, instant)
     return low
 end
 
+-- How many calls there are. What is no list of instants was written by nobody of ours, and stands in nobody's way.
+local function length(key)
+    local count = redis.pcall('LLEN', key)
+    if type(count) == 'number' then
+        if count == 0 or (tonumber(redis.call('LINDEX', key, 0)) and tonumber(redis.call('LINDEX', key, -1))) then
+            return count
+        end
+    elseif not string.find(count.err, 'WRONGTYPE') then
+        error(count.err)
+    end
+    redis.call('DEL', key)
+    return 0
+end
+
 -- Forgets what is over. Where a clock went back, as after a failover, calls lie in the future: when they were is not
 -- known, so they count from now. So no more pass than may, and nobody waits for longer than a window.
 local function tidy(key, window)
-    local kind = redis.call('TYPE', key).ok
-    if kind == 'none' then
+    local count = length(key)
+    if count == 0 then
         return 0
     end
-    -- Nobody of ours wrote what is no list of instants.
-    if kind ~= 'list' or not tonumber(redis.call('LINDEX', key, 0)) or not tonumber(redis.call('LINDEX', key, -1)) then
-        redis.call('DEL', key)
-        return 0
-    end
-    local count = redis.call('LLEN', key)
     if tonumber(redis.call('LINDEX', key, 0)) <= now - window then
         local over = until_instant(key, count, now - window)
         redis.call('LTRIM', key, over, -1)
