@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 const CHALLENGES: usize = 200;
 const ATTEMPTS: usize = 50;
-const REFRESHES: usize = 40;
+const REFRESHES: usize = 200;
 const KILLS: usize = 6;
 
 /// What came of many attempts: how often each outcome, and what those got that succeeded.
