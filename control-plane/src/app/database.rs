@@ -7,7 +7,7 @@ use crate::{
     keyring::{MasterKey, MasterKeyError},
     metrics::Metrics,
     store::{
-        Equipment, Purpose, Store, Write,
+        Equipment, Purpose, Read, Store, StoreError, Write,
         deployment::{self, Aside, Deployment},
     },
 };
@@ -84,9 +84,7 @@ pub(super) async fn belong_together(
 /// Refuses the database of another master key, or of the other kind of deployment.
 fn agree(kept: &Deployment, wanted: &Deployment) -> Result<(), AppError> {
     if kept.master_key_fingerprint != wanted.master_key_fingerprint {
-        return Err(AppError::Foreign(
-            "the master key is not the one that sealed this database: restore the right one (secrets.master_key)",
-        ));
+        return Err(StoreError::Sealed.into());
     }
     match (kept.dev_since, wanted.dev_since) {
         (Some(_), None) => {
@@ -107,8 +105,9 @@ pub(super) fn belongs(config: &Config, master: &MasterKey, found: &Deployment) -
 
 /// Refuses a database that somebody copied into place, or that everything left.
 pub(super) async fn fit_to_serve(store: &Store) -> Result<(), AppError> {
-    match deployment::set_aside(store.read().await?.conn()).await?.map(|found| found.kind) {
-        None => stay(store).await,
+    let mut read = store.read().await?;
+    match deployment::set_aside(read.conn()).await?.map(|found| found.kind) {
+        None => stay(store, read).await,
         Some(Aside::Backup) => Err(AppError::Foreign(
             "this database is a backup: what was revoked since it was made is good in it again. Run \
              `countersign-control-plane restore`, which ends what may have changed",
@@ -121,8 +120,7 @@ pub(super) async fn fit_to_serve(store: &Store) -> Result<(), AppError> {
 }
 
 /// Refuses a database that was made by `pg_restore`, until it is settled: the tables have other numbers than they had.
-async fn stay(store: &Store) -> Result<(), AppError> {
-    let mut read = store.read().await?;
+async fn stay(store: &Store, mut read: Read) -> Result<(), AppError> {
     let Some(numbers) = store.table_numbers(&mut read).await? else { return Ok(()) };
     match deployment::table_numbers(read.conn()).await? {
         Some(kept) if kept == numbers => return Ok(()),

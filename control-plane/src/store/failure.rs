@@ -75,7 +75,7 @@ impl StoreError {
 }
 
 /// SQLite says how an error came about in the upper bits of its code.
-fn primary(code: &str) -> Cow<'_, str> {
+pub(super) fn primary(code: &str) -> Cow<'_, str> {
     match code.parse::<u32>() {
         Ok(extended) if code.len() < SQLSTATE_LEN => (extended & 0xff).to_string().into(),
         Ok(_) | Err(_) => code.into(),

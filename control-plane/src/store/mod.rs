@@ -33,7 +33,7 @@ pub mod webhook_targets;
 pub use conn::Conn;
 pub use engine::{Equipment, Purpose, Store};
 pub use failure::{StoreError, StoreFailure};
-pub use transaction::{Committed, Write};
+pub use transaction::{Committed, Read, Write};
 
 #[cfg(test)]
 mod tests {

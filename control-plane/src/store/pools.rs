@@ -1,7 +1,7 @@
 //! Connections: how many, and what each is told at its beginning.
 
 use super::{StoreError, conn::PATIENCE};
-use sqlx::{AnyConnection, Connection, Executor, Row, any::AnyPoolOptions};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row, any::AnyPoolOptions};
 use std::time::Duration;
 
 /// Readers beside the one writer of SQLite.
@@ -12,14 +12,13 @@ const START: Duration = Duration::from_secs(10);
 
 /// What a connection to PostgreSQL is told: how long a statement may take, which whoever waits for it knows too; and after
 /// what silence in a transaction the server may give up a process of ours that is gone.
-pub const SERVING: &str = "SET statement_timeout = '4s'; SET idle_in_transaction_session_timeout = '10s'; SET application_name = 'countersign-control-plane'";
+pub const SERVING: &str = "SET statement_timeout = '4s'; SET idle_in_transaction_session_timeout = '10s'; ";
 
 /// Whoever only looks may take as long as whoever reads what they print.
-pub const LOOKING: &str = "SET application_name = 'countersign-control-plane'";
+pub const LOOKING: &str = "";
 
 /// For how long a step of the schema waits for a table; and that something is there already is no news.
-const GIVES_WAY: &str =
-    "SET lock_timeout = '1s'; SET client_min_messages = warning; SET application_name = 'countersign-control-plane'";
+const GIVES_WAY: &str = "SET lock_timeout = '1s'; SET client_min_messages = warning; ";
 
 /// What our connections to PostgreSQL are called there.
 pub const APPLICATION: &str = "countersign-control-plane";
@@ -46,7 +45,7 @@ pub fn postgres_pool(connections: u32, greeting: &'static str) -> AnyPoolOptions
             if is_standby(connection).await? {
                 return Err(sqlx::Error::Configuration("the server is a standby".into()));
             }
-            connection.execute(greeting).await.map(drop)
+            greet(connection, greeting).await
         })
     })
 }
@@ -58,7 +57,13 @@ pub fn alone() -> AnyPoolOptions {
 
 /// The same at PostgreSQL: it may take its time, but not stand in anybody's way.
 pub fn alone_at_postgres() -> AnyPoolOptions {
-    alone().after_connect(|connection, _| Box::pin(async move { connection.execute(GIVES_WAY).await.map(drop) }))
+    alone().after_connect(|connection, _| Box::pin(greet(connection, GIVES_WAY)))
+}
+
+/// Tells a connection this, and who we are.
+async fn greet(connection: &mut AnyConnection, greeting: &'static str) -> Result<(), sqlx::Error> {
+    let greeting = format!("{greeting}SET application_name = '{APPLICATION}'");
+    connection.execute(AssertSqlSafe(greeting)).await.map(drop)
 }
 
 /// The first connection: a pool would try again until its time is over, and not say what was wrong.

@@ -4,6 +4,7 @@
 
 use super::{
     deployment::{Aside, Deployment, SetAside},
+    failure::primary,
     schema,
 };
 use countersign_identity::Timestamp;
@@ -51,9 +52,12 @@ impl Flaw {
     /// Whether somebody else has the database open.
     pub fn is_busy(&self) -> bool {
         let Self::Engine(sqlx::Error::Database(error)) = self else { return false };
-        matches!(error.code().as_deref(), Some("5" | "261" | "517"))
+        error.code().is_some_and(|code| primary(&code) == BUSY)
     }
 }
+
+/// What SQLite says when somebody else has it open.
+const BUSY: &str = "5";
 
 /// What was found in a file.
 #[derive(Debug)]
