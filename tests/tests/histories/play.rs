@@ -22,6 +22,8 @@ struct Play {
     connected: bool,
     /// What the sidecar was told last; nothing if it was never told anything.
     told: Option<Told>,
+    /// When the sidecar was started, in microseconds: it was told nothing before.
+    started: i64,
     turn: usize,
 }
 
@@ -46,8 +48,8 @@ pub async fn play(steps: &[Step], postgres: Option<String>) -> Result<(), Untrue
     let world = World::new(postgres).await;
     let (revision, _) = world.position().await;
     let (keys, _) = world.keys().await;
-    let mut play =
-        Play { world, model: Model::new(revision, keys), keys: Keys::new(), connected: true, told: None, turn: 0 };
+    let (model, started) = (Model::new(revision, keys), world.hand.now().micros());
+    let mut play = Play { world, model, keys: Keys::new(), connected: true, told: None, started, turn: 0 };
     play.set_out().await.map_err(|error| Untrue { at: 0, error })?;
     for (number, step) in steps.iter().enumerate() {
         let said = |error| Untrue { at: number, error: format!("step {number}, {step:?}: {error}") };
@@ -76,7 +78,7 @@ impl Play {
             }
             Step::Cut | Step::Resume => return Ok(()),
             Step::RestartSidecar => {
-                self.told = None;
+                (self.told, self.started) = (None, self.world.hand.now().micros());
                 self.world.restart_sidecar().await;
                 if self.connected {
                     return Ok(());
@@ -127,9 +129,11 @@ impl Play {
         if self.connected {
             self.world.settle().await?;
             let now = self.world.hand.now().micros();
-            // It answers, so the last confirmation is not too old.
-            let earliest = self.told.map_or(now, |told| told.confirmed.0.max(now - MAX_STALENESS * 1_000_000 + 1));
-            self.told = Some(Told { state: self.model.newest(), confirmed: (earliest, now) });
+            // It answers, so the last confirmation is not too old; one that has just started may have had its first
+            // before the clock went on.
+            let earliest = self.told.map_or(self.started, |told| told.confirmed.0);
+            let fresh = now - MAX_STALENESS * 1_000_000 + 1;
+            self.told = Some(Told { state: self.model.newest(), confirmed: (earliest.max(fresh), now) });
         }
         Ok(())
     }
