@@ -5,15 +5,17 @@
 
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use countersign_identity::{AgentId, ServiceId, Timestamp};
+use countersign_identity::{AgentId, Revision, ServiceId, Timestamp};
 
 /// What a challenge's id begins with.
 pub const PREFIX: &str = "chal_";
 
-/// Version, agent, service, expiry, random id.
+/// Version, agent, service, expiry, random id; and, of a deployment that was restored once, its era.
 const BODY_LEN: usize = 1 + 16 + 16 + 8 + 16;
+const ERA_LEN: usize = 8;
 const MAC_LEN: usize = 32;
-const VERSION: u8 = 1;
+const WITHOUT_ERA: u8 = 1;
+const WITH_ERA: u8 = 2;
 
 /// What is asked of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub struct Challenge {
     pub expires_at: Timestamp,
     /// Which challenge this is.
     pub unique: u128,
+    /// After which restoration of the database it was asked: what was asked before may have been answered in what is lost.
+    pub era: Revision,
 }
 
 /// The two keys of challenges, both derived from the deployment's master key.
@@ -53,9 +57,9 @@ impl ChallengeKeys {
     /// Reads an id that we made; `None` for any other text.
     pub fn open(&self, id: &str) -> Option<Challenge> {
         let bytes = URL_SAFE_NO_PAD.decode(id.strip_prefix(PREFIX)?).ok()?;
-        let (body, mac) = bytes.split_at_checked(BODY_LEN).filter(|(_, mac)| mac.len() == MAC_LEN)?;
+        let (body, mac) = bytes.split_at_checked(bytes.len().checked_sub(MAC_LEN)?)?;
         hmac::verify(&self.identity, body, mac).ok()?;
-        decode(body.try_into().ok()?)
+        decode(body)
     }
 
     /// The 256-bit nonce of a challenge.
@@ -71,32 +75,42 @@ impl Challenge {
     pub fn unique_text(&self) -> String {
         format!("{:032x}", self.unique)
     }
-
-    /// When it was asked, in whole milliseconds: its random id begins with that, as every `UUIDv7` does.
-    pub fn asked_at(&self) -> Timestamp {
-        Timestamp::from_micros(i64::try_from(self.unique >> 80).unwrap_or(i64::MAX).saturating_mul(1000))
-    }
 }
 
-fn encode(challenge: &Challenge) -> [u8; BODY_LEN] {
-    let mut body = [0; BODY_LEN];
-    body[0] = VERSION;
-    body[1..17].copy_from_slice(&challenge.agent.bits().to_be_bytes());
+fn encode(challenge: &Challenge) -> Vec<u8> {
+    let Challenge { agent, service, expires_at, unique, era } = challenge;
+    let has_era = *era != Revision::default();
+    let mut body = Vec::with_capacity(BODY_LEN + ERA_LEN);
+    body.push(if has_era { WITH_ERA } else { WITHOUT_ERA });
+    body.extend(agent.bits().to_be_bytes());
     // A service's id is a UUIDv7 and therefore never zero.
-    body[17..33].copy_from_slice(&challenge.service.map_or(0, ServiceId::bits).to_be_bytes());
-    body[33..41].copy_from_slice(&challenge.expires_at.micros().to_be_bytes());
-    body[41..].copy_from_slice(&challenge.unique.to_be_bytes());
+    body.extend(service.map_or(0, ServiceId::bits).to_be_bytes());
+    body.extend(expires_at.micros().to_be_bytes());
+    body.extend(unique.to_be_bytes());
+    if has_era {
+        body.extend(era.number().to_be_bytes());
+    }
     body
 }
 
-fn decode(body: &[u8; BODY_LEN]) -> Option<Challenge> {
-    let number = |range: std::ops::Range<usize>| body[range].try_into().ok().map(u128::from_be_bytes);
-    let service = number(17..33)?;
-    (body[0] == VERSION).then_some(Challenge {
-        agent: AgentId::from_bits(number(1..17)?),
+fn decode(body: &[u8]) -> Option<Challenge> {
+    let (version, rest) = body.split_first()?;
+    let (agent, rest) = rest.split_first_chunk()?;
+    let (service, rest) = rest.split_first_chunk()?;
+    let (expires_at, rest) = rest.split_first_chunk()?;
+    let (unique, rest) = rest.split_first_chunk()?;
+    let era = match *version {
+        WITHOUT_ERA if rest.is_empty() => 0,
+        WITH_ERA => i64::from_be_bytes(rest.try_into().ok()?),
+        _ => return None,
+    };
+    let service = u128::from_be_bytes(*service);
+    Some(Challenge {
+        agent: AgentId::from_bits(u128::from_be_bytes(*agent)),
         service: (service != 0).then(|| ServiceId::from_bits(service)),
-        expires_at: Timestamp::from_micros(i64::from_be_bytes(body[33..41].try_into().ok()?)),
-        unique: number(41..57)?,
+        expires_at: Timestamp::from_micros(i64::from_be_bytes(*expires_at)),
+        unique: u128::from_be_bytes(*unique),
+        era: Revision::new(era),
     })
 }
 
@@ -113,6 +127,7 @@ mod tests {
             service: Some(ServiceId::from_bits(2)),
             expires_at: Timestamp::from_seconds(3),
             unique: 4,
+            era: Revision::new(5),
         }
     }
 
@@ -148,6 +163,7 @@ mod tests {
             Challenge { service: None, ..base },
             Challenge { expires_at: Timestamp::from_seconds(9), ..base },
             Challenge { unique: 9, ..base },
+            Challenge { era: Revision::default(), ..base },
         ];
         assert!(others.iter().all(|other| keys.nonce(other) != keys.nonce(&base)));
     }

@@ -1,6 +1,6 @@
 //! What a sidecar must learn: which facet of whom changed, without the content.
 
-use countersign_identity::{AgentId, Revision, ServiceId, SessionId, Timestamp, TokenId};
+use countersign_identity::{AgentId, Revision, ServiceId, SessionId, TokenId};
 
 /// One change, appended under the revision of its transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -48,27 +48,8 @@ pub struct FeedPosition {
     pub revision: Revision,
     /// From here on nothing was forgotten.
     pub floor: Revision,
-    /// The last time that the database was restored from a backup, if it ever was.
-    pub restored: Option<Restored>,
-}
-
-/// A restoration from a backup. What became of logins and challenges between the backup and then is not known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Restored {
-    /// When: challenges that were asked before are dead.
-    pub at: Timestamp,
-    /// Logins that began below are dead.
-    pub revision: Revision,
-}
-
-impl FeedPosition {
-    /// Logins that began below are dead, whosever they are.
-    pub fn cutoff(&self) -> Revision {
-        self.restored.map_or(Revision::default(), |restored| restored.revision)
-    }
-
-    /// Whether what was asked then may have been answered in what is lost.
-    pub fn has_forgotten(&self, asked_at: Timestamp) -> bool {
-        self.restored.is_some_and(|restored| asked_at <= restored.at)
-    }
+    /// Where it stood when the database was last restored from a backup; 0 if it never was. What became of logins and
+    /// challenges between the backup and then is not known: logins that began below are dead, whosever they are, and so are
+    /// challenges of another era than this.
+    pub cutoff: Revision,
 }

@@ -52,7 +52,7 @@ async fn answer(context: &Context, challenge: &Challenge, login: &Login) -> Resu
     let (session, event, fresh_ref) = (context.fresh(SessionId::from_bits), context.fresh(EventId::from_bits), &fresh);
     let work = async |mut tx: Write| {
         let position = feed::position(tx.conn()).await?;
-        if position.has_forgotten(challenge.asked_at()) {
+        if challenge.era != position.cutoff {
             return Err(Reason::ChallengeExpired.into());
         }
         let rev = position.revision;

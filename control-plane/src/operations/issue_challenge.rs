@@ -3,7 +3,7 @@
 use super::{Context, Denied, Missing};
 use crate::{
     domain::challenge::Challenge,
-    store::{agents, services},
+    store::{agents, feed, services},
 };
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 
@@ -35,6 +35,7 @@ pub async fn issue_challenge(
         service,
         expires_at: context.now().after(context.rules.challenge_life),
         unique: context.fresh(std::convert::identity),
+        era: feed::position(read.conn()).await?.cutoff,
     };
     Ok(IssuedChallenge {
         id: context.challenge_keys.id(&challenge),

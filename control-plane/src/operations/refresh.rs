@@ -41,7 +41,7 @@ pub async fn refresh(
         let session = sessions::find(tx.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?;
         let agent = agents::find(tx.conn(), session.agent).await?.ok_or(Reason::RefreshInvalid)?;
         agent.require_active()?;
-        match session.may_continue(&token, agent.cutoff.max(position.cutoff()), now) {
+        match session.may_continue(&token, agent.cutoff.max(position.cutoff), now) {
             Ok(()) if sessions::use_token(tx.conn(), token.id, now).await? => {}
             Ok(()) | Err(Reason::RefreshReused) => return end_login(tx, &token, (agent.id, session.service)).await,
             Err(reason) => return Err(reason.into()),

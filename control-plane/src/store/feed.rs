@@ -1,7 +1,7 @@
 //! The feed: one row that says where we are, and the changes that led here.
 
 use super::{Conn, StoreError, row};
-use crate::domain::change::{Change, FeedPosition, Restored, Span, Stamped};
+use crate::domain::change::{Change, FeedPosition, Span, Stamped};
 use countersign_identity::{Revision, ServiceId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 use std::time::Duration;
@@ -22,12 +22,10 @@ pub async fn position(conn: &mut Conn) -> Result<FeedPosition, StoreError> {
 
 /// The same, before the deployment is made.
 pub async fn position_if_any(conn: &mut Conn) -> Result<Option<FeedPosition>, StoreError> {
-    let sql = "SELECT revision, floor, restored_at, restored_revision FROM feed WHERE id = 1";
+    let sql = "SELECT revision, floor, COALESCE(restored_revision, 0) AS cutoff FROM feed WHERE id = 1";
     let Some(found) = sqlx::query(sql).fetch_optional(conn).await? else { return Ok(None) };
-    let at = row::optional_instant(&found, "restored_at")?;
-    let restored = at.map(|at| Ok::<_, StoreError>(Restored { at, revision: revision(&found, "restored_revision")? }));
-    let restored = restored.transpose()?;
-    Ok(Some(FeedPosition { revision: revision(&found, "revision")?, floor: revision(&found, "floor")?, restored }))
+    let (newest, floor) = (revision(&found, "revision")?, revision(&found, "floor")?);
+    Ok(Some(FeedPosition { revision: newest, floor, cutoff: revision(&found, "cutoff")? }))
 }
 
 /// Settles a database that was restored: revision and floor go past everything that anybody outside can know of it.

@@ -57,12 +57,12 @@ pub enum Since {
 pub async fn read(store: &Store, since: Since) -> Result<Option<Content>, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();
-    let FeedPosition { revision: until, floor, restored } = feed::position(conn).await?;
+    let FeedPosition { revision: until, floor, cutoff } = feed::position(conn).await?;
     let (start, only) = match since {
         // What was forgotten since cannot be read: the content then says that it begins later.
         Since::Everyone(revision) => (revision.max(floor), None),
         Since::Known(revision, service)
-            if feed::knows(conn, FeedPosition { revision: until, floor, restored }, revision).await? =>
+            if feed::knows(conn, FeedPosition { revision: until, floor, cutoff }, revision).await? =>
         {
             (revision, Some(service))
         }

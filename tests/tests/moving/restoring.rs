@@ -1,9 +1,11 @@
 //! `restore`: a backup in the place of the database, and what it must not believe any more.
 
 use crate::{does, files_in, in_place, refuses, refuses_to_serve, run_file};
-use countersign_tests::{Agent, Answer, ControlPlane, Postgres, Sidecar, control_plane::text, eventually, tools};
+use countersign_tests::{
+    Agent, Answer, ControlPlane, Hand, Postgres, Sidecar, SteppedPlane, control_plane::text, eventually, tools,
+};
 use serde_json::{Value, json};
-use std::process::Command;
+use std::{process::Command, time::Duration};
 
 /// Tokens and challenges of before a backup, and of between that and the restoration.
 struct Before {
@@ -119,6 +121,29 @@ async fn a_backup_that_was_copied_into_place_is_not_served_until_it_is_settled()
     control.restart().await;
     before.assert_settled(&control, &sidecar).await;
     assert_recorded(&control).await;
+}
+
+/// What was asked before is known by what it says, and not by when: clocks of machines differ.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_challenge_of_a_replica_whose_clock_is_ahead_is_of_before_too() {
+    let (mut control, ahead) = (ControlPlane::start().await, Hand::new());
+    let agent = Agent::register(&control, "agent").await;
+    control.terminate().await;
+    ahead.advance(Duration::from_mins(4));
+    let ask = async |plane: &SteppedPlane| {
+        let challenge = plane.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
+        json!({ "challengeId": challenge["challengeId"], "signature": agent.key.sign(&text(&challenge["nonce"])) })
+    };
+    let plane = SteppedPlane::start(control.folder(), &[], &ahead).await;
+    let before = ask(&plane).await;
+    plane.server.stop().await;
+    does(&control, &["restore"]);
+    let plane = SteppedPlane::start(control.folder(), &[], &ahead).await;
+    assert_eq!(plane.api.post("/auth/authenticate", before).await.error().2, "challenge_expired");
+    let after = ask(&plane).await;
+    plane.api.post("/auth/authenticate", after.clone()).await.expect(200);
+    assert_eq!(plane.api.post("/auth/authenticate", after).await.error().2, "challenge_used");
+    plane.server.stop().await;
 }
 
 #[tokio::test]

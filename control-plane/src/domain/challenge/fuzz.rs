@@ -13,6 +13,7 @@ const CHALLENGE: Challenge = Challenge {
     service: Some(ServiceId::from_bits(2)),
     expires_at: Timestamp::from_seconds(1_700_000_000),
     unique: 4,
+    era: Revision::new(5),
 };
 
 fn raw(id: &str) -> Vec<u8> {
@@ -23,12 +24,13 @@ proptest! {
     #![proptest_config(cases(1))]
 
     #[test]
-    fn any_challenge_opens_as_itself(agent: u128, service in 1..u128::MAX, bound: bool, micros: i64, unique: u128) {
+    fn any_challenge_opens_as_itself(agent: u128, service in 1..u128::MAX, bound: bool, micros: i64, unique: u128, era: i64) {
         let challenge = Challenge {
             agent: AgentId::from_bits(agent),
             service: bound.then(|| ServiceId::from_bits(service)),
             expires_at: Timestamp::from_micros(micros),
             unique,
+            era: Revision::new(era),
         };
         prop_assert_eq!(keys().open(&keys().id(&challenge)), Some(challenge));
     }
