@@ -42,10 +42,24 @@ enum State {
     Open,
     /// A statement that has not ended: whoever waited for it may be gone.
     Busy,
+    /// The engine refused a statement: what was to be done as a whole is not, and PostgreSQL would answer `COMMIT` with a
+    /// rollback that looks like success.
+    Failed,
     /// Nobody shall use the connection any more.
     Broken,
     /// Nothing.
     Ended,
+}
+
+impl State {
+    /// After a statement that ended so.
+    fn after<T>(done: &Result<T, sqlx::Error>) -> Self {
+        match done {
+            Err(error) if StoreError::breaks(error) => Self::Broken,
+            Err(sqlx::Error::Database(_)) => Self::Failed,
+            Ok(_) | Err(_) => Self::Open,
+        }
+    }
 }
 
 /// When a transaction that begins now has to be over.
@@ -76,12 +90,14 @@ impl Conn {
     ) -> Result<T, sqlx::Error> {
         let Self { pooled, ends, state } = self;
         let pooled = pooled.as_mut().ok_or(sqlx::Error::PoolClosed)?;
-        if *state != State::Open {
-            return Err(too_late());
+        match *state {
+            State::Open => {}
+            State::Failed => return Err(sqlx::Error::Protocol("a statement of this transaction failed".to_owned())),
+            State::Busy | State::Broken | State::Ended => return Err(too_late()),
         }
         *state = State::Busy;
         let done = timeout_at(*ends, statement(pooled)).await.unwrap_or_else(|_| Err(too_late()));
-        *state = if done.as_ref().is_err_and(StoreError::breaks) { State::Broken } else { State::Open };
+        *state = State::after(&done);
         done
     }
 }
@@ -96,7 +112,7 @@ impl Drop for Conn {
         match self.state {
             State::Ended => {}
             State::Broken => pooled.close_on_drop(),
-            State::Open | State::Busy => drop(tokio::spawn(roll_back(pooled))),
+            State::Open | State::Busy | State::Failed => drop(tokio::spawn(roll_back(pooled))),
         }
     }
 }

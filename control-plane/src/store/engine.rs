@@ -119,9 +119,8 @@ impl Store {
         connections: u32,
         equipment: Equipment,
     ) -> Result<Self, StoreError> {
-        let greeting = if purpose == Purpose::Serve { pools::SERVING } else { pools::LOOKING };
         let writers = connections / 2;
-        let pools = (pools::postgres_pool(writers, greeting), pools::postgres_pool(connections - writers, greeting));
+        let pools = (pools::postgres_pool(writers, purpose), pools::postgres_pool(connections - writers, purpose));
         Self::open((Engine::Postgres, purpose), url.expose_secret(), pools, equipment).await
     }
 

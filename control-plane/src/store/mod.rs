@@ -7,6 +7,8 @@
 pub mod agents;
 pub mod assignments;
 pub mod audit;
+#[cfg(test)]
+mod conformance;
 mod conn;
 pub mod deliveries;
 pub mod deployment;

@@ -1,6 +1,6 @@
 //! Connections: how many, and what each is told at its beginning.
 
-use super::{StoreError, conn::PATIENCE};
+use super::{Purpose, StoreError, conn::PATIENCE};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row, any::AnyPoolOptions};
 use std::time::Duration;
 
@@ -10,12 +10,8 @@ pub const READERS: u32 = 8;
 /// How long a server may take to answer at the start.
 const START: Duration = Duration::from_secs(10);
 
-/// What a connection to PostgreSQL is told: how long a statement may take, which whoever waits for it knows too; and after
-/// what silence in a transaction the server may give up a process of ours that is gone.
-pub const SERVING: &str = "SET statement_timeout = '4s'; SET idle_in_transaction_session_timeout = '10s'; ";
-
-/// Whoever only looks may take as long as whoever reads what they print.
-pub const LOOKING: &str = "";
+/// After what silence in a transaction the server may give up a process of ours that is gone.
+const SILENCE: Duration = Duration::from_secs(10);
 
 /// For how long a step of the schema waits for a table; and that something is there already is no news.
 const GIVES_WAY: &str = "SET lock_timeout = '1s'; SET client_min_messages = warning; ";
@@ -38,16 +34,28 @@ pub fn sqlite_pool(connections: u32, pragma: &'static str) -> AnyPoolOptions {
     })
 }
 
-/// Connections to PostgreSQL, each to a primary; `greeting` is what each is told.
-pub fn postgres_pool(connections: u32, greeting: &'static str) -> AnyPoolOptions {
+/// Connections to PostgreSQL, each to a primary.
+pub fn postgres_pool(connections: u32, purpose: Purpose) -> AnyPoolOptions {
     AnyPoolOptions::new().max_connections(connections).acquire_timeout(PATIENCE).after_connect(move |connection, _| {
         Box::pin(async move {
             if is_standby(connection).await? {
                 return Err(sqlx::Error::Configuration("the server is a standby".into()));
             }
-            greet(connection, greeting).await
+            greet(connection, &bounds(purpose)).await
         })
     })
+}
+
+/// What a connection to PostgreSQL is told: how long a statement may take, which whoever waits for it knows too. Whoever only
+/// looks may take as long as whoever reads what they print.
+fn bounds(purpose: Purpose) -> String {
+    let (statement, silence) = (PATIENCE.as_millis(), SILENCE.as_millis());
+    match purpose {
+        Purpose::Serve => {
+            format!("SET statement_timeout = {statement}; SET idle_in_transaction_session_timeout = {silence}; ")
+        }
+        Purpose::Inspect => String::new(),
+    }
 }
 
 /// The one connection on which the schema is brought up to date: it may take its time.
@@ -61,7 +69,7 @@ pub fn alone_at_postgres() -> AnyPoolOptions {
 }
 
 /// Tells a connection this, and who we are.
-async fn greet(connection: &mut AnyConnection, greeting: &'static str) -> Result<(), sqlx::Error> {
+async fn greet(connection: &mut AnyConnection, greeting: &str) -> Result<(), sqlx::Error> {
     let greeting = format!("{greeting}SET application_name = '{APPLICATION}'");
     connection.execute(AssertSqlSafe(greeting)).await.map(drop)
 }

@@ -1,4 +1,4 @@
-//! The windows in a real Redis, as `scripts/tools.sh tests` installs it.
+//! The windows in a real Redis.
 
 use super::*;
 use crate::{
@@ -9,55 +9,25 @@ use crate::{
     metrics::{Labels, Metrics},
 };
 use countersign_process::SystemClock;
-use std::{
-    net::TcpListener,
-    path::Path,
-    process::{Child, Command, Stdio},
-};
+use countersign_tests::Redis as Server;
 
 /// Time passes here as everywhere, so windows are short, and told only as exactly as a busy machine sleeps.
 const WINDOW: Duration = Duration::from_secs(4);
 const GRAIN: Duration = Duration::from_millis(400);
 
-/// A server that ends with the test.
-struct Server {
-    child: Child,
-    port: u16,
-}
-
-impl Server {
-    fn start() -> Self {
-        let program = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join(".tools/bin/redis-server");
-        assert!(program.exists(), "{} is missing: run `scripts/tools.sh tests`", program.display());
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL"]).arg(program).args(["--bind", "127.0.0.1", "--save", "", "--port"]);
-        let child = command.arg(port.to_string()).stdout(Stdio::null()).spawn().unwrap();
-        Self { child, port }
-    }
-
-    /// Windows of a deployment of this name, connected.
-    async fn windows(&self, deployment: &str) -> Arc<Redis> {
-        let url = format!("redis://127.0.0.1:{}", self.port);
-        let place = Place { servers: Servers::Single(url.into()), authorities: None };
-        let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).unwrap();
-        let redis = Arc::new(Redis::new(place, deployment, Arc::new(SystemClock), metrics.redis));
-        for _ in 0..100 {
-            redis.greet().await;
-            if redis.presence() == Presence::Shared {
-                return redis;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+/// Windows of a deployment of this name at this server, connected.
+async fn windows(server: &Server, deployment: &str) -> Arc<Redis> {
+    let place = Place { servers: Servers::Single(server.url().into()), authorities: None };
+    let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).unwrap();
+    let redis = Arc::new(Redis::new(place, deployment, Arc::new(SystemClock), metrics.redis));
+    for _ in 0..100 {
+        redis.greet().await;
+        if redis.presence() == Presence::Shared {
+            return redis;
         }
-        panic!("Redis does not answer");
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ended_already = self.child.kill();
-        let _status = self.child.wait();
-    }
+    panic!("Redis does not answer");
 }
 
 fn count(name: &str, most: u32) -> [Count; 1] {
@@ -79,16 +49,16 @@ async fn only_key(redis: &Redis) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn it_conforms() {
-    let server = Server::start();
-    let redis = server.windows("conforms").await;
+    let server = Server::start().await;
+    let redis = windows(&server, "conforms").await;
     conforms(redis.clone(), WINDOW, GRAIN, tokio::time::sleep).await;
     assert_eq!(redis.presence(), Presence::Shared, "it was asked to the end");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forgotten_script_is_sent_again_and_windows_go_with_their_time() {
-    let server = Server::start();
-    let redis = server.windows("forgets").await;
+    let server = Server::start().await;
+    let redis = windows(&server, "forgets").await;
     assert!(redis.take(&count("one", 1)).await.granted);
     send(&redis, &["SCRIPT", "FLUSH"]).await;
     assert!(!redis.take(&count("one", 1)).await.granted, "counted, and in the same window");
@@ -101,16 +71,16 @@ async fn a_forgotten_script_is_sent_again_and_windows_go_with_their_time() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn deployments_that_share_a_redis_do_not_meet() {
-    let server = Server::start();
-    let (one, other) = (server.windows("one").await, server.windows("other").await);
+    let server = Server::start().await;
+    let (one, other) = (windows(&server, "one").await, windows(&server, "other").await);
     assert!(one.take(&count("same", 1)).await.granted && other.take(&count("same", 1)).await.granted);
     assert!(!one.take(&count("same", 1)).await.granted && !other.take(&count("same", 1)).await.granted);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn where_the_clock_went_back_no_more_pass_and_nobody_waits_longer_than_a_window() {
-    let server = Server::start();
-    let redis = server.windows("back").await;
+    let server = Server::start().await;
+    let redis = windows(&server, "back").await;
     let three = count("three", 3);
     for _ in 0..3 {
         assert!(redis.take(&three).await.granted);
@@ -135,8 +105,8 @@ async fn where_the_clock_went_back_no_more_pass_and_nobody_waits_longer_than_a_w
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lowered_limit_says_when_a_call_passes() {
-    let server = Server::start();
-    let redis = server.windows("lowered").await;
+    let server = Server::start().await;
+    let redis = windows(&server, "lowered").await;
     for _ in 0..3 {
         assert!(redis.take(&count("one", 3)).await.granted);
         tokio::time::sleep(WINDOW / 8).await;
@@ -150,11 +120,10 @@ async fn a_lowered_limit_says_when_a_call_passes() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_calls_are_counted_all_the_same() {
-    let mut server = Server::start();
-    let redis = server.windows("lost").await;
+    let mut server = Server::start().await;
+    let redis = windows(&server, "lost").await;
     assert!(redis.take(&count("one", 2)).await.granted);
-    server.child.kill().unwrap();
-    server.child.wait().unwrap();
+    server.kill();
     assert!(redis.take(&count("one", 2)).await.granted && redis.take(&count("one", 2)).await.granted);
     assert!(!redis.take(&count("one", 2)).await.granted, "in windows of its own");
     assert_eq!(redis.presence(), Presence::Lost);
@@ -162,8 +131,8 @@ async fn without_redis_calls_are_counted_all_the_same() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_no_window_stands_in_nobodys_way() {
-    let server = Server::start();
-    let redis = server.windows("junk").await;
+    let server = Server::start().await;
+    let redis = windows(&server, "junk").await;
     assert!(redis.take(&count("one", 2)).await.granted);
     let key = only_key(&redis).await;
     for junk in [&["SET", &key, "1"][..], &["RPUSH", &key, "x", "y"], &["RPUSH", &key, "0", "x", "1"]] {
