@@ -107,6 +107,15 @@ impl Postgres {
         self.answers().await;
     }
 
+    /// Starts it again as one that only follows another server, and waits for what that one writes.
+    pub async fn become_standby(&mut self) {
+        self.kill();
+        let signal = self.folder.path().join("data/standby.signal");
+        std::fs::write(&signal, "").expect("its folder is there");
+        give_away(&signal);
+        self.restart().await;
+    }
+
     /// Its address.
     pub fn address(&self) -> std::net::SocketAddr {
         ([127, 0, 0, 1], self.port).into()

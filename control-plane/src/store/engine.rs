@@ -130,11 +130,10 @@ impl Store {
         (writer, reader): (AnyPoolOptions, AnyPoolOptions),
         equipment: Equipment,
     ) -> Result<Self, StoreError> {
-        sqlx::any::install_default_drivers();
-        let mut first = pools::connect(url).await?;
-        if matches!(engine, Engine::Postgres) && pools::is_standby(&mut first).await? {
-            return Err(StoreError::Standby);
-        }
+        let mut first = match engine {
+            Engine::Sqlite => pools::connect(url).await?,
+            Engine::Postgres => pools::connect_to_primary(url).await?,
+        };
         let sealed_by = deployment::sealed_by(&mut first).await;
         first.close().await?;
         let Equipment { clock, audit_keys, metrics, master_key_fingerprint } = equipment;

@@ -76,12 +76,19 @@ async fn greet(connection: &mut AnyConnection, greeting: &str) -> Result<(), sql
 
 /// The first connection: a pool would try again until its time is over, and not say what was wrong.
 pub async fn connect(url: &str) -> Result<AnyConnection, StoreError> {
+    sqlx::any::install_default_drivers();
     let too_late = |_| Err(sqlx::Error::PoolTimedOut);
     let connected = tokio::time::timeout(START, AnyConnection::connect(url)).await;
     connected.unwrap_or_else(too_late).map_err(StoreError::Unreachable)
 }
 
+/// The same at PostgreSQL, to a server that takes writes.
+pub async fn connect_to_primary(url: &str) -> Result<AnyConnection, StoreError> {
+    let mut first = connect(url).await?;
+    if is_standby(&mut first).await? { Err(StoreError::Standby) } else { Ok(first) }
+}
+
 /// Whether the server only follows another one: what it says may be old.
-pub async fn is_standby(connection: &mut AnyConnection) -> Result<bool, sqlx::Error> {
+async fn is_standby(connection: &mut AnyConnection) -> Result<bool, sqlx::Error> {
     Ok(connection.fetch_one(IS_STANDBY).await?.try_get::<i32, _>("standby")? == 1)
 }

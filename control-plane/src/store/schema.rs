@@ -3,7 +3,7 @@
 use super::{StoreError, pools};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    AnyPool, Connection,
+    AnyPool, Connection as _,
     any::AnyPoolOptions,
     migrate::{Migrate, Migrator},
 };
@@ -41,12 +41,7 @@ pub async fn bring_sqlite(file: &Path) -> Result<Brought, StoreError> {
 /// Brings the PostgreSQL database at a URL up to date.
 pub async fn bring_postgres(url: &SecretString) -> Result<Brought, StoreError> {
     let url = url.expose_secret();
-    sqlx::any::install_default_drivers();
-    let mut first = pools::connect(url).await?;
-    if pools::is_standby(&mut first).await? {
-        return Err(StoreError::Standby);
-    }
-    first.close().await?;
+    pools::connect_to_primary(url).await?.close().await?;
     bring(url, pools::alone_at_postgres()).await
 }
 

@@ -1,6 +1,6 @@
 //! `migrate`: the schema brought up to date before anything serves.
 
-use crate::{does, number, open, open_file};
+use crate::{does, number, open, open_file, refuses, refuses_to_serve};
 use countersign_tests::{ControlPlane, Postgres, tools};
 use std::process::Command;
 
@@ -44,6 +44,22 @@ async fn it_does_not_disturb_who_serves() {
         assert!(does(&control, &["migrate"]).contains("nothing to do"));
         control.make_role("after", &[]).await;
     }
+}
+
+/// What a standby says may be old, and it takes no writes.
+#[tokio::test]
+async fn no_command_works_with_a_standby() {
+    let (mut postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
+    control.terminate().await;
+    let url = postgres.database().await;
+    let there = format!("database.url={url}");
+    does(&control, &["--set", &there, "migrate"]);
+    postgres.become_standby().await;
+    for command in ["migrate", "restore"] {
+        refuses(&control, &["--set", &there, command], &["standby", "name the primary"]);
+    }
+    refuses(&control, &["migrate", "--to", &url], &["follows another server", "name the primary"]);
+    refuses_to_serve(&control, &[&there], "standby").await;
 }
 
 #[tokio::test]

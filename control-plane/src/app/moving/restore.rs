@@ -16,7 +16,11 @@ use crate::{
     keyring::MasterKey,
     metrics::{Labels, Metrics},
     operations::{Settled, begin_audit, settle_restored},
-    store::{Purpose, deployment, postgres_place, sqlite_file},
+    store::{
+        Purpose, deployment,
+        postgres_place::{self, Seen},
+        sqlite_file,
+    },
 };
 use countersign_process::{Clock, SystemClock};
 use std::{
@@ -47,12 +51,13 @@ pub async fn restore(
             );
         }
         (DatabasePlace::Postgres(url), None) => {
-            if postgres_place::control_planes(url).await? > 0 {
+            let Seen { control_planes, has_deployment } = postgres_place::look(url).await?;
+            if control_planes > 0 {
                 return MovingError::refused(
                     "control planes are connected to this database: stop all of them first, and start them when this is done",
                 );
             }
-            if !postgres_place::has_deployment(url).await? {
+            if !has_deployment {
                 return MovingError::refused("this database is empty: restore a dump into it first (pg_restore)");
             }
             let settled = settle(config, place, &master).await?;
