@@ -8,7 +8,7 @@ mod servers;
 mod windows;
 
 pub use audit::{AuditError, export_audit, verify_audit};
-pub use moving::{MovingError, back_up, migrate, move_to, restore};
+pub use moving::{MovingError, Report, back_up, migrate, move_to, restore};
 
 use crate::{
     certificates::{Certificate, CertificateError},

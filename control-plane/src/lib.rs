@@ -22,8 +22,8 @@ mod sync;
 mod webhooks;
 
 pub use app::{
-    App, AppError, AuditError, MovingError, Surroundings, back_up, export_audit, migrate, mint_human_token, move_to,
-    restore, run, verify_audit,
+    App, AppError, AuditError, MovingError, Report, Surroundings, back_up, export_audit, migrate, mint_human_token,
+    move_to, restore, run, verify_audit,
 };
 pub use config::{Config, ConfigError, Inspection};
 pub use http::api_description;

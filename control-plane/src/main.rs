@@ -170,13 +170,13 @@ async fn audit(config: &Config, command: Audit) -> Result<(), AuditError> {
 
 /// What concerns the database as a whole.
 async fn moving(config: &Config, command: Moving) -> Result<(), MovingError> {
-    let out = io::stdout();
-    match command {
-        Moving::Migrate { to: None } => migrate(config, out).await,
-        Moving::Migrate { to: Some(target) } => move_to(config, &target, out).await,
-        Moving::Backup { file } => back_up(config, &file, out).await,
-        Moving::Restore { file, replace } => restore(config, file.as_deref(), replace, out).await,
-    }
+    let report = match command {
+        Moving::Migrate { to: None } => migrate(config).await,
+        Moving::Migrate { to: Some(target) } => move_to(config, &target).await,
+        Moving::Backup { file } => back_up(config, &file).await,
+        Moving::Restore { file, replace } => restore(config, file.as_deref(), replace).await,
+    }?;
+    report.say(io::stdout())
 }
 
 #[expect(clippy::print_stdout, reason = "what the command is for")]

@@ -2,11 +2,13 @@
 //! instead of it.
 
 mod backup;
+mod report;
 mod restore;
 mod schema;
 mod transfer;
 
 pub use backup::back_up;
+pub use report::Report;
 pub use restore::restore;
 pub use schema::migrate;
 pub use transfer::move_to;
@@ -27,9 +29,14 @@ pub enum MovingError {
     /// The database that the settings name.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What was done cannot be said.
-    #[error("standard output: {0}")]
-    Output(#[from] io::Error),
+    /// Everything was done, and that cannot be said where it should be.
+    #[error("everything was done, but standard output cannot be written ({error}). It would say:\n{report}")]
+    Unsaid {
+        /// What was done.
+        report: Report,
+        /// What the system said.
+        error: io::Error,
+    },
     /// A file cannot be read or written.
     #[error("{path}: {error}")]
     File {

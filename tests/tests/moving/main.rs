@@ -6,6 +6,7 @@ mod backup;
 mod restoring;
 mod schema;
 mod transfer;
+mod unsaid;
 
 use countersign_tests::{ControlPlane, tools};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};

@@ -1,6 +1,6 @@
 //! `backup`: the embedded database in one file, as it is in this moment, beside the server.
 
-use super::MovingError;
+use super::{MovingError, Report};
 use crate::{
     app::database::place,
     config::{Config, DatabasePlace},
@@ -15,12 +15,11 @@ use countersign_process::{Clock, SystemClock};
 use secrecy::ExposeSecret;
 use std::{
     fs, io,
-    io::Write,
     path::{Path, PathBuf},
 };
 
-/// Copies the embedded database into a file that must not be there, and says so when the copy is known to be good.
-pub async fn back_up(config: &Config, file: &Path, mut out: impl Write) -> Result<(), MovingError> {
+/// Copies the embedded database into a file that must not be there, and has it when the copy is known to be good.
+pub async fn back_up(config: &Config, file: &Path) -> Result<Report, MovingError> {
     let DatabasePlace::File(database) = place(config)? else {
         return MovingError::refused(
             "PostgreSQL is backed up by its own tools: `pg_dump --format=custom --file=FILE DATABASE`; README.md says how \
@@ -39,26 +38,25 @@ pub async fn back_up(config: &Config, file: &Path, mut out: impl Write) -> Resul
     let set_aside = SetAside { kind: Aside::Backup, at };
     sqlite_file::set_aside(&partial.path, set_aside).await.map_err(MovingError::flaw(&partial.path))?;
     let found = sqlite_file::examine(&partial.path).await.map_err(MovingError::flaw(&database))?;
+    let bytes = fs::metadata(&partial.path).map_err(MovingError::file(&partial.path))?.len();
     partial.finish(file)?;
-    tell(config, file, &found, &mut out)?;
-    Ok(out.flush()?)
+    Ok(tell(config, file, &found, bytes))
 }
 
-fn tell(config: &Config, file: &Path, found: &Found, out: &mut impl Write) -> Result<(), MovingError> {
+fn tell(config: &Config, file: &Path, found: &Found, bytes: u64) -> Report {
     let Found { schema, deployment, set_aside } = found;
-    let bytes = fs::metadata(file).map_err(MovingError::file(file))?.len();
     let at = set_aside.map_or(String::new(), |aside| format!(" as of {}", rfc3339(aside.at)));
-    writeln!(out, "{}: a backup{at}, {bytes} bytes, schema step {schema}, checked.", file.display())?;
+    let mut report = Report::default();
+    report.line(format!("{}: a backup{at}, {bytes} bytes, schema step {schema}, checked.", file.display()));
     let master = match config.secrets.master_key.expose_secret() {
         "" => config.data_dir.join("master.key").display().to_string(),
         _ => "secrets.master_key of your settings".to_owned(),
     };
-    writeln!(
-        out,
+    report.line(format!(
         "Without the master key it is worth nothing, and that is not in it: keep {master} (fingerprint {}) elsewhere.",
         deployment.master_key_fingerprint
-    )?;
-    Ok(())
+    ));
+    report
 }
 
 /// A file that has another name until it is whole. It goes if it does not become so.

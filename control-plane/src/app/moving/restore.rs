@@ -3,7 +3,7 @@
 //! What happened between the backup and now is not in it. So the copy is settled before it comes into its place: whoever
 //! looks there finds the database of before, or one that is good.
 
-use super::MovingError;
+use super::{MovingError, Report};
 use crate::{
     app::{
         AppError,
@@ -25,7 +25,6 @@ use crate::{
 use countersign_process::{Clock, SystemClock};
 use std::{
     fs, io,
-    io::Write,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -34,22 +33,15 @@ use std::{
 const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// Puts a backup into the place of the embedded database and settles it; without a file, settles what is in its place.
-pub async fn restore(
-    config: &Config,
-    file: Option<&Path>,
-    replace: bool,
-    mut out: impl Write,
-) -> Result<(), MovingError> {
+pub async fn restore(config: &Config, file: Option<&Path>, replace: bool) -> Result<Report, MovingError> {
     install_crypto();
     let place = place(config)?;
     let master = master_key(config)?;
     match (&place, file) {
-        (DatabasePlace::Postgres(_), Some(_)) => {
-            return MovingError::refused(
-                "PostgreSQL is restored by its own tools: stop all control planes, `pg_restore` into an empty database, then \
-                 run this without a file",
-            );
-        }
+        (DatabasePlace::Postgres(_), Some(_)) => MovingError::refused(
+            "PostgreSQL is restored by its own tools: stop all control planes, `pg_restore` into an empty database, then \
+             run this without a file",
+        ),
         (DatabasePlace::Postgres(url), None) => {
             let Seen { control_planes, has_deployment } = postgres_place::look(url).await?;
             if control_planes > 0 {
@@ -61,12 +53,11 @@ pub async fn restore(
                 return MovingError::refused("this database is empty: restore a dump into it first (pg_restore)");
             }
             let settled = settle(config, place, &master).await?;
-            writeln!(out, "The database that database.url names is settled.")?;
-            tell(&settled, &mut out)?;
+            Ok(tell(["The database that database.url names is settled.".to_owned()], &settled))
         }
         (DatabasePlace::File(database), Some(file)) => {
             let _lock = hold_alone(database)?;
-            put(config, &master, (file, database), replace, &mut out).await?;
+            put(config, &master, (file, database), replace).await
         }
         (DatabasePlace::File(database), None) => {
             let _lock = hold_alone(database)?;
@@ -79,11 +70,9 @@ pub async fn restore(
             let found = sqlite_file::examine(database).await.map_err(MovingError::flaw(database))?;
             belongs(config, &master, &found.deployment)?;
             let settled = settle(config, place.clone(), &master).await?;
-            writeln!(out, "{}: settled.", database.display())?;
-            tell(&settled, &mut out)?;
+            Ok(tell([format!("{}: settled.", database.display())], &settled))
         }
     }
-    Ok(out.flush()?)
 }
 
 async fn put(
@@ -91,8 +80,7 @@ async fn put(
     master: &MasterKey,
     (file, database): (&Path, &Path),
     replace: bool,
-    out: &mut impl Write,
-) -> Result<(), MovingError> {
+) -> Result<Report, MovingError> {
     let is_there = database.exists();
     if is_there && fs::canonicalize(file).ok() == fs::canonicalize(database).ok() {
         return MovingError::refused(format!(
@@ -119,11 +107,9 @@ async fn put(
         remove(&stale).map_err(MovingError::file(&stale))?;
     }
     staged.take_place(database)?;
-    writeln!(out, "{}: restored from {}.", database.display(), file.display())?;
-    if let Some(kept) = kept {
-        writeln!(out, "The database of before is kept as {}.", kept.display())?;
-    }
-    tell(&settled, out)
+    let restored = format!("{}: restored from {}.", database.display(), file.display());
+    let kept = kept.map(|kept| format!("The database of before is kept as {}.", kept.display()));
+    Ok(tell([restored].into_iter().chain(kept), &settled))
 }
 
 /// Gives the database of before another name too, so that there is always one in its place.
@@ -208,17 +194,18 @@ async fn settle(config: &Config, place: DatabasePlace, master: &MasterKey) -> Re
     Ok(settled)
 }
 
-fn tell(settled: &Settled, out: &mut impl Write) -> Result<(), MovingError> {
+fn tell(done: impl IntoIterator<Item = String>, settled: &Settled) -> Report {
     let Settled { at, backup_of, newest } = settled;
     let (at, newest) = (rfc3339(*at), rfc3339(*newest));
-    writeln!(out, "No access token, login or challenge of before {at} is good: all agents log in again.")?;
+    let mut report = Report::default();
+    done.into_iter().for_each(|line| report.line(line));
+    report.line(format!("No access token, login or challenge of before {at} is good: all agents log in again."));
     let backup = backup_of.map_or(String::new(), |at| format!("It is as of {}. ", rfc3339(at)));
-    writeln!(out, "{backup}The newest change in it is of {newest}.")?;
-    writeln!(
-        out,
+    report.line(format!("{backup}The newest change in it is of {newest}."));
+    report.line(
         "What happened after that is not known here, and somebody must know it: roles that were taken away, agents that were \
          suspended or revoked, and API keys, signing keys and webhook secrets that were revoked or replaced since then are good \
-         again. Undo that before you let it serve."
-    )?;
-    Ok(())
+         again. Undo that before you let it serve.",
+    );
+    report
 }

@@ -1,6 +1,6 @@
 //! `migrate`: the schema brought up to date, before any new replica starts.
 
-use super::MovingError;
+use super::{MovingError, Report};
 use crate::{
     app::{
         AppError,
@@ -11,10 +11,9 @@ use crate::{
     files,
     store::schema::{Brought, bring_postgres, bring_sqlite},
 };
-use std::io::Write;
 
 /// Brings the schema of the database up to date, beside replicas of before that serve, and says from which step to which.
-pub async fn migrate(config: &Config, mut out: impl Write) -> Result<(), MovingError> {
+pub async fn migrate(config: &Config) -> Result<Report, MovingError> {
     install_crypto();
     let Brought { from, to } = match place(config)? {
         DatabasePlace::Postgres(url) => bring_postgres(&url).await?,
@@ -25,10 +24,11 @@ pub async fn migrate(config: &Config, mut out: impl Write) -> Result<(), MovingE
             bring_sqlite(&path).await?
         }
     };
-    if from == to {
-        writeln!(out, "The schema was at step {to} already: nothing to do.")?;
+    let mut report = Report::default();
+    report.line(if from == to {
+        format!("The schema was at step {to} already: nothing to do.")
     } else {
-        writeln!(out, "The schema was brought from step {from} to step {to}.")?;
-    }
-    Ok(out.flush()?)
+        format!("The schema was brought from step {from} to step {to}.")
+    });
+    Ok(report)
 }

@@ -1,6 +1,6 @@
 //! `migrate --to`: from the embedded database to PostgreSQL.
 
-use super::MovingError;
+use super::{MovingError, Report};
 use crate::{
     app::{
         database::{belongs, hold_alone, master_key, place, warn_of_strangers},
@@ -16,11 +16,11 @@ use crate::{
 };
 use countersign_process::{Clock, SystemClock};
 use secrecy::{ExposeSecret, SecretString};
-use std::{io::Write, path::Path};
+use std::path::Path;
 
 /// Copies everything in the embedded database to an empty one of PostgreSQL, with nobody serving it, and says what it compared.
 /// Nothing is settled: it is the same state in another place.
-pub async fn move_to(config: &Config, target: &SecretString, mut out: impl Write) -> Result<(), MovingError> {
+pub async fn move_to(config: &Config, target: &SecretString) -> Result<Report, MovingError> {
     install_crypto();
     let DatabasePlace::File(database) = place(config)? else {
         return MovingError::refused(
@@ -44,8 +44,7 @@ pub async fn move_to(config: &Config, target: &SecretString, mut out: impl Write
     belongs(config, &master, &found.deployment)?;
     refuse_unready(&found)?;
     let moved = transfer::transfer(&database, target, SystemClock.now()).await?;
-    tell(config, &database, &moved, &mut out)?;
-    Ok(out.flush()?)
+    Ok(tell(config, &database, &moved))
 }
 
 fn refuse_unready(found: &Found) -> Result<(), MovingError> {
@@ -68,23 +67,23 @@ fn refuse_unready(found: &Found) -> Result<(), MovingError> {
     }
 }
 
-fn tell(config: &Config, database: &Path, moved: &[Moved], out: &mut impl Write) -> Result<(), MovingError> {
+fn tell(config: &Config, database: &Path, moved: &[Moved]) -> Report {
+    let mut report = Report::default();
     let width = moved.iter().map(|moved| moved.table.len()).max().unwrap_or(0);
-    writeln!(out, "{:width$}  {:>9}  sum of SHA-256", "table", "rows")?;
+    report.line(format!("{:width$}  {:>9}  sum of SHA-256", "table", "rows"));
     for Moved { table, rows, digest } in moved {
-        writeln!(out, "{table:width$}  {rows:>9}  {digest}")?;
+        report.line(format!("{table:width$}  {rows:>9}  {digest}"));
     }
     let rows: u64 = moved.iter().map(|moved| moved.rows).sum();
-    writeln!(out, "{} tables with {rows} rows were copied, and are the same there as here.", moved.len())?;
-    writeln!(
-        out,
+    report.line(format!("{} tables with {rows} rows were copied, and are the same there as here.", moved.len()));
+    report.line(format!(
         "{}: stays as it is, but for a mark, so that no control plane serves it by mistake.",
         database.display()
-    )?;
+    ));
     let master = match config.secrets.master_key.expose_secret() {
         "" => format!(", and secrets.master_key to what is in {}", config.data_dir.join("master.key").display()),
         _ => String::new(),
     };
-    writeln!(out, "Next: set database.url to where it is now{master}; then start.")?;
-    Ok(())
+    report.line(format!("Next: set database.url to where it is now{master}; then start."));
+    report
 }
