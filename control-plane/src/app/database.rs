@@ -111,6 +111,11 @@ pub(super) async fn fit_to_serve(store: &Store) -> Result<(), AppError> {
         Some(Aside::Backup) => Err(AppError::Foreign(
             "this database is a backup: what was revoked since it was made is good in it again. Run \
              `countersign-control-plane restore`, which ends what may have changed",
+        Some(Aside::Moving) => Err(AppError::Foreign(
+            "a move of this database to PostgreSQL was interrupted, and whether everything arrived is not known here. Run \
+             `countersign-control-plane migrate --to` again, with the same database. Or to stay here, see that nobody serves \
+             that one, and run `countersign-control-plane restore`",
+        )),
         )),
         Some(Aside::Moved) => Err(AppError::Foreign(
             "everything in this database moved to PostgreSQL: set database.url to where it is. To come back to what was \

@@ -18,6 +18,8 @@ pub struct Deployment {
 pub enum Aside {
     /// It is a backup: what happened since is not in it.
     Backup,
+    /// Everything in it is about to move to another database, or has: whoever was at it did not come to say which.
+    Moving,
     /// Everything in it moved to another database.
     Moved,
 }
@@ -27,13 +29,14 @@ impl Aside {
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Backup => "backup",
+            Self::Moving => "moving",
             Self::Moved => "moved",
         }
     }
 
     /// Reads what is kept.
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Backup, Self::Moved].into_iter().find(|kind| kind.as_str() == text)
+        [Self::Backup, Self::Moving, Self::Moved].into_iter().find(|kind| kind.as_str() == text)
     }
 }
 

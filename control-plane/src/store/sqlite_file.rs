@@ -10,7 +10,7 @@ use super::{
 use countersign_identity::Timestamp;
 use sqlx::{
     ConnectOptions, Connection, Row, SqliteConnection,
-    sqlite::{SqliteConnectOptions, SqliteRow},
+    sqlite::{SqliteConnectOptions, SqliteLockingMode, SqliteRow, SqliteSynchronous},
 };
 use std::{io, path::Path};
 
@@ -32,6 +32,9 @@ pub enum Flaw {
     /// Nothing is in it.
     #[error("it belongs to no deployment yet: nothing is in it")]
     Empty,
+    /// A later version says why it must not be served.
+    #[error("it is marked as `{0}`, which this program does not know: take a newer one")]
+    Mark(String),
     /// It was written by a later version.
     #[error("its schema is at step {found}, and this program knows the steps up to {known}: take a newer one")]
     Newer {
@@ -133,7 +136,7 @@ async fn read_deployment(conn: &mut SqliteConnection, schema: i64) -> Result<Fou
         dev_since: instant(&row, "dev_since")?,
     };
     let set_aside = match (instant(&row, "set_aside_at")?, row.try_get::<Option<String>, _>("set_aside_as")) {
-        (Some(at), Ok(Some(kind))) => Aside::parse(&kind).map(|kind| SetAside { kind, at }),
+        (Some(at), Ok(Some(kind))) => Some(SetAside { kind: Aside::parse(&kind).ok_or(Flaw::Mark(kind))?, at }),
         (Some(_) | None, _) => None,
     };
     Ok(Found { schema, deployment, set_aside })
@@ -144,15 +147,16 @@ pub async fn set_aside(file: &Path, set_aside: SetAside) -> Result<(), Flaw> {
     let mut conn = connect(file, false).await?;
     let can = "SELECT COUNT(*) FROM pragma_table_info('deployment') WHERE name = 'set_aside_at'";
     if count(&mut conn, can).await? == 1 {
-        mark(&mut conn, set_aside).await?;
+        mark(&mut conn, Some(set_aside)).await?;
     }
     Ok(conn.close().await?)
 }
 
-/// The same, in a transaction that is open.
-pub(super) async fn mark(conn: &mut SqliteConnection, set_aside: SetAside) -> Result<(), Flaw> {
+/// The same, on a connection that is open; or takes it back.
+pub(super) async fn mark(conn: &mut SqliteConnection, set_aside: Option<SetAside>) -> Result<(), Flaw> {
     let sql = "UPDATE deployment SET set_aside_at = $1, set_aside_as = $2 WHERE id = 1";
-    sqlx::query(sql).bind(set_aside.at.micros()).bind(set_aside.kind.as_str()).execute(conn).await?;
+    let (at, kind) = (set_aside.map(|aside| aside.at.micros()), set_aside.map(|aside| aside.kind.as_str()));
+    sqlx::query(sql).bind(at).bind(kind).execute(conn).await?;
     Ok(())
 }
 
@@ -165,10 +169,20 @@ pub async fn gather(file: &Path) -> Result<(), Flaw> {
     if mode == "delete" { Ok(()) } else { Err(Flaw::Damaged(format!("its journal stays `{mode}`"))) }
 }
 
-pub(super) async fn connect(file: &Path, read_only: bool) -> Result<SqliteConnection, Flaw> {
+async fn connect(file: &Path, read_only: bool) -> Result<SqliteConnection, Flaw> {
+    Ok(options(file).read_only(read_only).connect().await?)
+}
+
+/// Keeps everybody else out, from its first transaction to its end and between two of them; and what is committed on it
+/// outlives the power.
+pub(super) async fn connect_alone(file: &Path) -> Result<SqliteConnection, Flaw> {
+    let alone = options(file).locking_mode(SqliteLockingMode::Exclusive).synchronous(SqliteSynchronous::Extra);
+    Ok(alone.connect().await?)
+}
+
+fn options(file: &Path) -> SqliteConnectOptions {
     // What takes long is no news here.
-    let options = SqliteConnectOptions::new().filename(file).read_only(read_only).disable_statement_logging();
-    Ok(options.connect().await?)
+    SqliteConnectOptions::new().filename(file).disable_statement_logging()
 }
 
 async fn count(conn: &mut SqliteConnection, sql: &'static str) -> Result<i64, Flaw> {

@@ -1,8 +1,24 @@
 //! Everything in the embedded database, copied to PostgreSQL and compared there.
 //!
-//! One transaction on each side, on connections of their own that take the time that it takes: whatever goes wrong, the
-//! target is as empty as before. What there is to copy is asked of the database itself, so no table and no column can be
-//! forgotten here. `tables` says which there are, `batch` carries rows, `digest` compares them.
+//! One transaction at the target, on a connection of its own that takes the time that it takes: whatever goes wrong, it is as
+//! empty as before. What there is to copy is asked of the database itself, so no table and no column can be forgotten
+//! here. `tables` says which there are, `batch` carries rows, `digest` compares them.
+//!
+//! **At most one of the two can be served**, in whatever moment this process is killed, since the source is marked *before*
+//! the target commits, and nobody serves a database with a mark:
+//!
+//! | Killed | Source | Target |
+//! |---|---|---|
+//! | before the source is marked as `moving`: its transaction is undone | as it was | empty |
+//! | after that, before the target is told to commit | `moving` | empty |
+//! | before the target answers | `moving` | empty or whole |
+//! | after it said yes | `moving` | whole |
+//! | after it said no, before the mark of before is put back | `moving` | empty |
+//! | after the source is marked as `moved` | `moved` | whole |
+//!
+//! A mark is put back only where the target said no, and it is the one of before: another target may hold everything since an
+//! earlier move that was interrupted. Nobody else reads or writes the source from its first transaction on, so what is marked
+//! is what was copied. A move goes on from `moving` into an empty target, or finds everything there.
 
 mod batch;
 mod digest;
@@ -19,7 +35,8 @@ use digest::Digest;
 use futures_util::TryStreamExt;
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection, SqliteConnection, postgres::PgConnectOptions,
+    AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection, SqliteConnection,
+    postgres::{PgConnectOptions, PgDatabaseError, PgSeverity},
 };
 use std::{path::Path, str::FromStr};
 use tables::Table;
@@ -50,12 +67,34 @@ pub enum TransferError {
     /// What arrived is not what was sent.
     #[error("table `{0}` came to something else at the target: nothing was moved")]
     Differs(String),
+    /// What is there is not what is here.
+    #[error(
+        "the target is not empty, and table `{0}` is not the same there as here. If a control plane served there since the move \
+         that was interrupted, everything is there: leave database.url at it. If not, name an empty database"
+    )]
+    WentOn(String),
     /// The answer to the commit did not come.
     #[error(
-        "whether the target kept everything is not known, since it did not answer: look whether it is empty. The embedded \
-         database is as it was, and good ({0})"
+        "whether the target kept everything is not known, since it did not answer ({0}). Until it is, nobody serves the \
+         embedded database: run this again, with the same target"
     )]
     Unknown(sqlx::Error),
+    /// The target has everything, and the source does not say so.
+    #[error(
+        "everything is at the target, only the embedded database could not be marked as moved ({0}). Nobody serves it all the \
+         same, since it is marked as moving: set database.url to the target"
+    )]
+    Unmarked(Flaw),
+}
+
+impl TransferError {
+    fn row(table: &Table) -> impl Fn(sqlx::Error) -> Self + Copy {
+        move |error| Self::Row { table: table.name.clone(), error }
+    }
+
+    fn occupied(table: &Table) -> Self {
+        Self::Unfit(format!("is not empty: there are rows in `{}`. Name an empty database", table.name))
+    }
 }
 
 /// A table that is the same on both sides.
@@ -69,30 +108,65 @@ pub struct Moved {
     pub digest: String,
 }
 
-/// Copies everything and compares it. Then the source is marked, so that nobody serves it any more.
-pub async fn transfer(source: &Path, target: &SecretString, at: Timestamp) -> Result<Vec<Moved>, TransferError> {
-    let mut from = sqlite_file::connect(source, false).await?;
-    // Nobody else writes meanwhile, whoever it is.
+impl Moved {
+    fn new(table: &Table, digest: &Digest) -> Self {
+        Self { table: table.name.clone(), rows: digest.rows(), digest: digest.text() }
+    }
+}
+
+/// What is at the target.
+#[derive(Debug)]
+pub struct Arrived {
+    /// All tables, each the same there as here.
+    pub tables: Vec<Moved>,
+    /// Whether a move that was interrupted had brought them there.
+    pub was_there: bool,
+    /// Whether there was such a move.
+    pub went_on: bool,
+}
+
+/// Copies everything in a database, which has this mark or none, and compares it; or finds it there. Then the source is
+/// marked, so that nobody serves it any more.
+pub async fn transfer(
+    (source, before): (&Path, Option<SetAside>),
+    target: &SecretString,
+    at: Timestamp,
+) -> Result<Arrived, TransferError> {
+    let mut from = sqlite_file::connect_alone(source).await?;
     from.execute("BEGIN IMMEDIATE").await.map_err(Flaw::from)?;
+    let went_on = before.is_some();
+    // What is copied has no mark. Here it still has it, unless this transaction comes to its end.
+    sqlite_file::mark(&mut from, None).await?;
     let tables = tables::of_source(&mut from).await?;
     let mut connection = connect(target).await?;
     let mut to = connection.begin().await?;
-    prepare(&mut to, &tables).await?;
-    let mut moved = Vec::new();
-    for table in &tables {
-        let sent = copy(&mut from, &mut to, table).await?;
-        let arrived = read_back(&mut to, table).await?;
-        if sent != arrived {
-            return Err(TransferError::Differs(table.name.clone()));
-        }
-        moved.push(Moved { table: table.name.clone(), rows: sent.rows(), digest: sent.text() });
-    }
-    sqlite_file::mark(&mut from, SetAside { kind: Aside::Moved, at }).await?;
-    to.commit().await.map_err(TransferError::Unknown)?;
+    let occupied = prepare(&mut to, &tables).await?;
+    let moved = match occupied {
+        None => copy_all(&mut from, &mut to, &tables).await?,
+        Some(_) if went_on => compare_all(&mut from, &mut to, &tables).await?,
+        Some(table) => return Err(TransferError::occupied(table)),
+    };
+    sqlite_file::mark(&mut from, Some(SetAside { kind: Aside::Moving, at })).await?;
     from.execute("COMMIT").await.map_err(Flaw::from)?;
+    match to.commit().await {
+        Ok(()) => {}
+        Err(error) if is_refusal(&error) => {
+            sqlite_file::mark(&mut from, before).await?;
+            return Err(error.into());
+        }
+        Err(error) => return Err(TransferError::Unknown(error)),
+    }
+    sqlite_file::mark(&mut from, Some(SetAside { kind: Aside::Moved, at })).await.map_err(TransferError::Unmarked)?;
     // It is done, whatever the ends say to that.
     let _ends = (connection.close().await, from.close().await);
-    Ok(moved)
+    Ok(Arrived { tables: moved, was_there: occupied.is_some(), went_on })
+}
+
+/// Whether the server itself said no to a commit. An error that does not end the connection has undone the transaction; after
+/// any other one, nobody knows.
+fn is_refusal(error: &sqlx::Error) -> bool {
+    let said = error.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
+    said.is_some_and(|said| said.severity() == PgSeverity::Error)
 }
 
 async fn connect(url: &SecretString) -> Result<PgConnection, TransferError> {
@@ -113,8 +187,8 @@ async fn connect(url: &SecretString) -> Result<PgConnection, TransferError> {
     Ok(connection)
 }
 
-/// Makes the schema, unless it is there, and keeps everybody else out until the end.
-async fn prepare(to: &mut PgConnection, tables: &[Table]) -> Result<(), TransferError> {
+/// Makes the schema, unless it is there, and keeps everybody else out until the end. Gives a table that has rows, if any has.
+async fn prepare<'t>(to: &mut PgConnection, tables: &'t [Table]) -> Result<Option<&'t Table>, TransferError> {
     tables::refuse_others(to, tables).await?;
     SCHEMA.run(&mut *to).await?;
     for table in tables {
@@ -125,21 +199,52 @@ async fn prepare(to: &mut PgConnection, tables: &[Table]) -> Result<(), Transfer
     for table in tables {
         let any = format!("SELECT 1 FROM {} LIMIT 1", table.quoted());
         if to.fetch_optional(AssertSqlSafe(any)).await?.is_some() {
-            return Err(TransferError::Unfit(format!(
-                "is not empty: there are rows in `{}`. Name an empty database",
-                table.name
-            )));
+            return Ok(Some(table));
         }
     }
-    Ok(())
+    Ok(None)
+}
+
+async fn copy_all(
+    from: &mut SqliteConnection,
+    to: &mut PgConnection,
+    tables: &[Table],
+) -> Result<Vec<Moved>, TransferError> {
+    let mut moved = Vec::new();
+    for table in tables {
+        let sent = copy(from, to, table).await?;
+        if sent != read_back(to, table).await? {
+            return Err(TransferError::Differs(table.name.clone()));
+        }
+        moved.push(Moved::new(table, &sent));
+    }
+    Ok(moved)
+}
+
+/// Compares what is on both sides, where nothing is to be copied.
+async fn compare_all(
+    from: &mut SqliteConnection,
+    to: &mut PgConnection,
+    tables: &[Table],
+) -> Result<Vec<Moved>, TransferError> {
+    let mut moved = Vec::new();
+    for table in tables {
+        let here = read_here(from, table).await?;
+        if here != read_back(to, table).await? {
+            return Err(TransferError::WentOn(table.name.clone()));
+        }
+        moved.push(Moved::new(table, &here));
+    }
+    Ok(moved)
 }
 
 async fn copy(from: &mut SqliteConnection, to: &mut PgConnection, table: &Table) -> Result<Digest, TransferError> {
-    let wrong = |error| TransferError::Row { table: table.name.clone(), error };
+    let wrong = TransferError::row(table);
     let (mut digest, mut batch) = (Digest::default(), Batch::of(table));
     let mut rows = sqlx::query(AssertSqlSafe(table.select())).fetch(from);
     while let Some(row) = rows.try_next().await.map_err(wrong)? {
-        digest.add(&batch.push(&row).map_err(wrong)?);
+        let fields = batch.push(&row).map_err(wrong)?;
+        digest.add(&fields);
         if batch.is_full() {
             batch.send(to).await.map_err(wrong)?;
         }
@@ -149,9 +254,17 @@ async fn copy(from: &mut SqliteConnection, to: &mut PgConnection, table: &Table)
 }
 
 async fn read_back(to: &mut PgConnection, table: &Table) -> Result<Digest, TransferError> {
-    let wrong = |error| TransferError::Row { table: table.name.clone(), error };
-    let mut digest = Digest::default();
+    let (wrong, mut digest) = (TransferError::row(table), Digest::default());
     let mut rows = sqlx::query(AssertSqlSafe(table.select())).fetch(to);
+    while let Some(row) = rows.try_next().await.map_err(wrong)? {
+        digest.add(&batch::read(table, &row).map_err(wrong)?);
+    }
+    Ok(digest)
+}
+
+async fn read_here(from: &mut SqliteConnection, table: &Table) -> Result<Digest, TransferError> {
+    let (wrong, mut digest) = (TransferError::row(table), Digest::default());
+    let mut rows = sqlx::query(AssertSqlSafe(table.select())).fetch(from);
     while let Some(row) = rows.try_next().await.map_err(wrong)? {
         digest.add(&batch::read(table, &row).map_err(wrong)?);
     }

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a database that cannot be made ends the test")]
 
 mod backup;
+mod killed;
 mod restoring;
 mod schema;
 mod transfer;

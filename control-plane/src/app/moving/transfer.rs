@@ -11,7 +11,7 @@ use crate::{
         deployment::Aside,
         schema,
         sqlite_file::{self, Found},
-        transfer::{self, Moved},
+        transfer::{self, Arrived, Moved},
     },
 };
 use countersign_process::{Clock, SystemClock};
@@ -43,8 +43,8 @@ pub async fn move_to(config: &Config, target: &SecretString) -> Result<Report, M
     let found = sqlite_file::examine(&database).await.map_err(MovingError::flaw(&database))?;
     belongs(config, &master, &found.deployment)?;
     refuse_unready(&found)?;
-    let moved = transfer::transfer(&database, target, SystemClock.now()).await?;
-    Ok(tell(config, &database, &moved))
+    let arrived = transfer::transfer((&database, found.set_aside), target, SystemClock.now()).await?;
+    Ok(tell(config, &database, &arrived))
 }
 
 fn refuse_unready(found: &Found) -> Result<(), MovingError> {
@@ -57,7 +57,8 @@ fn refuse_unready(found: &Found) -> Result<(), MovingError> {
         ));
     }
     match set_aside.map(|aside| aside.kind) {
-        None => Ok(()),
+        // One that was interrupted goes on.
+        None | Some(Aside::Moving) => Ok(()),
         Some(Aside::Moved) => MovingError::refused(
             "everything in this database moved before: whoever would use it again runs `restore` without a file first",
         ),
@@ -67,7 +68,8 @@ fn refuse_unready(found: &Found) -> Result<(), MovingError> {
     }
 }
 
-fn tell(config: &Config, database: &Path, moved: &[Moved]) -> Report {
+fn tell(config: &Config, database: &Path, arrived: &Arrived) -> Report {
+    let Arrived { tables: moved, was_there, went_on } = arrived;
     let mut report = Report::default();
     let width = moved.iter().map(|moved| moved.table.len()).max().unwrap_or(0);
     report.line(format!("{:width$}  {:>9}  sum of SHA-256", "table", "rows"));
@@ -75,7 +77,14 @@ fn tell(config: &Config, database: &Path, moved: &[Moved]) -> Report {
         report.line(format!("{table:width$}  {rows:>9}  {digest}"));
     }
     let rows: u64 = moved.iter().map(|moved| moved.rows).sum();
-    report.line(format!("{} tables with {rows} rows were copied, and are the same there as here.", moved.len()));
+    let done = if *was_there { "were there already" } else { "were copied" };
+    report.line(format!("{} tables with {rows} rows {done}, and are the same there as here.", moved.len()));
+    if *went_on && !was_there {
+        report.line(
+            "A move of before was interrupted. If it went to another database than this one, take that one away: everything \
+             may be there too.",
+        );
+    }
     report.line(format!(
         "{}: stays as it is, but for a mark, so that no control plane serves it by mistake.",
         database.display()
