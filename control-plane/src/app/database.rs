@@ -15,7 +15,6 @@ use countersign_identity::Timestamp;
 use countersign_process::{Clock, SystemChance, SystemClock};
 use secrecy::ExposeSecret;
 use std::{
-    io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -188,8 +187,7 @@ pub(super) fn master_key(config: &Config) -> Result<MasterKey, AppError> {
         "" => {
             let path = config.data_dir.join("master.key");
             if !path.exists() {
-                let error = io::Error::from(io::ErrorKind::NotFound);
-                return Err(MasterKeyError::File { path: path.display().to_string(), error }.into());
+                return Err(MasterKeyError::Missing(path.display().to_string()).into());
             }
             Ok(MasterKey::from_file(&path, &SystemChance)?)
         }

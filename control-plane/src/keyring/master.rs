@@ -15,6 +15,12 @@ pub enum MasterKeyError {
     /// Not 64 hex characters.
     #[error("the master key must be 32 bytes as 64 hex characters (`openssl rand -hex 32`)")]
     Malformed,
+    /// It must be there, and is not.
+    #[error(
+        "{0}: there is no master key. Put the one of this database there (data_dir names the folder), or let \
+         secrets.master_key say it (COUNTERSIGN_SECRETS__MASTER_KEY_FILE: a file with it)"
+    )]
+    Missing(String),
     /// The file that keeps it cannot be used.
     #[error("{path}: {error}")]
     File {

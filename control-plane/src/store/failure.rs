@@ -19,8 +19,8 @@ pub enum StoreError {
     #[error("the master key is not the one that sealed this database: restore the right one (secrets.master_key)")]
     Sealed,
     /// A schema that cannot be brought up to date.
-    #[error("migration: {0}")]
-    Migration(#[from] sqlx::migrate::MigrateError),
+    #[error("migration: {0}{advice}", advice = advice_on_step(.0))]
+    Migration(#[from] MigrateError),
     /// A column holds what we never write.
     #[error("column `{0}` holds an unreadable value")]
     Corrupt(&'static str),
@@ -37,6 +37,13 @@ const TRANSIENT: [&str; 3] = ["40001", "40P01", "5"];
 
 /// PostgreSQL: read-only transaction. A server that says so may have become a copy of another one.
 const READ_ONLY: &str = "25006";
+
+/// PostgreSQL: insufficient privilege.
+const FORBIDDEN: &str = "42501";
+
+/// What whoever reads that may do.
+const GRANT: &str = ". The user of the URL must own the tables of Countersign, or where there are none, be allowed to make \
+                     them: GRANT CREATE ON SCHEMA public TO <user>, or ALTER DATABASE <database> OWNER TO <user>";
 
 /// PostgreSQL: lock not available.
 const LOCK_TIMEOUT: &str = "55P03";
@@ -56,12 +63,11 @@ impl StoreError {
 
     /// Whether a step of the schema had to wait for longer than it may.
     pub(super) fn is_in_the_way(&self) -> bool {
-        let (Self::Migration(MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _))
-        | Self::Engine(error)) = self
-        else {
-            return false;
-        };
-        error.as_database_error().is_some_and(|error| error.code().as_deref() == Some(LOCK_TIMEOUT))
+        if let Self::Engine(error) = self {
+            return is(error, LOCK_TIMEOUT);
+        }
+        let Self::Migration(error) = self else { return false };
+        of_step(error).is_some_and(|error| is(error, LOCK_TIMEOUT))
     }
 
     /// Whether the connection must not be used again.
@@ -72,6 +78,28 @@ impl StoreError {
             _ => false,
         }
     }
+}
+
+fn is(error: &sqlx::Error, code: &str) -> bool {
+    error.as_database_error().is_some_and(|error| error.code().as_deref() == Some(code))
+}
+
+/// What the engine said when a step of the schema failed, if it was the engine.
+fn of_step(error: &MigrateError) -> Option<&sqlx::Error> {
+    match error {
+        MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => Some(error),
+        _ => None,
+    }
+}
+
+/// What to do about it, to follow what the engine says, where we know better than the engine.
+pub(super) fn advice(error: &sqlx::Error) -> &'static str {
+    if is(error, FORBIDDEN) { GRANT } else { "" }
+}
+
+/// The same for a step of the schema.
+pub(super) fn advice_on_step(error: &MigrateError) -> &'static str {
+    of_step(error).map_or("", advice)
 }
 
 /// SQLite says how an error came about in the upper bits of its code.

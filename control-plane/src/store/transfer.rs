@@ -26,6 +26,7 @@ mod tables;
 
 use super::{
     deployment::{Aside, SetAside},
+    failure::{advice, advice_on_step},
     schema::SCHEMA,
     sqlite_file::{self, Flaw},
 };
@@ -48,10 +49,10 @@ pub enum TransferError {
     #[error("the embedded database: {0}")]
     Source(#[from] Flaw),
     /// The target cannot be reached or says no.
-    #[error("the target: {0}")]
+    #[error("the target: {0}{advice}", advice = advice(.0))]
     Target(#[from] sqlx::Error),
     /// The schema cannot be made there.
-    #[error("the target: {0}")]
+    #[error("the target: {0}{advice}", advice = advice_on_step(.0))]
     Schema(#[from] sqlx::migrate::MigrateError),
     /// It is not what can be copied to.
     #[error("the target {0}")]
@@ -63,6 +64,19 @@ pub enum TransferError {
         table: String,
         /// What the engine says.
         error: sqlx::Error,
+    },
+    /// A text that the target cannot hold.
+    #[error(
+        "PostgreSQL cannot hold the character NUL, and there is one in column `{column}` of table `{table}`, where {row}: take \
+         it out of the embedded database, and run this again"
+    )]
+    Nul {
+        /// Where it is.
+        table: String,
+        /// In which column.
+        column: String,
+        /// In which row, by its primary key.
+        row: String,
     },
     /// What arrived is not what was sent.
     #[error("table `{0}` came to something else at the target: nothing was moved")]
@@ -244,6 +258,7 @@ async fn copy(from: &mut SqliteConnection, to: &mut PgConnection, table: &Table)
     let mut rows = sqlx::query(AssertSqlSafe(table.select())).fetch(from);
     while let Some(row) = rows.try_next().await.map_err(wrong)? {
         let fields = batch.push(&row).map_err(wrong)?;
+        table.refuse_nul(&fields)?;
         digest.add(&fields);
         if batch.is_full() {
             batch.send(to).await.map_err(wrong)?;

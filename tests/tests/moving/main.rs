@@ -4,6 +4,7 @@
 
 mod backup;
 mod killed;
+mod refusals;
 mod restoring;
 mod schema;
 mod transfer;

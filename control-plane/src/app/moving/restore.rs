@@ -81,6 +81,13 @@ async fn put(
     (file, database): (&Path, &Path),
     replace: bool,
 ) -> Result<Report, MovingError> {
+    // To open a pipe would wait for whoever writes into it.
+    if !fs::metadata(file).map_err(MovingError::file(file))?.is_file() {
+        return MovingError::refused(format!(
+            "{}: is no regular file: name a backup, as `backup` wrote it",
+            file.display()
+        ));
+    }
     let is_there = database.exists();
     if is_there && fs::canonicalize(file).ok() == fs::canonicalize(database).ok() {
         return MovingError::refused(format!(
@@ -151,7 +158,7 @@ impl Staged {
         files::copy_private(file, &staged.path).map_err(MovingError::file(file))?;
         // A database that was copied while nobody served it may have this beside it.
         let (from, to) = (files::beside(file, "-wal"), files::beside(&staged.path, "-wal"));
-        if from.exists() {
+        if from.is_file() {
             files::copy_private(&from, &to).map_err(MovingError::file(&from))?;
         }
         Ok(staged)

@@ -23,6 +23,8 @@ pub struct Column {
     pub name: String,
     /// `BIGINT`, or else `TEXT`.
     pub is_number: bool,
+    /// Whether it is of the primary key.
+    is_key: bool,
 }
 
 impl Table {
@@ -43,6 +45,18 @@ impl Table {
         };
         let lists: Vec<_> = self.columns.iter().enumerate().map(list).collect();
         format!("INSERT INTO {} ({}) SELECT * FROM UNNEST({})", self.quoted(), self.names(), lists.join(", "))
+    }
+
+    /// Refuses a row with a character that is no character of a text in PostgreSQL.
+    pub fn refuse_nul(&self, fields: &[Option<String>]) -> Result<(), TransferError> {
+        let has_nul = |field: &Option<String>| field.as_deref().is_some_and(|text| text.contains('\0'));
+        let Some((column, _)) = self.columns.iter().zip(fields).find(|(_, field)| has_nul(field)) else {
+            return Ok(());
+        };
+        let keys = self.columns.iter().zip(fields).filter(|(column, _)| column.is_key);
+        let row = keys.map(|(key, field)| format!("{} = {:?}", key.name, field.as_deref().unwrap_or_default()));
+        let row = row.collect::<Vec<_>>().join(" and ");
+        Err(TransferError::Nul { table: self.name.clone(), column: column.name.clone(), row })
     }
 
     fn names(&self) -> String {
@@ -67,10 +81,12 @@ pub async fn of_source(from: &mut SqliteConnection) -> Result<Vec<Table>, Transf
 }
 
 async fn of_name(from: &mut SqliteConnection, name: String) -> Result<Table, Flaw> {
-    let columns = sqlx::query("SELECT name, upper(type) AS type FROM pragma_table_info($1) ORDER BY name").bind(&name);
+    let columns =
+        sqlx::query("SELECT name, upper(type) AS type, pk FROM pragma_table_info($1) ORDER BY name").bind(&name);
     let columns = columns.fetch_all(&mut *from).await?;
     let column = |row: &SqliteRow| {
-        Ok(Column { name: row.try_get("name")?, is_number: row.try_get::<String, _>("type")? == "BIGINT" })
+        let is_number = row.try_get::<String, _>("type")? == "BIGINT";
+        Ok(Column { name: row.try_get("name")?, is_number, is_key: row.try_get::<i64, _>("pk")? > 0 })
     };
     let columns = columns.iter().map(column).collect::<Result<_, sqlx::Error>>()?;
     let others = sqlx::query_scalar("SELECT DISTINCT \"table\" FROM pragma_foreign_key_list($1)").bind(&name);
@@ -144,7 +160,8 @@ mod tests {
     #[test]
     fn names_are_quoted() {
         let columns = [("id", false), ("a\"b", true)];
-        let columns = columns.map(|(name, is_number)| Column { name: name.to_owned(), is_number }).into();
+        let columns =
+            columns.map(|(name, is_number)| Column { name: name.to_owned(), is_number, is_key: false }).into();
         let table = Table { columns, ..table("t", &[]) };
         assert_eq!(table.select(), r#"SELECT "id", "a""b" FROM "t""#);
         assert_eq!(table.insert(), r#"INSERT INTO "t" ("id", "a""b") SELECT * FROM UNNEST($1::text[], $2::bigint[])"#);

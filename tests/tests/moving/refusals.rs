@@ -1,0 +1,74 @@
+//! What the commands refuse, and that they say what to do about it.
+
+use crate::{does, failed, files_in, in_place, open, refuses, refuses_to_serve};
+use countersign_tests::{Agent, ControlPlane, Postgres};
+use sqlx::Executor;
+use std::{process::Command, time::Duration};
+
+#[tokio::test]
+async fn what_is_no_regular_file_is_no_backup() {
+    let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
+    control.terminate().await;
+    let pipe = folder.path().join("pipe").to_str().unwrap().to_owned();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let before = files_in(control.folder());
+    for path in [&pipe, folder.path().to_str().unwrap(), "/dev/zero"] {
+        let mut command = tokio::process::Command::from(control.prepare(&["restore", path, "--replace"]));
+        let output = tokio::time::timeout(Duration::from_secs(20), command.kill_on_drop(true).output()).await;
+        let said = failed(&output.expect("it must not wait").unwrap());
+        assert!(said.contains(path) && said.contains("is no regular file: name a backup"), "{said}");
+    }
+    let after = files_in(control.folder());
+    assert!(after.iter().all(|name| before.contains(name) || name == "countersign.db.lock"), "{after:?}");
+}
+
+#[tokio::test]
+async fn whoever_has_no_master_key_is_told_where_it_is_looked_for() {
+    let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
+    control.terminate().await;
+    let (key, url) = (control.folder().join("master.key"), postgres.database().await);
+    let kept = std::fs::read(&key).unwrap();
+    std::fs::remove_file(&key).unwrap();
+    let words = [key.to_str().unwrap(), "there is no master key", "data_dir", "secrets.master_key"];
+    for command in [&["restore"][..], &["migrate", "--to", &url], &["audit", "verify"]] {
+        refuses(&control, command, &words);
+        assert!(!key.exists(), "a new one would be of no use");
+    }
+    std::fs::write(&key, kept).unwrap();
+    does(&control, &["restore"]);
+}
+
+/// As PostgreSQL is since its version 15: who does not own a database makes nothing in it.
+#[tokio::test]
+async fn whoever_may_not_make_tables_is_told_what_lets_them() {
+    let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
+    control.terminate().await;
+    let url = postgres.database().await;
+    postgres.run("CREATE ROLE app LOGIN".to_owned()).await;
+    postgres.run("CREATE ROLE other LOGIN".to_owned()).await;
+    let (app, other) = (url.replace("postgres@", "app@"), url.replace("postgres@", "other@"));
+    let (there, elsewhere) = (format!("database.url={app}"), format!("database.url={other}"));
+    let words = ["permission denied for schema public", "GRANT CREATE ON SCHEMA public TO"];
+    refuses(&control, &["--set", &there, "migrate"], &words);
+    refuses(&control, &["migrate", "--to", &app], &words);
+    refuses_to_serve(&control, &[&there], words[1]).await;
+    let mut database = open(&url).await;
+    database.execute("GRANT CREATE ON SCHEMA public TO app, other").await.unwrap();
+    does(&control, &["--set", &there, "migrate"]);
+    refuses(&control, &["--set", &elsewhere, "migrate"], &["permission denied for table", "must own the tables"]);
+    does(&control, &["migrate", "--to", &app]);
+}
+
+/// SQLite keeps what PostgreSQL cannot, and somebody must say where it is.
+#[tokio::test]
+async fn a_character_that_postgresql_cannot_hold_is_named_with_its_row() {
+    let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
+    let agent = Agent::register(&control, "agent").await;
+    control.terminate().await;
+    let (database, url) = (control.folder().join("countersign.db"), postgres.database().await);
+    in_place(&database, "UPDATE agents SET name = 'a' || char(0) || 'b'").await;
+    let row = format!("id = \"{}\"", agent.id);
+    refuses(&control, &["migrate", "--to", &url], &["NUL", "column `name` of table `agents`", &row, "take it out"]);
+    in_place(&database, "UPDATE agents SET name = 'ab'").await;
+    does(&control, &["migrate", "--to", &url]);
+}
