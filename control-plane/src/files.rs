@@ -20,10 +20,7 @@ pub fn write_secret(path: &Path, content: &[u8]) -> io::Result<()> {
 /// Writes a file beside its place, then moves it there: a reader sees the old content or the new.
 pub fn write(path: &Path, content: &[u8], mode: u32) -> io::Result<()> {
     let beside = path.with_extension("new");
-    match fs::remove_file(&beside) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    remove(&beside)?;
     let mut file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&beside)?;
     file.write_all(content)?;
     file.sync_all()?;
@@ -68,6 +65,36 @@ pub fn copy_private(from: &Path, to: &Path) -> io::Result<()> {
 pub fn name_also(path: &Path, name: &Path) -> io::Result<()> {
     fs::hard_link(path, name).or_else(|_| copy_private(path, name))?;
     make_lasting(name)
+}
+
+/// Takes away the names of a file beside its own that begin with it and go on like this.
+pub fn drop_other_names(path: &Path, more: &str) -> io::Result<()> {
+    let found = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    if found.nlink() == 1 {
+        return Ok(());
+    }
+    let begins = beside(path, more);
+    for entry in fs::read_dir(folder_of(path))? {
+        let name = folder_of(path).join(entry?.file_name());
+        let is_other = name.as_os_str().as_encoded_bytes().starts_with(begins.as_os_str().as_encoded_bytes());
+        let Ok(other) = fs::symlink_metadata(&name) else { continue };
+        if is_other && (other.dev(), other.ino()) == (found.dev(), found.ino()) {
+            fs::remove_file(name).or_else(not_there)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a file, if it is there.
+pub fn remove(path: &Path) -> io::Result<()> {
+    fs::remove_file(path).or_else(not_there)
+}
+
+fn not_there(error: io::Error) -> io::Result<()> {
+    if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 /// Gives a file to whoever owns its folder, if we may: what root makes there is for the user who serves.

@@ -110,11 +110,11 @@ pub(super) async fn fit_to_serve(store: &Store) -> Result<(), AppError> {
         Some(Aside::Backup) => Err(AppError::Foreign(
             "this database is a backup: what was revoked since it was made is good in it again. Run \
              `countersign-control-plane restore`, which ends what may have changed",
+        )),
         Some(Aside::Moving) => Err(AppError::Foreign(
             "a move of this database to PostgreSQL was interrupted, and whether everything arrived is not known here. Run \
              `countersign-control-plane migrate --to` again, with the same database. Or to stay here, see that nobody serves \
              that one, and run `countersign-control-plane restore`",
-        )),
         )),
         Some(Aside::Moved) => Err(AppError::Foreign(
             "everything in this database moved to PostgreSQL: set database.url to where it is. To come back to what was \
@@ -153,6 +153,10 @@ pub(super) fn place(config: &Config) -> Result<DatabasePlace, AppError> {
     }
 }
 
+/// What the name of a database that was replaced begins with, after that of its place. A restoration that was killed may leave
+/// such a name for the one that is in its place still: whoever holds that one next takes the name away.
+pub(super) const KEPT: &str = ".before-";
+
 /// The file whose lock says who works with an embedded database.
 fn lock_of(database: &Path) -> PathBuf {
     files::beside(database, ".lock")
@@ -164,7 +168,10 @@ pub(super) fn hold(config: &Config) -> Result<Option<Lock>, AppError> {
     let DatabasePlace::File(database) = place(config)? else { return Ok(None) };
     let path = lock_of(&database);
     match Lock::shared(&path) {
-        Ok(Some(lock)) => Ok(Some(lock)),
+        Ok(Some(lock)) => {
+            files::drop_other_names(&database, KEPT).map_err(AppError::folder(&database))?;
+            Ok(Some(lock))
+        }
         Ok(None) => Err(AppError::Foreign("the database is being restored or moved: start again when that is done")),
         Err(error) => Err(AppError::folder(&path)(error)),
     }
@@ -176,9 +183,11 @@ pub(super) fn hold_alone(database: &Path) -> Result<Lock, AppError> {
     let path = lock_of(database);
     let lock = Lock::alone(&path).map_err(AppError::folder(&path))?;
     files::give_to_owner_of_folder(&path).map_err(AppError::folder(&path))?;
-    lock.ok_or(AppError::Foreign(
+    let lock = lock.ok_or(AppError::Foreign(
         "a control plane runs on this database, or it is being restored or moved: stop that first",
-    ))
+    ))?;
+    files::drop_other_names(database, KEPT).map_err(AppError::folder(database))?;
+    Ok(lock)
 }
 
 /// The master key, which must be there.

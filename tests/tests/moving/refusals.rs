@@ -1,6 +1,6 @@
 //! What the commands refuse, and that they say what to do about it.
 
-use crate::{does, failed, files_in, in_place, open, refuses, refuses_to_serve};
+use crate::{does, failed, files_in, in_place, open, refuses, refuses_to_serve, run_file};
 use countersign_tests::{Agent, ControlPlane, Postgres};
 use sqlx::Executor;
 use std::{process::Command, time::Duration};
@@ -71,4 +71,30 @@ async fn a_character_that_postgresql_cannot_hold_is_named_with_its_row() {
     refuses(&control, &["migrate", "--to", &url], &["NUL", "column `name` of table `agents`", &row, "take it out"]);
     in_place(&database, "UPDATE agents SET name = 'ab'").await;
     does(&control, &["migrate", "--to", &url]);
+}
+
+/// Killed between two steps, it leaves a second name for the database that is in its place still.
+#[tokio::test]
+async fn a_second_name_that_a_killed_restoration_left_is_taken_away() {
+    let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
+    let database = control.folder().join("countersign.db");
+    let file = folder.path().join("backup").to_str().unwrap().to_owned();
+    does(&control, &["backup", &file]);
+    control.terminate().await;
+    does(&control, &["restore", &file, "--replace"]);
+    let before = |names: std::collections::BTreeSet<String>| {
+        names.into_iter().filter(|name| name.contains(".before-")).collect::<Vec<_>>()
+    };
+    let kept = before(files_in(control.folder()));
+    assert_eq!(kept.len(), 1);
+    let second = control.folder().join("countersign.db.before-20300101T000000Z");
+    // By the next start, and by the next command that has it alone.
+    std::fs::hard_link(&database, &second).unwrap();
+    control.restart().await;
+    assert_eq!(before(files_in(control.folder())), kept);
+    control.terminate().await;
+    std::fs::hard_link(&database, &second).unwrap();
+    does(&control, &["restore"]);
+    assert_eq!(before(files_in(control.folder())), kept);
+    assert_eq!(run_file(&control.folder().join(&kept[0]), "SELECT COUNT(*) FROM deployment").await, 1);
 }

@@ -7,7 +7,7 @@ use super::{MovingError, Report};
 use crate::{
     app::{
         AppError,
-        database::{belongs, hold_alone, master_key, open_at, place},
+        database::{KEPT, belongs, hold_alone, master_key, open_at, place},
         install_crypto,
     },
     config::{Config, DatabasePlace},
@@ -111,7 +111,7 @@ async fn put(
         .map_err(MovingError::file(&staged.path))?;
     let kept = if is_there { Some(keep(database).await?) } else { None };
     for stale in BESIDE.map(|suffix| files::beside(database, suffix)) {
-        remove(&stale).map_err(MovingError::file(&stale))?;
+        files::remove(&stale).map_err(MovingError::file(&stale))?;
     }
     staged.take_place(database)?;
     let restored = format!("{}: restored from {}.", database.display(), file.display());
@@ -122,7 +122,7 @@ async fn put(
 /// Gives the database of before another name too, so that there is always one in its place.
 async fn keep(database: &Path) -> Result<PathBuf, MovingError> {
     let stamp: String = rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
-    let kept = files::beside(database, &format!(".before-{stamp}"));
+    let kept = files::beside(database, &format!("{KEPT}{stamp}"));
     match sqlite_file::gather(database).await {
         Ok(()) => {}
         Err(flaw) if flaw.is_busy() => {
@@ -170,8 +170,8 @@ impl Staged {
     }
 
     fn clear(&self) -> io::Result<()> {
-        remove(&self.path)?;
-        BESIDE.iter().try_for_each(|suffix| remove(&files::beside(&self.path, suffix)))
+        files::remove(&self.path)?;
+        BESIDE.iter().try_for_each(|suffix| files::remove(&files::beside(&self.path, suffix)))
     }
 }
 
@@ -179,10 +179,6 @@ impl Drop for Staged {
     fn drop(&mut self) {
         let _gone_already: io::Result<()> = self.clear();
     }
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    fs::remove_file(path).or_else(|error| if error.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
 }
 
 /// Brings it up to date, and makes it forget what may not be so any more.
