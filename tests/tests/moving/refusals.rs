@@ -1,8 +1,8 @@
 //! What the commands refuse, and that they say what to do about it.
 
-use crate::{does, failed, files_in, in_place, open, refuses, refuses_to_serve, run_file};
-use countersign_tests::{Agent, ControlPlane, Postgres};
-use sqlx::Executor;
+use crate::{does, failed, files_in, in_place, number, open, refuses, refuses_to_serve, run_file, texts};
+use countersign_tests::{Agent, ControlPlane, Postgres, eventually, tools};
+use sqlx::{Connection, Executor, PgConnection, migrate::Migrator};
 use std::{process::Command, time::Duration};
 
 #[tokio::test]
@@ -71,6 +71,65 @@ async fn a_character_that_postgresql_cannot_hold_is_named_with_its_row() {
     refuses(&control, &["migrate", "--to", &url], &["NUL", "column `name` of table `agents`", &row, "take it out"]);
     in_place(&database, "UPDATE agents SET name = 'ab'").await;
     does(&control, &["migrate", "--to", &url]);
+}
+
+#[tokio::test]
+async fn an_empty_postgresql_is_nothing_to_settle_and_stays_empty() {
+    let (control, postgres) = (ControlPlane::start().await, Postgres::start().await);
+    let url = postgres.database().await;
+    let there = format!("database.url={url}");
+    refuses(&control, &["--set", &there, "restore"], &["this database is empty", "pg_restore"]);
+    let tables = "SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = 'public'";
+    assert_eq!(number(&mut open(&url).await, tables).await, 0);
+    does(&control, &["--set", &there, "migrate"]);
+    refuses(&control, &["--set", &there, "restore"], &["this database is empty", "pg_restore"]);
+}
+
+/// Of a version of before, so that there is something to be brought up to date.
+#[tokio::test]
+async fn a_wrong_master_key_is_refused_before_the_schema_is_touched() {
+    let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
+    let url = postgres.database().await;
+    let by_hand = format!("{url}?application_name=psql");
+    let steps = Migrator::new(tools::root().join("control-plane/migrations")).await.unwrap();
+    steps.run_to(7, &mut PgConnection::connect(&by_hand).await.unwrap()).await.unwrap();
+    // A deployment in it as that version made it: of our master key, since this is taken from ours.
+    let fingerprint = "SELECT master_key_fingerprint FROM deployment";
+    let database = control.folder().join("countersign.db");
+    let kept = texts(&mut crate::open_file(&database).await, fingerprint).await.remove(0);
+    control.terminate().await;
+    let mut there = open(&by_hand).await;
+    let make =
+        format!("INSERT INTO deployment (id, made_at, master_key_fingerprint, dev_since) VALUES (1, 1, '{kept}', 1)");
+    there.execute(sqlx::AssertSqlSafe(make)).await.unwrap();
+    there.execute("INSERT INTO feed (id, revision, floor) VALUES (1, 1, 0)").await.unwrap();
+
+    let setting = format!("database.url={url}");
+    let wrong = format!("secrets.master_key={}", "ab".repeat(32));
+    let newest = "SELECT MAX(version) FROM _sqlx_migrations";
+    refuses(&control, &["--set", &setting, "--set", &wrong, "restore"], &["master key", "secrets.master_key"]);
+    refuses_to_serve(&control, &[&setting, &wrong], "master key").await;
+    assert_eq!(number(&mut there, newest).await, 7);
+    does(&control, &["--set", &setting, "restore"]);
+    assert!(number(&mut there, newest).await > 7, "with the right key it is brought up to date");
+}
+
+/// Those of before the eighth step do not say who they are: nobody without a name may be there.
+#[tokio::test]
+async fn nothing_is_settled_while_somebody_may_serve() {
+    let postgres = Postgres::start().await;
+    let url = postgres.database().await;
+    let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
+    refuses(&control, &["restore"], &["control planes are connected", "stop all of them"]);
+    control.terminate().await;
+    let mut nameless = open(&url).await;
+    nameless.execute("SET application_name = ''").await.unwrap();
+    let named = "SELECT COUNT(*) FROM pg_stat_activity WHERE application_name = 'countersign-control-plane'";
+    let gone = async || (number(&mut nameless, named).await == 0).then_some(());
+    eventually("PostgreSQL has noticed", gone, || control.log()).await;
+    refuses(&control, &["restore"], &["control planes are connected", "stop all of them"]);
+    nameless.execute("SET application_name = 'psql'").await.unwrap();
+    does(&control, &["restore"]);
 }
 
 /// Killed between two steps, it leaves a second name for the database that is in its place still.
