@@ -49,14 +49,36 @@ tests() {
     prometheus
 }
 
-# PostgreSQL is no wheel: Debian's package, whose programs lie where no PATH leads.
+# No wheels: Debian's packages. PostgreSQL's programs lie where no PATH leads.
 postgresql() {
     local found
-    found=$(postgresql_programs)
-    [ -n "$found" ] || install_postgresql
-    found=$(postgresql_programs)
-    [ -n "$found" ] || fail "PostgreSQL is missing: apt-get install -y postgresql"
+    # Only its programs are wanted: not the cluster that Debian would make and start.
+    found=$(found_or_installed PostgreSQL postgresql_programs no_cluster postgresql "apt-get install -y postgresql")
     ln -sfn "$found" "$tools/postgresql"
+}
+
+# Debian's redis-server is redis-tools and a service: its one program acts by the name that it is called by. Only the
+# program is wanted, so nothing is started by the installation and nothing is left running.
+redis() {
+    local found
+    found=$(found_or_installed Redis redis_program true redis-tools \
+        "apt-get install -y redis-tools (or put redis-server, 6 or later, on the PATH)")
+    link "$found" redis-server
+}
+
+# found_or_installed WHAT FIND BEFORE PACKAGE OTHERWISE: what FIND says, if need be after BEFORE and the installation of
+# Debian's package, which root may do. If it is not to be had, OTHERWISE is what somebody must do.
+found_or_installed() {
+    local found
+    found=$("$2")
+    if [ -z "$found" ] && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        echo "installing $1, once" >&2
+        "$3" && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+            -o Dpkg::Options::=--force-confold "$4" >/dev/null
+        found=$("$2")
+    fi
+    [ -n "$found" ] || fail "$1 is missing: $5"
+    echo "$found"
 }
 
 # The newest, where Debian or PostgreSQL's own packages put it.
@@ -67,39 +89,14 @@ postgresql_programs() {
     done
 }
 
-install_postgresql() {
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
-    echo "installing PostgreSQL, once"
-    # Only its programs are wanted: not the cluster that Debian would make and start.
-    [ -e /etc/postgresql-common/createcluster.conf ] || {
-        mkdir -p /etc/postgresql-common
-        echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
-    }
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        -o Dpkg::Options::=--force-confold postgresql >/dev/null
-}
-
-# Debian's redis-server is redis-tools and a service: its one program acts by the name that it is called by. Only the
-# program is wanted, so nothing is started by the installation and nothing is left running.
-redis() {
-    local found
-    found=$(redis_program)
-    [ -n "$found" ] || install_redis
-    found=$(redis_program)
-    [ -n "$found" ] || fail "Redis is missing: apt-get install -y redis-tools (or put redis-server, 6 or later, on the PATH)"
-    link "$found" redis-server
+no_cluster() {
+    [ ! -e /etc/postgresql-common/createcluster.conf ] || return 0
+    mkdir -p /etc/postgresql-common
+    echo "create_main_cluster = false" >/etc/postgresql-common/createcluster.conf
 }
 
 redis_program() {
     command -v redis-server || command -v redis-check-rdb || true
-}
-
-install_redis() {
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null || return 0
-    echo "installing Redis, once"
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends redis-tools >/dev/null
 }
 
 # Taken out of Debian's package and not installed: installing would start a server.
