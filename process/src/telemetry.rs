@@ -30,7 +30,13 @@ impl LogSettings {
     }
 
     fn filter(&self) -> Result<EnvFilter, String> {
-        EnvFilter::try_new(&self.level).map_err(|error| format!("log.level: {error}"))
+        let filter = EnvFilter::try_new(&self.level).map_err(|error| format!("log.level: {error}"))?;
+        if self.level.contains("redis=") {
+            return Ok(filter);
+        }
+        let silent = "redis=off".parse().map_err(|error| format!("log.level: {error}"))?;
+        // Its library says what becomes of each of its tries, which are many while Redis is lost: we say it once.
+        Ok(filter.add_directive(silent))
     }
 }
 
