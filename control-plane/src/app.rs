@@ -9,6 +9,7 @@ mod windows;
 
 pub use audit::{AuditError, export_audit, verify_audit};
 pub use moving::{MovingError, Report, back_up, migrate, move_to, restore};
+pub use windows::unreadable;
 
 use crate::{
     certificates::{Certificate, CertificateError},
@@ -88,9 +89,9 @@ pub enum AppError {
     /// The operator key is out of use.
     #[error("{0}")]
     NoOperator(&'static str),
-    /// An issuer of people's tokens.
+    /// A file, or what else a setting names.
     #[error("{setting}: {error}")]
-    Issuer {
+    Setting {
         /// The setting.
         setting: String,
         /// What is wrong with what it names.

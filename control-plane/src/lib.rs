@@ -23,7 +23,7 @@ mod webhooks;
 
 pub use app::{
     App, AppError, AuditError, MovingError, Report, Surroundings, back_up, export_audit, migrate, mint_human_token,
-    move_to, restore, run, verify_audit,
+    move_to, restore, run, unreadable, verify_audit,
 };
 pub use config::{Config, ConfigError, Inspection};
 pub use http::api_description;

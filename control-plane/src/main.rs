@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use countersign_control_plane::{
     AuditError, Config, ConfigError, Inspection, MovingError, api_description, back_up, export_audit, migrate,
-    mint_human_token, move_to, restore, run, verify_audit,
+    mint_human_token, move_to, restore, run, unreadable, verify_audit,
 };
 use countersign_process::{Shutdown, telemetry};
 use secrecy::SecretString;
@@ -185,7 +185,10 @@ fn inspect(command: &ConfigCommand, inspection: Result<Inspection, ConfigError>)
         Ok(inspection) => inspection,
         Err(error) => return fail(USAGE, &error),
     };
-    let problems = inspection.problems();
+    let mut problems = inspection.problems();
+    if let (ConfigCommand::Check, true) = (command, problems.is_empty()) {
+        problems.extend(unreadable(&inspection).map(|error| error.to_string()));
+    }
     match command {
         ConfigCommand::Check if problems.is_empty() => println!("ok"),
         ConfigCommand::Print => print!("{}", inspection.print()),

@@ -56,7 +56,7 @@ pub use production::Production;
 pub use prometheus::Prometheus;
 pub use raw::RawRequest;
 pub use receiver::{Received, Receiver, Refusal, Reply};
-pub use redis::{Redis, Sentinel};
+pub use redis::{Papers, Redis, RedisCluster, Sentinel};
 pub use sidecar::Sidecar;
 pub use standard_webhooks::StandardWebhooks;
 pub use stepped::{Server, SteppedPlane};

@@ -1,20 +1,32 @@
 //! A real Redis, in a temporary folder, for as long as the test lasts.
 
+mod cluster;
+mod papers;
+mod sentinels;
+
+pub use cluster::RedisCluster;
+pub use papers::Papers;
+pub use sentinels::Sentinel;
+
 use crate::{
     process::{Process, eventually, free_port},
     tools,
 };
-use redis::{Client, FromRedisValue, TlsCertificates};
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-    time::Duration,
-};
+use redis::{Client, FromRedisValue};
+use std::{path::Path, process::Command, sync::Arc, time::Duration};
 use tempfile::TempDir;
 
 /// What all of them are started with: nothing is saved unless a test asks for it.
-const ALWAYS: [&str; 6] =
-    ["bind 127.0.0.1", "protected-mode no", "appendonly no", "daemonize no", "dbfilename dump", "loglevel notice"];
+const ALWAYS: [&str; 8] = [
+    "bind 127.0.0.1",
+    "protected-mode no",
+    "appendonly no",
+    "save \"\"",
+    "daemonize no",
+    "dbfilename dump",
+    "loglevel notice",
+    "repl-diskless-sync-delay 0",
+];
 
 /// How long a command may take: one that is paused answers never.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -23,9 +35,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Redis {
     process: Process,
     port: u16,
+    /// Where nodes of a cluster speak among themselves.
+    bus: u16,
     configuration: Vec<String>,
     password: Option<String>,
-    authority: Option<String>,
+    papers: Option<Arc<Papers>>,
     // After the process: it ends before its folder does.
     folder: TempDir,
 }
@@ -38,44 +52,31 @@ impl Redis {
 
     /// Starts one with lines of its configuration, such as `maxmemory 2mb`.
     pub async fn start_with(lines: &[&str]) -> Self {
-        let port = free_port();
-        Self::begin(folder(), port, &[&[format!("port {port}")], &owned(lines)[..]].concat(), None, None).await
+        Self::begin(&owned(lines), None, None).await
     }
 
     /// Starts one that asks for a password.
     pub async fn start_with_password(password: &str) -> Self {
-        let port = free_port();
-        let lines = [format!("port {port}"), format!("requirepass \"{password}\"")];
-        Self::begin(folder(), port, &lines, Some(password.to_owned()), None).await
+        Self::begin(&[format!("requirepass \"{password}\"")], Some(password.to_owned()), None).await
     }
 
-    /// Starts one that speaks TLS only, for `localhost`, with a certificate of its own authority.
-    pub async fn start_with_tls() -> Self {
-        let (folder, port) = (folder(), free_port());
-        let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-        let (certificate, key) = (folder.path().join("certificate.pem"), folder.path().join("key.pem"));
-        std::fs::write(&certificate, pair.cert.pem()).expect("a file can be written");
-        std::fs::write(&key, pair.signing_key.serialize_pem()).expect("a file can be written");
-        let lines = [
-            "port 0".to_owned(),
-            format!("tls-port {port}"),
-            format!("tls-cert-file {}", certificate.display()),
-            format!("tls-key-file {}", key.display()),
-            "tls-auth-clients no".to_owned(),
-        ];
-        Self::begin(folder, port, &lines, None, Some(pair.cert.pem())).await
+    /// Starts one that speaks TLS only, and with whoever shows a certificate of the same authority.
+    pub async fn start_with_tls(papers: &Arc<Papers>, lines: &[&str]) -> Self {
+        Self::begin(&owned(lines), None, Some(papers.clone())).await
     }
 
     /// Starts a cluster of one, which has all slots, with lines of its configuration.
     pub async fn start_cluster_with(lines: &[&str]) -> Self {
-        let (port, bus) = (free_port(), free_port());
-        let own = [
-            format!("port {port}"),
-            format!("cluster-port {bus}"),
-            "cluster-enabled yes".to_owned(),
-            "cluster-announce-ip 127.0.0.1".to_owned(),
-        ];
-        let redis = Self::begin(folder(), port, &[&own[..], &owned(lines)].concat(), None, None).await;
+        Self::begin_cluster(lines, None).await
+    }
+
+    /// The same, with TLS only.
+    pub async fn start_cluster_with_tls(papers: &Arc<Papers>) -> Self {
+        Self::begin_cluster(&["tls-cluster yes"], Some(papers.clone())).await
+    }
+
+    async fn begin_cluster(lines: &[&str], papers: Option<Arc<Papers>>) -> Self {
+        let redis = Self::start_node(&[&["cluster-enabled yes"], lines].concat(), papers).await;
         redis.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
         let ready =
             async || redis.command::<String>(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok").then_some(());
@@ -83,10 +84,15 @@ impl Redis {
         redis
     }
 
+    async fn start_node(lines: &[&str], papers: Option<Arc<Papers>>) -> Self {
+        Self::begin(&[owned(lines), owned(&["cluster-announce-ip 127.0.0.1"])].concat(), None, papers).await
+    }
+
     /// Starts one that copies another, with lines of its configuration.
     pub async fn start_replica_of(master: &Self, lines: &[&str]) -> Self {
-        let copies = format!("replicaof 127.0.0.1 {}", master.port);
-        let replica = Self::start_with(&[&[copies.as_str()], lines].concat()).await;
+        let host = master.host();
+        let copies = [format!("replicaof {host} {}", master.port), format!("replica-announce-ip {host}")];
+        let replica = Self::begin(&[&copies[..], &owned(lines)].concat(), None, master.papers.clone()).await;
         let synced = async || {
             replica.command::<String>(&["INFO", "replication"]).await.contains("master_link_status:up").then_some(())
         };
@@ -94,17 +100,13 @@ impl Redis {
         replica
     }
 
-    async fn begin(
-        folder: TempDir,
-        port: u16,
-        lines: &[String],
-        password: Option<String>,
-        authority: Option<String>,
-    ) -> Self {
-        let always = ALWAYS.iter().map(ToString::to_string).chain([format!("dir {}", folder.path().display())]);
-        let configuration: Vec<_> = always.chain(["save \"\"".to_owned()]).chain(lines.iter().cloned()).collect();
+    async fn begin(lines: &[String], password: Option<String>, papers: Option<Arc<Papers>>) -> Self {
+        let (folder, port, bus) = (folder(), free_port(), free_port());
+        let speaks = papers.as_ref().map_or_else(|| vec![format!("port {port}")], |papers| papers.lines(port));
+        let own = [format!("dir {}", folder.path().display()), format!("cluster-port {bus}")];
+        let configuration = [&owned(&ALWAYS)[..], &own, &speaks, lines].concat();
         let process = launch(folder.path(), &configuration);
-        let redis = Self { process, port, configuration, password, authority, folder };
+        let redis = Self { process, port, bus, configuration, password, papers, folder };
         redis.answers().await;
         redis
     }
@@ -112,10 +114,12 @@ impl Redis {
     /// Its URL.
     pub fn url(&self) -> String {
         let password = self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
-        match self.authority {
-            Some(_) => format!("rediss://{password}localhost:{}", self.port),
-            None => format!("redis://{password}127.0.0.1:{}", self.port),
-        }
+        let scheme = if self.papers.is_some() { "rediss" } else { "redis" };
+        format!("{scheme}://{password}{}:{}", self.host(), self.port)
+    }
+
+    fn host(&self) -> &str {
+        self.papers.as_ref().map_or("127.0.0.1", |papers| papers.host())
     }
 
     /// Where its files are.
@@ -128,11 +132,6 @@ impl Redis {
         self.port
     }
 
-    /// The file with the authority of its certificate.
-    pub fn authority(&self) -> PathBuf {
-        self.folder.path().join("certificate.pem")
-    }
-
     /// Sends a command.
     pub async fn command<T: FromRedisValue>(&self, words: &[&str]) -> T {
         self.try_command(words).await.unwrap_or_else(|error| panic!("{words:?}: {error}\n{}", self.process.log()))
@@ -140,17 +139,22 @@ impl Redis {
 
     /// Sends a command, which may fail.
     pub async fn try_command<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
-        let root_cert = self.authority.as_ref().map(|pem| pem.as_bytes().to_vec());
-        let client = match root_cert {
-            None => Client::open(self.url())?,
-            root_cert => Client::build_with_tls(self.url(), TlsCertificates { client_tls: None, root_cert })?,
-        };
+        let client = self.client();
         let asked = async {
             let mut connection = client.get_multiplexed_async_connection().await?;
             redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await
         };
         let late = (redis::ErrorKind::Io, "no answer");
         tokio::time::timeout(PATIENCE, asked).await.unwrap_or_else(|_| Err(late.into()))
+    }
+
+    /// Who may do everything there.
+    pub fn client(&self) -> Client {
+        let client = match &self.papers {
+            None => Client::open(self.url()),
+            Some(papers) => Client::build_with_tls(self.url(), papers.certificates()),
+        };
+        client.expect("a URL")
     }
 
     /// Stops it in the middle of whatever it does: it stays connected, and does not answer.
@@ -207,47 +211,6 @@ impl Redis {
     async fn answers(&self) {
         let answers = async || self.try_command::<String>(&["PING"]).await.ok();
         eventually("Redis answers", answers, || self.process.log()).await;
-    }
-}
-
-/// A Sentinel that watches a Redis under the name `limits`, alone, and is quick to give it up.
-pub struct Sentinel {
-    process: Process,
-    port: u16,
-    _folder: TempDir,
-}
-
-impl Sentinel {
-    /// Starts it.
-    pub async fn watching(master: &Redis) -> Self {
-        let (folder, port) = (folder(), free_port());
-        let configuration = [
-            "bind 127.0.0.1".to_owned(),
-            "protected-mode no".to_owned(),
-            format!("port {port}"),
-            format!("dir {}", folder.path().display()),
-            format!("sentinel monitor limits 127.0.0.1 {} 1", master.port),
-            "sentinel down-after-milliseconds limits 500".to_owned(),
-            "sentinel failover-timeout limits 3000".to_owned(),
-        ];
-        let process = launch_as(&["--sentinel"], folder.path(), &configuration);
-        let sentinel = Self { process, port, _folder: folder };
-        let knows = async || sentinel.knows_a_replica().await.then_some(());
-        eventually("Sentinel knows a replica", knows, || sentinel.process.log()).await;
-        sentinel
-    }
-
-    /// Its URL.
-    pub fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
-    }
-
-    async fn knows_a_replica(&self) -> bool {
-        let asked = async {
-            let mut connection = Client::open(self.url())?.get_multiplexed_async_connection().await?;
-            redis::cmd("INFO").arg("sentinel").query_async::<String>(&mut connection).await
-        };
-        asked.await.is_ok_and(|told| told.contains("slaves=1"))
     }
 }
 

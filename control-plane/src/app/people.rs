@@ -55,7 +55,7 @@ async fn issuer(
     clock: Arc<dyn Clock>,
 ) -> Result<Issuer, AppError> {
     let config::Issuer { iss, audience, jwks_url, jwks_file, ca_file, algorithms, admin_claim, admin_value } = settings;
-    let wrong = |key: &str, error: String| AppError::Issuer { setting: format!("humans.issuers.{name}.{key}"), error };
+    let wrong = |key: &str, error: String| AppError::Setting { setting: format!("humans.issuers.{name}.{key}"), error };
     let mut patience = Patience { refresh: config.humans.keys_refresh(), max_age: config.humans.keys_max_age() };
     let keys = if jwks_file.as_os_str().is_empty() {
         let authorities = (!ca_file.as_os_str().is_empty()).then(|| fs::read(ca_file)).transpose();

@@ -1,8 +1,10 @@
 //! Where calls are counted: in this process, or with all replicas in a Redis; and how replicas wake each other.
 
+mod certificates;
+
 use super::{AppError, servers};
 use crate::{
-    config::{Config, RedisKind, SentinelSettings},
+    config::{Config, Inspection, RedisKind, SentinelSettings},
     ephemeral::{Memory, Place, Redis, Servers, Watched, Windows},
     metrics::Metrics,
     operations::Context,
@@ -10,7 +12,7 @@ use crate::{
 };
 use countersign_process::Shutdown;
 use secrecy::SecretString;
-use std::{fs, sync::Arc};
+use std::sync::Arc;
 
 /// How many characters of the master key's fingerprint name a deployment.
 const NAME_LEN: usize = 16;
@@ -18,16 +20,20 @@ const NAME_LEN: usize = 16;
 /// The Redis of the settings, if there is one; it need not answer.
 pub(super) async fn redis(config: &Config, context: &Context, metrics: &Metrics) -> Result<Option<Redis>, AppError> {
     let Some((kind, urls)) = config.redis.place() else { return Ok(None) };
-    let file = &config.redis.ca_file;
-    let authorities = (!file.as_os_str().is_empty()).then(|| fs::read(file)).transpose();
-    let authorities = authorities.map_err(|error| AppError::Folder { path: file.clone(), error })?;
-    let place = Place { servers: servers_of(kind, urls, config.redis.sentinel()), authorities };
+    let certificates = certificates::certificates(&config.redis)?;
+    let place = Place::new(servers_of(kind, urls, config.redis.sentinel()), certificates);
     place.check()?;
     let mut deployment = context.keyring.fingerprint();
     deployment.truncate(NAME_LEN);
     let redis = Redis::new(place, &deployment, context.clock.clone(), metrics.redis.clone());
     redis.greet().await;
     Ok(Some(redis))
+}
+
+/// What would be refused at a start of the files that `[redis]` names: who only looks at settings may ask for it, since
+/// nothing else would say that they are wrong than a Redis that is not there.
+pub fn unreadable(inspection: &Inspection) -> Option<AppError> {
+    certificates::certificates(&inspection.config()?.redis).err()
 }
 
 /// Where calls are counted.

@@ -32,6 +32,11 @@ impl Inspection {
         }
     }
 
+    /// What holds, if it reads.
+    pub fn config(&self) -> Option<Config> {
+        self.gathered.read_or_all().ok()
+    }
+
     /// What holds, as TOML; secrets are hidden.
     pub fn print(&self) -> String {
         self.gathered.print(&SECRETS)

@@ -16,6 +16,10 @@ pub struct RedisSettings {
     sentinel_password: SecretString,
     /// A PEM file of the only authorities that may vouch for its certificate; empty: those of the system.
     pub ca_file: PathBuf,
+    /// A PEM file of the certificate chain that is shown to it; empty: none is.
+    pub certificate: PathBuf,
+    /// A PEM file of its private key.
+    pub private_key: PathBuf,
 }
 
 /// What stands at the URL.
@@ -63,9 +67,8 @@ impl RedisSettings {
 
     /// Whom a Sentinel is asked for, and how.
     pub fn sentinel(&self) -> SentinelSettings {
-        let Self { url: _, kind: _, sentinel_master, sentinel_user, sentinel_password, ca_file: _ } = self;
-        let (master, user) = (sentinel_master.clone(), sentinel_user.clone());
-        SentinelSettings { master, user, password: sentinel_password.clone() }
+        let (user, password) = (self.sentinel_user.clone(), self.sentinel_password.clone());
+        SentinelSettings { master: self.sentinel_master.clone(), user, password }
     }
 
     fn urls(&self) -> impl Iterator<Item = &str> {
@@ -74,12 +77,20 @@ impl RedisSettings {
 
     /// What is wrong with them; never what they are.
     pub(super) fn problem(&self) -> Option<&'static str> {
-        let Self { url: _, kind, sentinel_master, sentinel_user, sentinel_password, ca_file } = self;
+        let Self {
+            url: _,
+            kind,
+            sentinel_master,
+            sentinel_user,
+            sentinel_password,
+            ca_file: _,
+            certificate: _,
+            private_key: _,
+        } = self;
         let by_sentinel = *kind == RedisKind::Sentinel;
         let said_master = !sentinel_master.is_empty();
         let said_user = !sentinel_user.is_empty();
         let said_password = !sentinel_password.expose_secret().is_empty();
-        let has_file = !ca_file.as_os_str().is_empty();
         let plain = self.urls().any(|url| !url.starts_with("rediss://"));
         let secure = self.urls().any(|url| url.starts_with("rediss://"));
         let cases = [
@@ -111,7 +122,25 @@ impl RedisSettings {
                  only: set it, or leave them empty",
             ),
             (said_user && !said_password, "redis.sentinel_password: set it, or leave redis.sentinel_user empty"),
-            (has_file && !secure, "redis.ca_file: is for rediss:// only: say so in redis.url, or leave the file out"),
+        ];
+        let files = self.problem_of_files(secure);
+        cases.into_iter().find(|(wrong, _)| *wrong).map(|(_, text)| text).or(files)
+    }
+
+    fn problem_of_files(&self, secure: bool) -> Option<&'static str> {
+        let [by_authority, certificate, private_key] =
+            [&self.ca_file, &self.certificate, &self.private_key].map(|file| !file.as_os_str().is_empty());
+        let cases = [
+            (
+                by_authority && !secure,
+                "redis.ca_file: is for rediss:// only: say so in redis.url, or leave the file out",
+            ),
+            (
+                (certificate || private_key) && !secure,
+                "redis.certificate, redis.private_key: are for rediss:// only: say so in redis.url, or leave them empty",
+            ),
+            (private_key && !certificate, "redis.certificate: set it, or leave redis.private_key empty"),
+            (certificate && !private_key, "redis.private_key: set it, or leave redis.certificate empty"),
         ];
         cases.into_iter().find(|(wrong, _)| *wrong).map(|(_, text)| text)
     }
@@ -153,6 +182,8 @@ mod tests {
             sentinel_user: of("sentinel_user"),
             sentinel_password: of("sentinel_password").into(),
             ca_file: of("ca_file").into(),
+            certificate: of("certificate").into(),
+            private_key: of("private_key").into(),
         };
         assert_eq!(settings.place().is_none(), url.is_empty());
         settings.problem()
@@ -165,6 +196,7 @@ mod tests {
             ("", &[][..]),
             ("redis://redis", &[]),
             ("rediss://user:pass%20word@redis.example:6380/3", &[("ca_file", "ca.pem")]),
+            ("rediss://redis", &[("certificate", "own.pem"), ("private_key", "own.key")]),
             ("redis://[::1]:6379", &[]),
             ("redis://a, redis://b:1", &[sentinel, master]),
             ("redis://a", &[sentinel, master, ("sentinel_user", "u"), ("sentinel_password", "p")]),
@@ -192,6 +224,14 @@ mod tests {
             ("redis://a", &[("sentinel_master", "limits")], "redis.kind"),
             ("redis://a", &[sentinel, ("sentinel_master", "m"), ("sentinel_user", "u")], "redis.sentinel_password"),
             ("redis://a", &[("ca_file", "ca.pem")], "redis.ca_file"),
+            (
+                "redis://a",
+                &[("certificate", "c"), ("private_key", "k")],
+                "redis.certificate, redis.private_key: are for",
+            ),
+            ("", &[("certificate", "c"), ("private_key", "k")], "redis.certificate, redis.private_key: are for"),
+            ("rediss://a", &[("certificate", "c")], "redis.private_key: set it"),
+            ("rediss://a", &[("private_key", "k")], "redis.certificate: set it"),
         ] {
             let found = problem(url, others).unwrap_or_default();
             assert!(found.contains(key), "{url}: {found}");

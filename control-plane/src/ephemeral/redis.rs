@@ -4,12 +4,14 @@
 //! memory of this replica, and one task tries to have it back ([`Redis::keep`]): no call does. So whoever is counted
 //! waits at most for [`PATIENCE`], and is never let pass uncounted.
 
+mod cluster;
 mod keeper;
 mod place;
 mod script;
 #[cfg(test)]
 mod tests;
 mod wakes;
+mod words;
 
 pub use place::{Place, Servers, Watched};
 

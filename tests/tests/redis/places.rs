@@ -1,26 +1,10 @@
-//! TLS, passwords, clusters and Sentinels.
+//! Passwords, limited users, the smallest cluster and a lonely Sentinel.
 
-use crate::stage::{Fleet, MOST, says};
+use crate::stage::{Fleet, is_copied, says};
 use countersign_tests::{ControlPlane, Redis, Sentinel, eventually};
 
-async fn alone(settings: &[&str]) -> ControlPlane {
+pub async fn alone(settings: &[&str]) -> ControlPlane {
     ControlPlane::start_as_shipped_with(settings).await
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn tls_is_believed_by_the_authority_that_is_named_and_by_no_other() {
-    let redis = Redis::start_with_tls().await;
-    let url = format!("redis.url={}", redis.url());
-    let file = format!("redis.ca_file={}", redis.authority().display());
-    says(&alone(&[&url, &file]).await, "up").await;
-    let stranger = Redis::start_with_tls().await;
-    let other_file = format!("redis.ca_file={}", stranger.authority().display());
-    for settings in [&[url.as_str()][..], &[&url, &other_file]] {
-        let control = alone(settings).await;
-        says(&control, "down").await;
-        // It serves all the same.
-        control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
-    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -37,12 +21,15 @@ async fn a_password_opens_and_is_never_logged() {
 }
 
 /// As README says it to operators.
-const MAY: &str = "user limited on >secret ~{countersign:* &{countersign:* -@all +eval +evalsha +time +llen +lindex +ltrim \
+pub const MAY: &str = "user limited on >secret ~{countersign:* &{countersign:* -@all +eval +evalsha +time +llen +lindex +ltrim \
                    +rpush +del +pexpire +publish +subscribe +unsubscribe +ping";
 
+/// What README adds for a cluster.
+pub const MAY_IN_A_CLUSTER: &str = "+cluster|slots +asking";
+
 /// The URL for that user.
-fn limited(url: &str) -> String {
-    url.replace("redis://", "redis://limited:secret@")
+pub fn limited(url: &str) -> String {
+    url.replace("://", "://limited:secret@")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -62,7 +49,7 @@ async fn a_user_who_may_do_no_more_than_it_takes_suffices() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn in_a_cluster_it_is_counted_together() {
-    let redis = Redis::start_cluster_with(&[&format!("{MAY} +cluster|slots")]).await;
+    let redis = Redis::start_cluster_with(&[&format!("{MAY} {MAY_IN_A_CLUSTER}")]).await;
     let settings = [format!("redis.url={}", limited(&redis.url())), "redis.kind=cluster".to_owned()];
     let fleet = Fleet::start(&settings).await;
     let caller = fleet.counts_together().await;
@@ -87,16 +74,7 @@ async fn sentinels_lead_to_the_next_master_which_remembers() {
     ];
     let fleet = Fleet::start(&settings).await;
     let caller = fleet.counts_together().await;
-    let copied = async || {
-        let keys: Vec<String> = replica.command(&["KEYS", "*:proven:*"]).await;
-        for key in keys {
-            if replica.command::<usize>(&["LLEN", &key]).await == MOST {
-                return Some(());
-            }
-        }
-        None
-    };
-    eventually("it is copied", copied, || replica.log()).await;
+    is_copied(&master, &replica).await;
     master.kill();
     fleet.nobody_waits().await;
     fleet.says("down").await;

@@ -1,6 +1,6 @@
 //! Two control planes on one PostgreSQL and one Redis, with a limit that is soon reached.
 
-use countersign_tests::{Answer, ControlPlane, Postgres, eventually, web::Site};
+use countersign_tests::{Answer, ControlPlane, Postgres, Redis, eventually, web::Site};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -18,6 +18,9 @@ pub const TRIES: usize = 5;
 
 /// How many calls a stopwatch is held to: fewer than a crowd, which keeps a busy machine waiting for itself.
 const FEW: usize = 6;
+
+/// Another master is found within seconds, and windows are a minute long.
+const FOR_EVER: Duration = Duration::from_secs(45);
 
 /// Nothing may take longer, whatever became of Redis.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -115,6 +118,35 @@ impl Fleet {
         panic!("Redis was too slow every time");
     }
 
+    /// Whether a call passes at one of both.
+    pub async fn passes_at(&self, caller: &Caller, replica: usize) -> bool {
+        call_once(&self.both()[replica % 2].api, caller).await.is_some()
+    }
+
+    /// Calls, one after the other at both, until both have lost Redis since `losses` and have it again: how long that
+    /// took, and how many calls passed at each.
+    #[expect(clippy::disallowed_methods, reason = "a stopwatch of the test itself")]
+    pub async fn hammered_through_a_loss(&self, caller: &Caller, losses: usize) -> (Duration, [usize; 2]) {
+        let (began, mut passed) = (Instant::now(), [0, 0]);
+        loop {
+            let mut up = 0;
+            for (replica, control) in self.both().into_iter().enumerate() {
+                passed[replica] += usize::from(self.passes_at(caller, replica).await);
+                up += usize::from(health(control).await["checks"]["redis"] == "up");
+            }
+            if up == 2 && self.losses() >= losses + 2 {
+                return (began.elapsed(), passed);
+            }
+            assert!(began.elapsed() < FOR_EVER, "Redis is not back\n{}", self.one.log());
+        }
+    }
+
+    /// Of who had nothing left in Redis before and has nothing after, no more calls passed than each may let alone.
+    #[track_caller]
+    pub fn is_limited_alone(&self, passed: [usize; 2]) {
+        assert!(passed.iter().all(|passed| *passed <= MOST), "{passed:?}\n{}", self.one.log());
+    }
+
     /// A crowd, if Redis was there for all of it.
     pub async fn undisturbed_crowd(&self, caller: &Caller) -> Option<Crowd> {
         self.says("up").await;
@@ -152,6 +184,18 @@ async fn call_once(site: &Site, caller: &Caller) -> Option<usize> {
     let left = left(&answer);
     answer.expect(200);
     Some(left)
+}
+
+/// Waits until all that was counted so far is there too.
+pub async fn is_copied(master: &Redis, replica: &Redis) {
+    let now = offset(master, "master_repl_offset:").await;
+    let copied = async || (offset(replica, "slave_repl_offset:").await >= now).then_some(());
+    eventually("it is copied", copied, || replica.log()).await;
+}
+
+async fn offset(redis: &Redis, name: &str) -> Option<u64> {
+    let said: String = redis.command(&["INFO", "replication"]).await;
+    said.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
 /// What its answer says is left.

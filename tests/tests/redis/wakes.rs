@@ -15,8 +15,8 @@ const SOON: Duration = Duration::from_millis(60);
 /// Rounds until one was quick: other tests make the machine slow.
 const ROUNDS: usize = 5;
 
-async fn listen(redis: &Redis, channel: &str) -> PubSubStream {
-    let client = redis::Client::open(redis.url()).unwrap();
+pub async fn listen(redis: &Redis, channel: &str) -> PubSubStream {
+    let client = redis.client();
     let mut connection = client.get_async_pubsub().await.unwrap();
     connection.subscribe(channel).await.unwrap();
     connection.into_on_message()

@@ -14,6 +14,9 @@ const GREETING: Duration = Duration::from_secs(1);
 /// How often it is looked whether Redis is still there, also when nobody calls.
 const ROUND: Duration = Duration::from_secs(1);
 
+/// In how many rounds it is looked once which nodes a cluster has.
+const LOOKING: u32 = 10;
+
 /// After a loss, Redis is left alone so long; and twice as long after each try in vain, up to the last.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
@@ -33,7 +36,8 @@ impl Redis {
         match found {
             Ok(link) => self.have(link),
             Err(error) => {
-                let reason = error.to_string();
+                let known = tokio::time::timeout(GREETING, self.place.out_of_reach()).await.unwrap_or_default();
+                let reason = known.map_or_else(|| error.to_string(), |error| error.to_string());
                 tracing::warn!(reason, "redis is not there: this replica counts calls alone, until it is");
             }
         }
@@ -58,14 +62,18 @@ impl Redis {
     /// Asks now and then, until it is lost; says whether it was there at all.
     async fn watch(&self) -> bool {
         let mut held = self.hold.subscribe();
-        let mut was_there = false;
+        let mut rounds = 0_u32;
         while held.borrow_and_update().link.is_some() {
-            was_there = true;
+            rounds = rounds.wrapping_add(1);
             let _lost_meanwhile = tokio::time::timeout(ROUND, held.changed()).await;
             let probe = probe();
             let _lost_if_it_fails = self.ask(async |link| self.counting.judge(link, &probe, true).await).await;
+            let link = self.hold.borrow().link.clone();
+            if let (Some(mut link), 0) = (link, rounds % LOOKING) {
+                let _as_before_if_late = tokio::time::timeout(PATIENCE, self.place.look_around(&mut link)).await;
+            }
         }
-        was_there
+        rounds > 0
     }
 
     /// A connection that was tried.
@@ -75,6 +83,7 @@ impl Redis {
         let probe = probe();
         let tried = tokio::time::timeout(PATIENCE, self.counting.judge(&mut link, &probe, true));
         tried.await.map_err(|_| Absent::Late)??;
+        let _as_before_if_late = tokio::time::timeout(PATIENCE, self.place.look_around(&mut link)).await;
         Ok(link)
     }
 

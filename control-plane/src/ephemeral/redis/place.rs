@@ -1,26 +1,23 @@
 //! Where a Redis is, and how it is come by: one server, the master that Sentinels know, or a cluster.
 
+use super::{cluster, words::Words};
 use redis::{
     Client, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo, RedisError, RedisResult,
     TlsCertificates, TlsMode, Value,
-    aio::{ConnectionLike, MultiplexedConnection, PubSubStream},
-    cluster::ClusterClient,
+    aio::{ConnectionLike, MultiplexedConnection},
     cluster_async::ClusterConnection,
     io::tcp::TcpSettings,
     sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
 use secrecy::{ExposeSecret, SecretString};
-use std::time::Duration;
+use std::sync::{Mutex, PoisonError};
 
-/// How long a server may take until one listens there: of a cluster, the next is asked then.
-const SUBSCRIBING: Duration = Duration::from_secs(1);
-
-/// What is known of a Redis before it is asked.
+/// What is known of a Redis.
 pub struct Place {
-    /// Its servers; of a cluster and of Sentinels some that may know the others.
-    pub servers: Servers,
-    /// The PEM of the only authorities that may vouch for its certificate; without, those of the system.
-    pub authorities: Option<Vec<u8>>,
+    servers: Servers,
+    certificates: Option<TlsCertificates>,
+    /// Of a cluster: the nodes that it had last.
+    seen: Mutex<Vec<(String, u16)>>,
 }
 
 /// Servers, by URL. User, password and database in it are those of Redis.
@@ -51,6 +48,12 @@ pub(super) enum Link {
 }
 
 impl Place {
+    /// Servers, of a cluster and of Sentinels some that may know the others; and for TLS the authorities that may vouch
+    /// for their certificates, without: those of the system, and the certificate that we show, if we do.
+    pub fn new(servers: Servers, certificates: Option<TlsCertificates>) -> Self {
+        Self { servers, certificates, seen: Mutex::default() }
+    }
+
     /// Of which kind it is, as the settings say it.
     pub const fn kind(&self) -> &'static str {
         match self.servers {
@@ -63,8 +66,8 @@ impl Place {
     /// Whether what is known can be right. Asks nobody.
     pub fn check(&self) -> RedisResult<()> {
         match &self.servers {
-            Servers::Single(url) => self.client(url).map(drop),
-            Servers::Cluster(urls) => self.cluster(urls).map(drop),
+            Servers::Single(url) => self.client(info(url)?).map(drop),
+            Servers::Cluster(urls) => cluster::client(self.nodes(urls)?, self.certificates.as_ref()).map(drop),
             Servers::Sentinel(urls, watched) => self.sentinels(urls, watched).map(drop),
         }
     }
@@ -72,28 +75,63 @@ impl Place {
     /// Connects, to where it can be written.
     pub(super) async fn connect(&self) -> RedisResult<Link> {
         match &self.servers {
-            Servers::Single(url) => Ok(Link::Server(self.client(url)?.get_multiplexed_async_connection().await?)),
-            Servers::Cluster(urls) => Ok(Link::Cluster(self.cluster(urls)?.get_async_connection().await?)),
+            Servers::Single(url) => {
+                Ok(Link::Server(self.client(info(url)?)?.get_multiplexed_async_connection().await?))
+            }
+            Servers::Cluster(urls) => {
+                let client = cluster::client(self.nodes(urls)?, self.certificates.as_ref())?;
+                Ok(Link::Cluster(client.get_async_connection().await?))
+            }
             Servers::Sentinel(urls, watched) => {
                 Ok(Link::Server(self.sentinels(urls, watched)?.get_async_connection().await?))
             }
         }
     }
 
-    /// What is said in a channel from now on. In a cluster it is heard at any node.
-    pub(super) async fn listen(&self, channel: &str) -> RedisResult<PubSubStream> {
-        let client = match &self.servers {
-            Servers::Single(url) => self.client(url)?,
-            Servers::Cluster(urls) => return self.listen_at_one_of(urls, channel).await,
-            Servers::Sentinel(urls, watched) => self.sentinels(urls, watched)?.async_get_client().await?,
-        };
-        listen(&client, channel).await
+    /// Looks which nodes a cluster has now: those that the settings name may be gone by the time it is looked for again.
+    pub(super) async fn look_around(&self, link: &mut Link) {
+        if let Link::Cluster(connection) = link
+            && let Ok(nodes) = cluster::nodes(connection).await
+            && !nodes.is_empty()
+        {
+            *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
+        }
     }
 
-    async fn listen_at_one_of(&self, urls: &[SecretString], channel: &str) -> RedisResult<PubSubStream> {
+    /// Why a cluster cannot be used although a node of it answers: the others must be where it says that they are, and
+    /// with TLS their certificates must be for what it calls them.
+    pub(super) async fn out_of_reach(&self) -> Option<RedisError> {
+        let Servers::Cluster(urls) = &self.servers else { return None };
+        for named in self.nodes(urls).ok()? {
+            let Ok(mut node) = self.client(named.clone()).ok()?.get_multiplexed_async_connection().await else {
+                continue;
+            };
+            for address in cluster::nodes_by(&mut node).await.ok()? {
+                let client = self.client(at(&named, &address)).ok()?;
+                if let Err(error) = client.get_multiplexed_async_connection().await {
+                    let (host, port) = address;
+                    let detail = format!("{host}:{port}: {error}");
+                    return Some((error.kind(), "the cluster names a node that cannot be reached", detail).into());
+                }
+            }
+        }
+        None
+    }
+
+    /// What is said in a channel from now on. In a cluster it is heard at any node.
+    pub(super) async fn listen(&self, channel: &str) -> RedisResult<Words> {
+        let client = match &self.servers {
+            Servers::Single(url) => self.client(info(url)?)?,
+            Servers::Cluster(urls) => return self.listen_at_one_of(self.nodes(urls)?, channel).await,
+            Servers::Sentinel(urls, watched) => self.sentinels(urls, watched)?.async_get_client().await?,
+        };
+        Words::listen(&client, channel).await
+    }
+
+    async fn listen_at_one_of(&self, nodes: Vec<ConnectionInfo>, channel: &str) -> RedisResult<Words> {
         let mut result = Err(nowhere());
-        for url in urls {
-            result = listen(&self.client(url)?, channel).await;
+        for node in nodes {
+            result = Words::listen(&self.client(node)?, channel).await;
             if result.is_ok() {
                 break;
             }
@@ -101,28 +139,26 @@ impl Place {
         result
     }
 
-    fn client(&self, url: &SecretString) -> RedisResult<Client> {
-        let info = info(url)?;
-        match (info.addr(), self.certificates()) {
-            (ConnectionAddr::TcpTls { .. }, Some(certificates)) => Client::build_with_tls(info, certificates),
-            _ => Client::open(info),
-        }
+    /// The nodes that the settings name, and those that the cluster had last.
+    fn nodes(&self, urls: &[SecretString]) -> RedisResult<Vec<ConnectionInfo>> {
+        let mut nodes = urls.iter().map(info).collect::<RedisResult<Vec<_>>>()?;
+        let Some(first) = nodes.first().cloned() else { return Err(nowhere()) };
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let others: Vec<_> = seen.iter().map(|address| at(&first, address)).collect();
+        nodes.extend(others);
+        Ok(nodes)
     }
 
-    fn cluster(&self, urls: &[SecretString]) -> RedisResult<ClusterClient> {
-        let infos = urls.iter().map(info).collect::<RedisResult<Vec<_>>>()?;
-        let secure = infos.iter().any(|info| matches!(info.addr(), ConnectionAddr::TcpTls { .. }));
-        let builder = ClusterClient::builder(infos).tcp_settings(at_once());
-        match self.certificates() {
-            Some(certificates) if secure => builder.certs(certificates).build(),
-            Some(_) | None => builder.build(),
+    fn client(&self, info: ConnectionInfo) -> RedisResult<Client> {
+        match (info.addr(), &self.certificates) {
+            (ConnectionAddr::TcpTls { .. }, Some(certificates)) => Client::build_with_tls(info, certificates.clone()),
+            _ => Client::open(info),
         }
     }
 
     fn sentinels(&self, urls: &[SecretString], watched: &Watched) -> RedisResult<SentinelClient> {
         let infos = urls.iter().map(info).collect::<RedisResult<Vec<_>>>()?;
         let Some(first) = infos.first() else { return Err(nowhere()) };
-        let secure = matches!(first.addr(), ConnectionAddr::TcpTls { .. });
         let addresses: Vec<_> = infos.iter().map(|info| info.addr().clone()).collect();
         let mut builder = SentinelClientBuilder::new(addresses, &watched.master, SentinelServerType::Master)?
             .set_client_to_redis_db(first.redis_settings().db())
@@ -140,21 +176,16 @@ impl Place {
         if !watched.password.expose_secret().is_empty() {
             builder = builder.set_client_to_sentinel_password(watched.password.expose_secret());
         }
-        if secure {
-            builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
+        if !is_secure(first) {
+            return builder.build();
         }
-        match self.certificates() {
-            Some(certificates) if secure => builder
+        builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
+        if let Some(certificates) = self.certificates.clone() {
+            builder = builder
                 .set_client_to_sentinel_certificates(certificates.clone())
-                .set_client_to_redis_certificates(certificates)
-                .build(),
-            Some(_) | None => builder.build(),
+                .set_client_to_redis_certificates(certificates);
         }
-    }
-
-    fn certificates(&self) -> Option<TlsCertificates> {
-        let root_cert = Some(self.authorities.clone()?);
-        Some(TlsCertificates { client_tls: None, root_cert })
+        builder.build()
     }
 }
 
@@ -170,22 +201,26 @@ impl Link {
     }
 }
 
-async fn listen(client: &Client, channel: &str) -> RedisResult<PubSubStream> {
-    let listening = async {
-        let mut connection = client.get_async_pubsub().await?;
-        connection.subscribe(channel).await?;
-        Ok(connection.into_on_message())
-    };
-    let late = (redis::ErrorKind::Io, "no answer in time");
-    tokio::time::timeout(SUBSCRIBING, listening).await.unwrap_or_else(|_| Err(late.into()))
+/// Whether it is spoken to with TLS.
+pub(super) fn is_secure(info: &ConnectionInfo) -> bool {
+    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 
 fn info(url: &SecretString) -> RedisResult<ConnectionInfo> {
     Ok(url.expose_secret().into_connection_info()?.set_tcp_settings(at_once()))
 }
 
+/// Another server, asked in the same way.
+fn at(same: &ConnectionInfo, (host, port): &(String, u16)) -> ConnectionInfo {
+    let (host, port) = (host.clone(), *port);
+    same.clone().set_addr(match same.addr() {
+        ConnectionAddr::TcpTls { .. } => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
+        _ => ConnectionAddr::Tcp(host, port),
+    })
+}
+
 /// What is sent is short, and somebody waits for it.
-fn at_once() -> TcpSettings {
+pub(super) fn at_once() -> TcpSettings {
     TcpSettings::default().set_nodelay(true)
 }
 

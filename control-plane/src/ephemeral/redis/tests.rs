@@ -17,7 +17,7 @@ const GRAIN: Duration = Duration::from_millis(400);
 
 /// Windows of a deployment of this name at this server, connected.
 async fn windows(server: &Server, deployment: &str) -> Arc<Redis> {
-    let place = Place { servers: Servers::Single(server.url().into()), authorities: None };
+    let place = Place::new(Servers::Single(server.url().into()), None);
     let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).unwrap();
     let redis = Arc::new(Redis::new(place, deployment, Arc::new(SystemClock), metrics.redis));
     for _ in 0..100 {

@@ -4,7 +4,6 @@
 use super::Redis;
 use std::{convert::Infallible, time::Duration};
 use tokio::sync::watch;
-use tokio_stream::StreamExt;
 
 /// After listening has ended, or was in vain.
 const PAUSE: Duration = Duration::from_secs(1);

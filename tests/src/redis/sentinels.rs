@@ -1,0 +1,96 @@
+//! Sentinels, which watch a Redis under the name `limits`, and are quick to give it up.
+
+use super::{Papers, Redis, folder, launch_as, owned};
+use crate::process::{Process, eventually, free_port};
+use futures_util::future::join_all;
+use redis::Client;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// One of them.
+pub struct Sentinel {
+    process: Process,
+    port: u16,
+    papers: Option<Arc<Papers>>,
+    asker: Option<(String, String)>,
+    _folder: TempDir,
+}
+
+impl Sentinel {
+    /// Starts one that is alone, and answers everybody.
+    pub async fn watching(master: &Redis) -> Self {
+        let sentinel = Self::begin(master, 1, &[], None);
+        sentinel.knows(1, 0).await;
+        sentinel
+    }
+
+    /// Starts three, of which two must agree, for a master with two replicas. Who asks must be this user, who may do
+    /// no more than it takes.
+    pub async fn three_watching(master: &Redis, (user, password): (&str, &str)) -> Vec<Self> {
+        let may = format!("user {user} on >{password} {MAY}");
+        // What they say among themselves.
+        let lines = [may.as_str(), "requirepass among-themselves"];
+        let asker = Some((String::new(), "among-themselves".to_owned()));
+        let sentinels: Vec<_> = (0..3).map(|_| Self::begin(master, 2, &lines, asker.clone())).collect();
+        join_all(sentinels.iter().map(|sentinel| sentinel.knows(2, 2))).await;
+        sentinels
+    }
+
+    fn begin(master: &Redis, quorum: u8, lines: &[&str], asker: Option<(String, String)>) -> Self {
+        let (folder, port) = (folder(), free_port());
+        let papers = master.papers.clone();
+        let speaks = papers.as_ref().map_or_else(|| vec![format!("port {port}")], |papers| papers.lines(port));
+        let by_name = ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"];
+        let own =
+            ["bind 127.0.0.1".to_owned(), "protected-mode no".to_owned(), format!("dir {}", folder.path().display())];
+        let watched = [
+            format!("sentinel monitor limits {} {} {quorum}", master.host(), master.port),
+            "sentinel down-after-milliseconds limits 500".to_owned(),
+            "sentinel failover-timeout limits 3000".to_owned(),
+        ];
+        let names = if master.host() == "localhost" { owned(&by_name) } else { Vec::new() };
+        let configuration = [&own[..], &speaks, &names, &owned(lines), &watched].concat();
+        let process = launch_as(&["--sentinel"], folder.path(), &configuration);
+        Self { process, port, papers, asker, _folder: folder }
+    }
+
+    /// Its URL.
+    pub fn url(&self) -> String {
+        match &self.papers {
+            Some(papers) => format!("rediss://{}:{}", papers.host(), self.port),
+            None => format!("redis://127.0.0.1:{}", self.port),
+        }
+    }
+
+    /// Ends it at once, as a crash would.
+    pub fn kill(&mut self) {
+        self.process.kill();
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+
+    async fn knows(&self, replicas: usize, others: usize) {
+        let all = format!("slaves={replicas},sentinels={}", others + 1);
+        let knows = async || self.told().await.ok().filter(|told| told.contains(&all)).map(drop);
+        eventually("Sentinel knows everybody", knows, || self.process.log()).await;
+    }
+
+    async fn told(&self) -> redis::RedisResult<String> {
+        let url = match &self.asker {
+            Some((user, password)) => self.url().replace("://", &format!("://{user}:{password}@")),
+            None => self.url(),
+        };
+        let client = match &self.papers {
+            Some(papers) => Client::build_with_tls(url, papers.certificates())?,
+            None => Client::open(url)?,
+        };
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        redis::cmd("INFO").arg("sentinel").query_async(&mut connection).await
+    }
+}
+
+/// As README says it to operators.
+const MAY: &str = "-@all +role +sentinel|masters";
