@@ -45,7 +45,8 @@ impl Sentinel {
             ["bind 127.0.0.1".to_owned(), "protected-mode no".to_owned(), format!("dir {}", folder.path().display())];
         let watched = [
             format!("sentinel monitor limits {} {} {quorum}", master.host(), master.port),
-            "sentinel down-after-milliseconds limits 500".to_owned(),
+            // Less, and on a busy machine they give up the new master too, before they have shaken hands with it.
+            "sentinel down-after-milliseconds limits 1000".to_owned(),
             "sentinel failover-timeout limits 3000".to_owned(),
         ];
         let names = if master.host() == "localhost" { owned(&by_name) } else { Vec::new() };

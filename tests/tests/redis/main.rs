@@ -10,6 +10,7 @@ mod certificates;
 mod cluster;
 mod lost;
 mod places;
+mod sentinels;
 mod stage;
 mod together;
 mod wakes;
