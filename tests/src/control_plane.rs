@@ -2,7 +2,7 @@
 
 use crate::{
     engines::{self, Lease},
-    process::{Process, eventually},
+    process::{Process, eventually, free_port},
     tools,
     web::{Answer, Site},
 };
@@ -57,8 +57,9 @@ impl ControlPlane {
         if !database && !redis {
             settings.extend(engines::redis_url().map(|url| format!("redis.url={url}")));
         }
-        let any = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:0"));
-        let process = launch(folder.path(), any.iter().chain(&settings));
+        // Its own, so that it has them again when it comes back.
+        let own = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:{}", free_port()));
+        let process = launch(folder.path(), own.iter().chain(&settings));
         let (env, mut api) = await_env(folder.path(), &process).await;
         if settings.iter().any(|setting| setting.starts_with("public_url=")) {
             api.url = await_address(&process).await;

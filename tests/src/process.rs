@@ -2,8 +2,11 @@
 
 use std::{
     fs::File,
+    net::TcpListener,
+    ops::Range,
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicU32, Ordering},
     time::{Duration, Instant},
 };
 
@@ -118,8 +121,21 @@ pub async fn eventually<T>(
     }
 }
 
-/// A port that nobody listens on now.
+/// Ports that the system gives to nobody who asks for any: so whoever stops and starts again has his own back.
+const PORTS: Range<u16> = 10_000..32_000;
+
+/// How far apart processes begin to look, that run beside each other.
+const APART: u32 = 997;
+
+/// A port that nobody listens on now, and that nobody else in this process is given.
 pub fn free_port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has free ports");
-    listener.local_addr().expect("it is bound").port()
+    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(APART);
+    let count = PORTS.len().try_into().expect("ports are few");
+    let mut ports = (0..count).map(|_| first.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % count);
+    let found = ports.find_map(|place| {
+        let port = PORTS.start + u16::try_from(place).expect("ports are few");
+        TcpListener::bind(("127.0.0.1", port)).is_ok().then_some(port)
+    });
+    found.expect("loopback has free ports")
 }
