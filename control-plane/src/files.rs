@@ -67,8 +67,9 @@ pub fn name_also(path: &Path, name: &Path) -> io::Result<()> {
     make_lasting(name)
 }
 
-/// Takes away the names of a file beside its own that begin with it and go on like this.
-pub fn drop_other_names(path: &Path, more: &str) -> io::Result<()> {
+/// Takes away the names of a file beside its own that begin with it and go on like this. What lies beside such a name, with
+/// one of these endings, was put there for the file: it goes back, unless the file has its own.
+pub fn drop_other_names(path: &Path, more: &str, endings: &[&str]) -> io::Result<()> {
     let found = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         found => found?,
@@ -77,15 +78,23 @@ pub fn drop_other_names(path: &Path, more: &str) -> io::Result<()> {
         return Ok(());
     }
     let begins = beside(path, more);
+    let begins = begins.file_name().unwrap_or_default().as_encoded_bytes();
     for entry in fs::read_dir(folder_of(path))? {
-        let name = folder_of(path).join(entry?.file_name());
-        let is_other = name.as_os_str().as_encoded_bytes().starts_with(begins.as_os_str().as_encoded_bytes());
-        let Ok(other) = fs::symlink_metadata(&name) else { continue };
+        let entry = entry?;
+        let is_other = entry.file_name().as_encoded_bytes().starts_with(begins);
+        let Ok(other) = fs::symlink_metadata(entry.path()) else { continue };
         if is_other && (other.dev(), other.ino()) == (found.dev(), found.ino()) {
-            fs::remove_file(name).or_else(not_there)?;
+            for ending in endings {
+                give_back(&beside(&entry.path(), ending), &beside(path, ending))?;
+            }
+            remove(&entry.path())?;
         }
     }
-    Ok(())
+    fs::File::open(folder_of(path))?.sync_all()
+}
+
+fn give_back(from: &Path, to: &Path) -> io::Result<()> {
+    if to.exists() { remove(from) } else { fs::rename(from, to).or_else(not_there) }
 }
 
 /// Removes a file, if it is there.
@@ -168,6 +177,23 @@ fn taken(done: Result<(), TryLockError>, file: fs::File) -> io::Result<Option<Lo
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_second_names_of_the_same_file_go_whatever_its_path_looks_like() {
+        let folder = std::env::temp_dir().join(format!("countersign-names-{}", std::process::id()));
+        make_private_folder(&folder).unwrap();
+        fs::write(folder.join("a"), "a").unwrap();
+        fs::write(folder.join("a.kept-other"), "b").unwrap();
+        for linked in ["a.kept-1", "a.kept-2", "ab.kept-3"] {
+            fs::hard_link(folder.join("a"), folder.join(linked)).unwrap();
+        }
+        fs::write(folder.join("a.kept-1-log"), "log").unwrap();
+        drop_other_names(&folder.join(".").join("a"), ".kept-", &["-log"]).unwrap();
+        let mut left: Vec<_> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        left.sort();
+        assert_eq!(left, ["a", "a-log", "a.kept-other", "ab.kept-3"]);
+        fs::remove_dir_all(folder).unwrap();
+    }
 
     #[test]
     fn a_lock_is_shared_or_had_alone() {

@@ -157,6 +157,9 @@ pub(super) fn place(config: &Config) -> Result<DatabasePlace, AppError> {
 /// such a name for the one that is in its place still: whoever holds that one next takes the name away.
 pub(super) const KEPT: &str = ".before-";
 
+/// What SQLite keeps beside a database.
+pub(super) const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+
 /// The file whose lock says who works with an embedded database.
 fn lock_of(database: &Path) -> PathBuf {
     files::beside(database, ".lock")
@@ -169,7 +172,7 @@ pub(super) fn hold(config: &Config) -> Result<Option<Lock>, AppError> {
     let path = lock_of(&database);
     match Lock::shared(&path) {
         Ok(Some(lock)) => {
-            files::drop_other_names(&database, KEPT).map_err(AppError::folder(&database))?;
+            files::drop_other_names(&database, KEPT, &BESIDE).map_err(AppError::folder(&database))?;
             Ok(Some(lock))
         }
         Ok(None) => Err(AppError::Foreign("the database is being restored or moved: start again when that is done")),
@@ -186,7 +189,7 @@ pub(super) fn hold_alone(database: &Path) -> Result<Lock, AppError> {
     let lock = lock.ok_or(AppError::Foreign(
         "a control plane runs on this database, or it is being restored or moved: stop that first",
     ))?;
-    files::drop_other_names(database, KEPT).map_err(AppError::folder(database))?;
+    files::drop_other_names(database, KEPT, &BESIDE).map_err(AppError::folder(database))?;
     Ok(lock)
 }
 

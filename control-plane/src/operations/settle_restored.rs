@@ -6,7 +6,11 @@ use crate::{
         audit::{Act, Author, Entry},
         instant::rfc3339,
     },
-    store::{Store, Write, audit, deployment, feed},
+    store::{
+        Store, Write, audit,
+        deployment::{self, SetAside},
+        feed,
+    },
 };
 use countersign_identity::Timestamp;
 
@@ -15,8 +19,8 @@ use countersign_identity::Timestamp;
 pub struct Settled {
     /// Access tokens, logins and challenges of before are dead.
     pub at: Timestamp,
-    /// When the backup was made, if it says so.
-    pub backup_of: Option<Timestamp>,
+    /// What it said of itself.
+    pub was: Option<SetAside>,
     /// When anything changed in it for the last time.
     pub newest: Timestamp,
 }
@@ -26,7 +30,7 @@ pub struct Settled {
 pub async fn settle_restored(store: &Store) -> Result<Settled, Denied> {
     let work = async |mut tx: Write| {
         let at = tx.now();
-        let backup_of = deployment::set_aside(tx.conn()).await?.map(|aside| aside.at);
+        let was = deployment::set_aside(tx.conn()).await?;
         // Revisions are instants, unless changes came faster than microseconds or a clock went back.
         let changed = Timestamp::from_micros(feed::position(tx.conn()).await?.revision.number()).min(at);
         let newest = audit::newest(tx.conn()).await?.map_or(changed, |act| act.max(changed));
@@ -34,7 +38,7 @@ pub async fn settle_restored(store: &Store) -> Result<Settled, Denied> {
         tx.record(&Author::SYSTEM, &entry).await?;
         feed::settle(tx.conn(), at).await?;
         deployment::take_back(tx.conn()).await?;
-        Ok::<_, Denied>(tx.commit(Settled { at, backup_of, newest }).await?)
+        Ok::<_, Denied>(tx.commit(Settled { at, was, newest }).await?)
     };
     store.write("settle_restored", work).await
 }

@@ -6,6 +6,9 @@ use countersign_identity::{Revision, ServiceId, Timestamp, TokenId};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
+/// In microseconds.
+const A_SECOND: i64 = 1_000_000;
+
 /// How far apart the clocks of two machines may be.
 const CLOCKS_APART: Duration = Duration::from_mins(5);
 
@@ -30,9 +33,12 @@ pub async fn position_if_any(conn: &mut Conn) -> Result<Option<FeedPosition>, St
 
 /// Settles a database that was restored: revision and floor go past everything that anybody outside can know of it.
 pub async fn settle(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    let sql = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + 1 ELSE $1 END, restored_at = $2 WHERE id = 1";
-    // What was restored may have been served by a machine whose clock is ahead of this one's.
-    sqlx::query(sql).bind(now.after(CLOCKS_APART).micros()).bind(now.micros()).execute(&mut *conn).await?;
+    let sql = "UPDATE feed SET revision = CASE WHEN revision >= $1 THEN revision + $2 ELSE $1 END, restored_at = $3 WHERE id = 1";
+    // What was restored may have been served by a machine whose clock is ahead of this one's. If by far, two restorations
+    // of it still must not come to the same, for that says which challenges are of before.
+    let further = 1 + now.micros().rem_euclid(A_SECOND);
+    let later = now.after(CLOCKS_APART).micros();
+    sqlx::query(sql).bind(later).bind(further).bind(now.micros()).execute(&mut *conn).await?;
     let sql = "UPDATE feed SET floor = revision, restored_revision = revision WHERE id = 1";
     let done = sqlx::query(sql).execute(conn).await?;
     if done.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("feed")) }

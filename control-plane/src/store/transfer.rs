@@ -16,9 +16,10 @@
 //! | after it said no, before the mark of before is put back | `moving` | empty |
 //! | after the source is marked as `moved` | `moved` | whole |
 //!
-//! A mark is put back only where the target said no, and it is the one of before: another target may hold everything since an
-//! earlier move that was interrupted. Nobody else reads or writes the source from its first transaction on, so what is marked
-//! is what was copied. A move goes on from `moving` into an empty target, or finds everything there.
+//! A mark is put back only where the target says that its transaction came to nothing, and it is the one of before: another
+//! target may hold everything since an earlier move that was interrupted. Nobody else reads or writes the source from its first
+//! transaction on, so what is marked is what was copied. A move goes on from `moving` into an empty target, or finds everything
+//! there.
 
 mod batch;
 mod digest;
@@ -36,8 +37,7 @@ use digest::Digest;
 use futures_util::TryStreamExt;
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
-    AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection, SqliteConnection,
-    postgres::{PgConnectOptions, PgDatabaseError, PgSeverity},
+    AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection, SqliteConnection, postgres::PgConnectOptions,
 };
 use std::{path::Path, str::FromStr};
 use tables::Table;
@@ -160,15 +160,12 @@ pub async fn transfer(
         Some(_) if went_on => compare_all(&mut from, &mut to, &tables).await?,
         Some(table) => return Err(TransferError::occupied(table)),
     };
+    let number: String = sqlx::query_scalar(NUMBER).fetch_one(&mut *to).await?;
     sqlite_file::mark(&mut from, Some(SetAside { kind: Aside::Moving, at })).await?;
     from.execute("COMMIT").await.map_err(Flaw::from)?;
-    match to.commit().await {
-        Ok(()) => {}
-        Err(error) if is_refusal(&error) => {
-            sqlite_file::mark(&mut from, before).await?;
-            return Err(error.into());
-        }
-        Err(error) => return Err(TransferError::Unknown(error)),
+    if let Err(error) = to.commit().await {
+        let undone = was_undone(&mut connection, &number).await && sqlite_file::mark(&mut from, before).await.is_ok();
+        return Err(if undone { error.into() } else { TransferError::Unknown(error) });
     }
     sqlite_file::mark(&mut from, Some(SetAside { kind: Aside::Moved, at })).await.map_err(TransferError::Unmarked)?;
     // It is done, whatever the ends say to that.
@@ -176,19 +173,23 @@ pub async fn transfer(
     Ok(Arrived { tables: moved, was_there: occupied.is_some(), went_on })
 }
 
-/// Whether the server itself said no to a commit. An error that does not end the connection has undone the transaction; after
-/// any other one, nobody knows.
-fn is_refusal(error: &sqlx::Error) -> bool {
-    let said = error.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>());
-    said.is_some_and(|said| said.severity() == PgSeverity::Error)
+/// What the server calls the transaction.
+const NUMBER: &str = "SELECT CAST(pg_current_xact_id() AS TEXT)";
+
+/// Whether the server says that a transaction came to nothing. The error of its commit does not tell: whatever stands between
+/// may have said that, of a commit that was made.
+async fn was_undone(connection: &mut PgConnection, number: &str) -> bool {
+    let ask = sqlx::query_scalar("SELECT pg_xact_status(CAST($1 AS xid8))").bind(number);
+    let status: Result<Option<String>, _> = ask.fetch_one(connection).await;
+    status.is_ok_and(|status| status.as_deref() == Some("aborted"))
 }
 
 async fn connect(url: &SecretString) -> Result<PgConnection, TransferError> {
     let options = PgConnectOptions::from_str(url.expose_secret())?;
     let mut connection = options.disable_statement_logging().connect().await?;
-    // It takes its time; and that something is there already is no news.
+    // It takes its time; and that something is there already is no news, or that what a refused commit ended has ended.
     let unlimited = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET lock_timeout = '10s'; \
-                     SET client_min_messages = warning";
+                     SET client_min_messages = error";
     connection.execute(unlimited).await?;
     let ask = "SELECT current_setting('server_encoding'), pg_is_in_recovery()";
     let (encoding, follows): (String, bool) = sqlx::query_as(ask).fetch_one(&mut connection).await?;

@@ -157,3 +157,20 @@ async fn a_second_name_that_a_killed_restoration_left_is_taken_away() {
     assert_eq!(before(files_in(control.folder())), kept);
     assert_eq!(run_file(&control.folder().join(&kept[0]), "SELECT COUNT(*) FROM deployment").await, 1);
 }
+
+/// It was killed after it had put aside what SQLite keeps beside the database, which holds all that is newest.
+#[tokio::test]
+async fn what_a_killed_restoration_put_aside_is_put_back() {
+    let mut control = ControlPlane::start().await;
+    control.make_role("newest", &["read"]).await;
+    control.kill();
+    let folder = control.folder().to_owned();
+    let at = |more: &str| folder.join(format!("countersign.db{more}"));
+    std::fs::hard_link(at(""), at(".before-20300101T000000Z")).unwrap();
+    std::fs::rename(at("-wal"), at(".before-20300101T000000Z-wal")).unwrap();
+    std::fs::remove_file(at("-shm")).unwrap();
+    control.restart().await;
+    let roles = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
+    assert!(roles.to_string().contains("newest"), "{roles}");
+    assert!(!files_in(&folder).iter().any(|name| name.contains(".before-")));
+}

@@ -7,7 +7,7 @@ use super::{MovingError, Report};
 use crate::{
     app::{
         AppError,
-        database::{KEPT, belongs, hold_alone, master_key, open_at, place},
+        database::{BESIDE, KEPT, belongs, hold_alone, master_key, open_at, place},
         install_crypto,
     },
     config::{Config, DatabasePlace},
@@ -17,7 +17,8 @@ use crate::{
     metrics::{Labels, Metrics},
     operations::{Settled, begin_audit, settle_restored},
     store::{
-        Purpose, deployment,
+        Purpose,
+        deployment::{self, Aside, SetAside},
         postgres_place::{self, Seen},
         sqlite_file,
     },
@@ -28,9 +29,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-/// What SQLite keeps beside a database.
-const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// Puts a backup into the place of the embedded database and settles it; without a file, settles what is in its place.
 pub async fn restore(config: &Config, file: Option<&Path>, replace: bool) -> Result<Report, MovingError> {
@@ -198,13 +196,20 @@ async fn settle(config: &Config, place: DatabasePlace, master: &MasterKey) -> Re
 }
 
 fn tell(done: impl IntoIterator<Item = String>, settled: &Settled) -> Report {
-    let Settled { at, backup_of, newest } = settled;
+    let Settled { at, was, newest } = settled;
     let (at, newest) = (rfc3339(*at), rfc3339(*newest));
     let mut report = Report::default();
     done.into_iter().for_each(|line| report.line(line));
     report.line(format!("No access token, login or challenge of before {at} is good: all agents log in again."));
-    let backup = backup_of.map_or(String::new(), |at| format!("It is as of {}. ", rfc3339(at)));
-    report.line(format!("{backup}The newest change in it is of {newest}."));
+    report.line(match was {
+        Some(SetAside { kind: Aside::Backup, at }) => {
+            format!("It is as of {}. The newest change in it is of {newest}.", rfc3339(*at))
+        }
+        Some(SetAside { kind: Aside::Moving | Aside::Moved, at: _ }) => {
+            format!("The newest change in it is of {newest}. See that nobody serves the database that it moved to.")
+        }
+        None => format!("The newest change in it is of {newest}."),
+    });
     report.line(
         "What happened after that is not known here, and somebody must know it: roles that were taken away, agents that were \
          suspended or revoked, and API keys, signing keys and webhook secrets that were revoked or replaced since then are good \
