@@ -30,13 +30,9 @@ impl LogSettings {
     }
 
     fn filter(&self) -> Result<EnvFilter, String> {
-        let filter = EnvFilter::try_new(&self.level).map_err(|error| format!("log.level: {error}"))?;
-        if self.level.contains("redis=") {
-            return Ok(filter);
-        }
-        let silent = "redis=off".parse().map_err(|error| format!("log.level: {error}"))?;
-        // Its library says what becomes of each of its tries, which are many while Redis is lost: we say it once.
-        Ok(filter.add_directive(silent))
+        // The library of Redis says what becomes of each of its tries, which are many while Redis is lost: we say it once.
+        // What is said later of the same holds; of nothing, errors are logged.
+        EnvFilter::try_new(format!("error,redis=off,{}", self.level)).map_err(|error| format!("log.level: {error}"))
     }
 }
 

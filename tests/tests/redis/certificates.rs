@@ -18,6 +18,9 @@ async fn serves_without(settings: &[&str]) -> ControlPlane {
     control
 }
 
+/// How often what a busy machine may miss is tried.
+const TRIES: usize = 5;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_is_believed_by_the_authority_that_is_named_and_by_no_other() {
     let (papers, others) = (Papers::for_servers_at(AT_NAME), Papers::for_servers_at(AT_NAME));
@@ -58,8 +61,14 @@ async fn servers_are_known_by_the_names_that_are_announced() {
             says(&alone(&settings).await, "up").await;
             continue;
         }
-        let control = serves_without(&settings).await;
         let said = format!("the cluster names a node that cannot be reached - Io: 127.0.0.1:{}", cluster.port());
+        let mut control = serves_without(&settings).await;
+        for _ in 0..TRIES {
+            if logged(&control, &said) == 0 {
+                // It is looked for a second, which a busy machine may use up.
+                control = serves_without(&settings).await;
+            }
+        }
         assert_eq!(logged(&control, &said), 1, "{}", control.log());
         let named = [["cluster-announce-hostname", "localhost"], ["cluster-preferred-endpoint-type", "hostname"]];
         for [key, value] in named {

@@ -60,28 +60,40 @@ async fn both_hear_at(cluster: &RedisCluster, fleet: &Fleet, key: &str, nodes: &
     assert!(matches!(word, Ok(Some(_))), "{word:?}");
 }
 
+/// How often a slot is moved, for three moves that nothing disturbed.
+const MOVES: usize = 10;
+
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_are_counted_together_while_their_slot_moves_and_words_go_on_where_a_node_hangs() {
     let user = format!("{MAY} {MAY_IN_A_CLUSTER}");
     let cluster = RedisCluster::start_with(&[&user, "cluster-require-full-coverage no"]).await;
     let fleet = Fleet::start(&settings(&limited(&cluster.url_of(&[0, 1])))).await;
-    let caller = fleet.counts_together().await;
+    let mut caller = fleet.counts_together().await;
     let key = some_key(&cluster).await;
-    let first = cluster.master_of(&key, 0).await.unwrap();
-    let losses = fleet.losses();
-    for from in [first, (first + 1) % 3, (first + 2) % 3] {
-        let to = (from + 1) % 3;
+    let mut from = cluster.master_of(&key, 0).await.unwrap();
+    let mut undisturbed = 0;
+    for _ in 0..MOVES {
+        let (losses, to) = (fleet.losses(), (from + 1) % 3);
         cluster.begin_to_move(&key, from, to).await;
         // Who is counted already is counted where that is, and who is new is sent to the other (ASK).
-        assert_eq!(passed(&fleet, &caller, 4).await, 0);
         let newcomer = fleet.caller().await;
-        assert_eq!(passed(&fleet, &newcomer, 10).await, 10);
+        let before = [passed(&fleet, &caller, 4).await, passed(&fleet, &newcomer, 10).await];
         cluster.end_the_move(&key, from, to).await;
         // Now everybody is there (MOVED).
-        assert_eq!(passed(&fleet, &newcomer, MOST).await, MOST - 10);
-        assert_eq!(passed(&fleet, &caller, 4).await, 0);
+        let after = [passed(&fleet, &newcomer, MOST).await, passed(&fleet, &caller, 4).await];
+        from = to;
+        if fleet.losses() > losses {
+            // A busy machine: a call took too long, and who is counted alone is counted anew.
+            caller = fleet.counts_together().await;
+            continue;
+        }
+        assert_eq!((before, after), ([0, 10], [MOST - 10, 0]));
+        undisturbed += 1;
+        if undisturbed == 3 {
+            break;
+        }
     }
-    println!("{} losses while a slot moved three times", fleet.losses() - losses);
+    assert_eq!(undisturbed, 3, "a move of a slot is no loss");
     fleet.counts_together().await;
 
     moved(&cluster, &key, 2).await;

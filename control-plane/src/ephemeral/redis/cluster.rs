@@ -13,6 +13,9 @@ use std::time::Duration;
 /// How long one node may take for one answer, while it is looked where slots are.
 const ANSWER: Duration = Duration::from_millis(500);
 
+/// How long one node may take until it is connected to: one that is gone must not use up the time of the others.
+pub(super) const CONNECTING: Duration = Duration::from_millis(400);
+
 /// How often a question is asked again, and after how many milliseconds, while a slot moves or nodes agree on a master.
 /// All of it takes less time than a call has, so that who is still told to try again later is told so at once.
 const AGAIN: (u32, u64, u64) = (8, 10, 30);
@@ -23,6 +26,7 @@ pub(super) fn client(nodes: Vec<ConnectionInfo>, certificates: Option<&TlsCertif
     let (retries, shortest, longest) = AGAIN;
     let builder = ClusterClient::builder(nodes)
         .tcp_settings(at_once())
+        .connection_timeout(CONNECTING)
         .response_timeout(ANSWER)
         .overall_response_timeout(None)
         .retries(retries)

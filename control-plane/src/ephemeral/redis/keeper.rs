@@ -37,7 +37,7 @@ impl Redis {
             Ok(link) => self.have(link),
             Err(error) => {
                 let known = tokio::time::timeout(GREETING, self.place.out_of_reach()).await.unwrap_or_default();
-                let reason = known.map_or_else(|| error.to_string(), |error| error.to_string());
+                let reason = known.map_or_else(|| error.to_string(), |known| format!("{error}; {known}"));
                 tracing::warn!(reason, "redis is not there: this replica counts calls alone, until it is");
             }
         }

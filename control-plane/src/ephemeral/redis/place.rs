@@ -102,20 +102,33 @@ impl Place {
     /// with TLS their certificates must be for what it calls them.
     pub(super) async fn out_of_reach(&self) -> Option<RedisError> {
         let Servers::Cluster(urls) = &self.servers else { return None };
+        let mut first_gone = None;
         for named in self.nodes(urls).ok()? {
-            let Ok(mut node) = self.client(named.clone()).ok()?.get_multiplexed_async_connection().await else {
-                continue;
+            let mut node = match self.knock(named.clone()).await {
+                Ok(node) => node,
+                Err(error) => {
+                    let gone = (error.kind(), "a node cannot be reached", format!("{}: {error}", named.addr()));
+                    first_gone.get_or_insert_with(|| gone.into());
+                    continue;
+                }
             };
             for address in cluster::nodes_by(&mut node).await.ok()? {
-                let client = self.client(at(&named, &address)).ok()?;
-                if let Err(error) = client.get_multiplexed_async_connection().await {
-                    let (host, port) = address;
-                    let detail = format!("{host}:{port}: {error}");
+                let other = at(&named, &address);
+                if let Err(error) = self.knock(other.clone()).await {
+                    let detail = format!("{}: {error}", other.addr());
                     return Some((error.kind(), "the cluster names a node that cannot be reached", detail).into());
                 }
             }
+            break;
         }
-        None
+        first_gone
+    }
+
+    async fn knock(&self, server: ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+        let client = self.client(server)?;
+        let late = (redis::ErrorKind::Io, "no answer in time");
+        let connected = tokio::time::timeout(cluster::CONNECTING, client.get_multiplexed_async_connection()).await;
+        connected.unwrap_or_else(|_| Err(late.into()))
     }
 
     /// What is said in a channel from now on. In a cluster it is heard at any node.
