@@ -5,7 +5,7 @@
 
 use super::failure::StoreError;
 use futures_util::{
-    FutureExt, StreamExt,
+    StreamExt, TryStreamExt,
     future::BoxFuture,
     stream::{self, BoxStream},
 };
@@ -158,10 +158,10 @@ impl<'c> Executor<'c> for &'c mut Conn {
         'c: 'e,
         E: 'q + Execute<'q, Any>,
     {
-        let all = self.bounded(|pooled| Box::pin(pooled.fetch_many(query).collect::<Vec<_>>().map(Ok)));
+        let all = self.bounded(|pooled| Box::pin(pooled.fetch_many(query).try_collect::<Vec<_>>()));
         stream::once(all)
             .flat_map(|all| match all {
-                Ok(steps) => stream::iter(steps).left_stream(),
+                Ok(steps) => stream::iter(steps).map(Ok).left_stream(),
                 Err(error) => stream::iter([Err(error)]).right_stream(),
             })
             .boxed()
