@@ -34,12 +34,12 @@ use super::{
 use batch::Batch;
 use countersign_identity::Timestamp;
 use digest::Digest;
-use futures_util::TryStreamExt;
+use futures_util::{Stream, StreamExt, TryStreamExt};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
     AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection, SqliteConnection, postgres::PgConnectOptions,
 };
-use std::{path::Path, str::FromStr};
+use std::{path::Path, pin::pin, str::FromStr};
 use tables::Table;
 
 /// Why nothing was moved.
@@ -270,19 +270,22 @@ async fn copy(from: &mut SqliteConnection, to: &mut PgConnection, table: &Table)
 }
 
 async fn read_back(to: &mut PgConnection, table: &Table) -> Result<Digest, TransferError> {
-    let (wrong, mut digest) = (TransferError::row(table), Digest::default());
-    let mut rows = sqlx::query(AssertSqlSafe(table.select())).fetch(to);
-    while let Some(row) = rows.try_next().await.map_err(wrong)? {
-        digest.add(&batch::read(table, &row).map_err(wrong)?);
-    }
-    Ok(digest)
+    let rows = sqlx::query(AssertSqlSafe(table.select())).fetch(to);
+    sum_up(table, rows.map(|row| batch::read(table, &row?))).await
 }
 
 async fn read_here(from: &mut SqliteConnection, table: &Table) -> Result<Digest, TransferError> {
-    let (wrong, mut digest) = (TransferError::row(table), Digest::default());
-    let mut rows = sqlx::query(AssertSqlSafe(table.select())).fetch(from);
-    while let Some(row) = rows.try_next().await.map_err(wrong)? {
-        digest.add(&batch::read(table, &row).map_err(wrong)?);
+    let rows = sqlx::query(AssertSqlSafe(table.select())).fetch(from);
+    sum_up(table, rows.map(|row| batch::read(table, &row?))).await
+}
+
+async fn sum_up(
+    table: &Table,
+    rows: impl Stream<Item = Result<Vec<Option<String>>, sqlx::Error>>,
+) -> Result<Digest, TransferError> {
+    let (mut rows, mut digest) = (pin!(rows), Digest::default());
+    while let Some(fields) = rows.try_next().await.map_err(TransferError::row(table))? {
+        digest.add(&fields);
     }
     Ok(digest)
 }

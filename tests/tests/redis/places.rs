@@ -1,7 +1,7 @@
-//! Passwords, limited users, the smallest cluster and a lonely Sentinel.
+//! Passwords, limited users and the smallest cluster.
 
-use crate::stage::{Fleet, is_copied, says};
-use countersign_tests::{ControlPlane, Redis, Sentinel, eventually};
+use crate::stage::{Fleet, says};
+use countersign_tests::{ControlPlane, Redis, eventually};
 
 pub async fn alone(settings: &[&str]) -> ControlPlane {
     ControlPlane::start_as_shipped_with(settings).await
@@ -58,27 +58,4 @@ async fn in_a_cluster_it_is_counted_together() {
     fleet.says("down").await;
     redis.resume();
     fleet.remembers(&caller).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sentinels_lead_to_the_next_master_which_remembers() {
-    let user = format!("{MAY} +role");
-    let mut master = Redis::start_with(&[&user]).await;
-    let replica = Redis::start_replica_of(&master, &[&user]).await;
-    let sentinel = Sentinel::watching(&master).await;
-    let settings = [
-        // The user is that of Redis; this Sentinel asks for none.
-        format!("redis.url={}", limited(&sentinel.url())),
-        "redis.kind=sentinel".to_owned(),
-        "redis.sentinel_master=limits".to_owned(),
-    ];
-    let fleet = Fleet::start(&settings).await;
-    let caller = fleet.counts_together().await;
-    is_copied(&master, &replica).await;
-    master.kill();
-    fleet.nobody_waits().await;
-    fleet.says("down").await;
-    fleet.remembers(&caller).await;
-    let role: String = replica.command(&["INFO", "replication"]).await;
-    assert!(role.contains("role:master"), "{role}");
 }

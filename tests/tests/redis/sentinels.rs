@@ -1,8 +1,9 @@
-//! Three Sentinels that ask who asks, one of them dead, a master with two replicas, and TLS with a certificate of ours.
+//! A lonely Sentinel; and three that ask who asks, one of them dead, a master with two replicas, and TLS with a certificate
+//! of ours.
 
 use crate::{
     places::{MAY, limited},
-    stage::{Fleet, is_copied},
+    stage::{Caller, Fleet, is_copied},
 };
 use countersign_tests::{Papers, Redis, Sentinel, eventually};
 
@@ -10,6 +11,35 @@ use countersign_tests::{Papers, Redis, Sentinel, eventually};
 async fn role(redis: &Redis) -> Option<String> {
     let said: String = redis.try_command(&["INFO", "replication"]).await.ok()?;
     Some(said.lines().find_map(|line| line.strip_prefix("role:"))?.trim().to_owned())
+}
+
+/// A master with a copy of what it counts, and a fleet that a Sentinel leads to it.
+struct Watched {
+    master: Redis,
+    replica: Redis,
+    fleet: Fleet,
+    /// Who has nothing left.
+    caller: Caller,
+    _sentinel: Sentinel,
+}
+
+impl Watched {
+    async fn start() -> Self {
+        let user = format!("{MAY} +role");
+        let master = Redis::start_with(&[&user]).await;
+        let replica = Redis::start_replica_of(&master, &[&user]).await;
+        let sentinel = Sentinel::watching(&master).await;
+        let settings = [
+            // The user is that of Redis; this Sentinel asks for none.
+            format!("redis.url={}", limited(&sentinel.url())),
+            "redis.kind=sentinel".to_owned(),
+            "redis.sentinel_master=limits".to_owned(),
+        ];
+        let fleet = Fleet::start(&settings).await;
+        let caller = fleet.counts_together().await;
+        is_copied(&master, &replica).await;
+        Self { master, replica, fleet, caller, _sentinel: sentinel }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,18 +87,7 @@ async fn two_of_three_agree_on_another_master_and_the_old_one_misleads_nobody() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_that_becomes_a_replica_is_left_and_one_that_becomes_a_master_is_found() {
-    let user = format!("{MAY} +role");
-    let master = Redis::start_with(&[&user]).await;
-    let replica = Redis::start_replica_of(&master, &[&user]).await;
-    let sentinel = Sentinel::watching(&master).await;
-    let settings = [
-        format!("redis.url={}", limited(&sentinel.url())),
-        "redis.kind=sentinel".to_owned(),
-        "redis.sentinel_master=limits".to_owned(),
-    ];
-    let fleet = Fleet::start(&settings).await;
-    let caller = fleet.counts_together().await;
-    is_copied(&master, &replica).await;
+    let Watched { master, replica, fleet, caller, _sentinel } = Watched::start().await;
     let losses = fleet.losses();
     // It keeps its connections, and says READONLY to whoever counts.
     master.command::<()>(&["REPLICAOF", "127.0.0.1", &replica.port().to_string()]).await;
@@ -79,4 +98,14 @@ async fn a_master_that_becomes_a_replica_is_left_and_one_that_becomes_a_master_i
     assert!(log.contains("ReadOnly") || log.contains("no answer in time"), "{log}");
     master.command::<()>(&["REPLICAOF", "NO", "ONE"]).await;
     fleet.remembers(&caller).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_lead_to_the_next_master_which_remembers() {
+    let Watched { mut master, replica, fleet, caller, _sentinel } = Watched::start().await;
+    master.kill();
+    fleet.nobody_waits().await;
+    fleet.says("down").await;
+    fleet.remembers(&caller).await;
+    assert_eq!(role(&replica).await.as_deref(), Some("master"));
 }
