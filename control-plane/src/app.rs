@@ -326,7 +326,7 @@ const fn per_minute(settings: LimitSettings) -> PerMinute {
 /// What events are sent with.
 fn post(settings: &WebhookSettings, guard: &Guard) -> Result<Post, AppError> {
     let file = &settings.ca_file;
-    let authorities = (!file.as_os_str().is_empty()).then(|| std::fs::read(file)).transpose();
+    let authorities = files::read_named(file);
     let authorities = authorities.map_err(|error| AppError::Folder { path: file.clone(), error })?;
     Ok(Post::new(guard.clone(), authorities.as_deref(), settings.patience())?)
 }

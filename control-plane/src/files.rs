@@ -53,6 +53,11 @@ pub fn name_without_replacing(from: &Path, to: &Path) -> io::Result<()> {
     fs::File::open(folder_of(to))?.sync_all()
 }
 
+/// Reads the file that a setting names, if it names one.
+pub fn read_named(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    (!path.as_os_str().is_empty()).then(|| fs::read(path)).transpose()
+}
+
 /// Copies a file, for its owner only.
 pub fn copy_private(from: &Path, to: &Path) -> io::Result<()> {
     let mut source = fs::File::open(from)?;

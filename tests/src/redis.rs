@@ -17,16 +17,8 @@ use std::{path::Path, process::Command, sync::Arc, time::Duration};
 use tempfile::TempDir;
 
 /// What all of them are started with: nothing is saved unless a test asks for it.
-const ALWAYS: [&str; 8] = [
-    "bind 127.0.0.1",
-    "protected-mode no",
-    "appendonly no",
-    "save \"\"",
-    "daemonize no",
-    "dbfilename dump",
-    "loglevel notice",
-    "repl-diskless-sync-delay 0",
-];
+const ALWAYS: [&str; 6] =
+    ["appendonly no", "save \"\"", "daemonize no", "dbfilename dump", "loglevel notice", "repl-diskless-sync-delay 0"];
 
 /// How long a command may take: one that is paused answers never.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -102,9 +94,9 @@ impl Redis {
 
     async fn begin(lines: &[String], password: Option<String>, papers: Option<Arc<Papers>>) -> Self {
         let (folder, port, bus) = (folder(), free_port(), free_port());
-        let speaks = papers.as_ref().map_or_else(|| vec![format!("port {port}")], |papers| papers.lines(port));
-        let own = [format!("dir {}", folder.path().display()), format!("cluster-port {bus}")];
-        let configuration = [&owned(&ALWAYS)[..], &own, &speaks, lines].concat();
+        let bus_line = [format!("cluster-port {bus}")];
+        let listens = listens(&folder, port, papers.as_deref());
+        let configuration = [&owned(&ALWAYS)[..], &listens, &bus_line, lines].concat();
         let process = launch(folder.path(), &configuration);
         let redis = Self { process, port, bus, configuration, password, papers, folder };
         redis.answers().await;
@@ -150,11 +142,7 @@ impl Redis {
 
     /// Who may do everything there.
     pub fn client(&self) -> Client {
-        let client = match &self.papers {
-            None => Client::open(self.url()),
-            Some(papers) => Client::build_with_tls(self.url(), papers.certificates()),
-        };
-        client.expect("a URL")
+        client_at(self.url(), self.papers.as_deref())
     }
 
     /// Stops it in the middle of whatever it does: it stays connected, and does not answer.
@@ -212,6 +200,22 @@ impl Redis {
         let answers = async || self.try_command::<String>(&["PING"]).await.ok();
         eventually("Redis answers", answers, || self.process.log()).await;
     }
+}
+
+/// Where a server or a Sentinel keeps its files, and how it is spoken to.
+fn listens(folder: &TempDir, port: u16, papers: Option<&Papers>) -> Vec<String> {
+    let folder = format!("dir {}", folder.path().display());
+    let mut lines = vec!["bind 127.0.0.1".to_owned(), "protected-mode no".to_owned(), folder];
+    lines.extend(papers.map_or_else(|| vec![format!("port {port}")], |papers| papers.lines(port)));
+    lines
+}
+
+fn client_at(url: String, papers: Option<&Papers>) -> Client {
+    let client = match papers {
+        None => Client::open(url),
+        Some(papers) => Client::build_with_tls(url, papers.certificates()),
+    };
+    client.expect("a URL")
 }
 
 fn folder() -> TempDir {

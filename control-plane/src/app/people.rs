@@ -3,10 +3,11 @@
 use super::AppError;
 use crate::{
     config::{self, Config, DatabasePlace},
+    files,
     humans::{AdminClaim, Algorithm, Issuer, IssuerRules, KeysAt, OperatorKey, Patience, Web},
 };
 use countersign_process::{Chance, Clock};
-use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 /// How often a file with keys is read again, at the most.
 const FILE_REFRESH: Duration = Duration::from_mins(1);
@@ -58,7 +59,7 @@ async fn issuer(
     let wrong = |key: &str, error: String| AppError::Setting { setting: format!("humans.issuers.{name}.{key}"), error };
     let mut patience = Patience { refresh: config.humans.keys_refresh(), max_age: config.humans.keys_max_age() };
     let keys = if jwks_file.as_os_str().is_empty() {
-        let authorities = (!ca_file.as_os_str().is_empty()).then(|| fs::read(ca_file)).transpose();
+        let authorities = files::read_named(ca_file);
         let authorities = authorities.map_err(|error| wrong("ca_file", format!("{}: {error}", ca_file.display())))?;
         let web = Web::new(authorities.as_deref(), config.dev).map_err(|error| wrong("ca_file", error.to_string()))?;
         match jwks_url.as_str() {

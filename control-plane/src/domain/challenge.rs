@@ -10,9 +10,6 @@ use countersign_identity::{AgentId, Revision, ServiceId, Timestamp};
 /// What a challenge's id begins with.
 pub const PREFIX: &str = "chal_";
 
-/// Version, agent, service, expiry, random id; and, of a deployment that was restored once, its era.
-const BODY_LEN: usize = 1 + 16 + 16 + 8 + 16;
-const ERA_LEN: usize = 8;
 const MAC_LEN: usize = 32;
 const WITHOUT_ERA: u8 = 1;
 const WITH_ERA: u8 = 2;
@@ -77,11 +74,11 @@ impl Challenge {
     }
 }
 
+/// Version, agent, service, expiry, random id; and, of a deployment that was restored once, its era.
 fn encode(challenge: &Challenge) -> Vec<u8> {
     let Challenge { agent, service, expires_at, unique, era } = challenge;
     let has_era = *era != Revision::default();
-    let mut body = Vec::with_capacity(BODY_LEN + ERA_LEN);
-    body.push(if has_era { WITH_ERA } else { WITHOUT_ERA });
+    let mut body = vec![if has_era { WITH_ERA } else { WITHOUT_ERA }];
     body.extend(agent.bits().to_be_bytes());
     // A service's id is a UUIDv7 and therefore never zero.
     body.extend(service.map_or(0, ServiceId::bits).to_be_bytes());

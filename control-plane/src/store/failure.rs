@@ -72,11 +72,7 @@ impl StoreError {
 
     /// Whether the connection must not be used again.
     pub(super) fn breaks(error: &sqlx::Error) -> bool {
-        match error {
-            sqlx::Error::Io(_) => true,
-            sqlx::Error::Database(error) => error.code().as_deref() == Some(READ_ONLY),
-            _ => false,
-        }
+        matches!(error, sqlx::Error::Io(_)) || is(error, READ_ONLY)
     }
 }
 

@@ -155,11 +155,10 @@ pub async fn transfer(
     let mut connection = connect(target).await?;
     let mut to = connection.begin().await?;
     let occupied = prepare(&mut to, &tables).await?;
-    let moved = match occupied {
-        None => copy_all(&mut from, &mut to, &tables).await?,
-        Some(_) if went_on => compare_all(&mut from, &mut to, &tables).await?,
-        Some(table) => return Err(TransferError::occupied(table)),
-    };
+    if let (Some(table), false) = (occupied, went_on) {
+        return Err(TransferError::occupied(table));
+    }
+    let moved = compare_all((&mut from, &mut to), &tables, occupied.is_none()).await?;
     let number: String = sqlx::query_scalar(NUMBER).fetch_one(&mut *to).await?;
     sqlite_file::mark(&mut from, Some(SetAside { kind: Aside::Moving, at })).await?;
     from.execute("COMMIT").await.map_err(Flaw::from)?;
@@ -220,33 +219,18 @@ async fn prepare<'t>(to: &mut PgConnection, tables: &'t [Table]) -> Result<Optio
     Ok(None)
 }
 
-async fn copy_all(
-    from: &mut SqliteConnection,
-    to: &mut PgConnection,
-    tables: &[Table],
-) -> Result<Vec<Moved>, TransferError> {
-    let mut moved = Vec::new();
-    for table in tables {
-        let sent = copy(from, to, table).await?;
-        if sent != read_back(to, table).await? {
-            return Err(TransferError::Differs(table.name.clone()));
-        }
-        moved.push(Moved::new(table, &sent));
-    }
-    Ok(moved)
-}
-
-/// Compares what is on both sides, where nothing is to be copied.
+/// Compares all tables, once they are copied if they are to be.
 async fn compare_all(
-    from: &mut SqliteConnection,
-    to: &mut PgConnection,
+    (from, to): (&mut SqliteConnection, &mut PgConnection),
     tables: &[Table],
+    copies: bool,
 ) -> Result<Vec<Moved>, TransferError> {
     let mut moved = Vec::new();
     for table in tables {
-        let here = read_here(from, table).await?;
+        let here = if copies { copy(from, to, table).await? } else { read_here(from, table).await? };
         if here != read_back(to, table).await? {
-            return Err(TransferError::WentOn(table.name.clone()));
+            let name = table.name.clone();
+            return Err(if copies { TransferError::Differs(name) } else { TransferError::WentOn(name) });
         }
         moved.push(Moved::new(table, &here));
     }

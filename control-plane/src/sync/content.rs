@@ -57,15 +57,12 @@ pub enum Since {
 pub async fn read(store: &Store, since: Since) -> Result<Option<Content>, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();
-    let FeedPosition { revision: until, floor, cutoff } = feed::position(conn).await?;
+    let position = feed::position(conn).await?;
+    let FeedPosition { revision: until, floor, cutoff: _ } = position;
     let (start, only) = match since {
         // What was forgotten since cannot be read: the content then says that it begins later.
         Since::Everyone(revision) => (revision.max(floor), None),
-        Since::Known(revision, service)
-            if feed::knows(conn, FeedPosition { revision: until, floor, cutoff }, revision).await? =>
-        {
-            (revision, Some(service))
-        }
+        Since::Known(revision, service) if feed::knows(conn, position, revision).await? => (revision, Some(service)),
         Since::Known(..) => return Ok(None),
         Since::Floor(service) => (floor, Some(service)),
     };

@@ -1,9 +1,8 @@
 //! Sentinels, which watch a Redis under the name `limits`, and are quick to give it up.
 
-use super::{Papers, Redis, folder, launch_as, owned};
+use super::{Papers, Redis, client_at, folder, launch_as, listens, owned};
 use crate::process::{Process, eventually, free_port};
 use futures_util::future::join_all;
-use redis::Client;
 use std::sync::Arc;
 use tempfile::TempDir;
 
@@ -39,10 +38,8 @@ impl Sentinel {
     fn begin(master: &Redis, quorum: u8, lines: &[&str], asker: Option<(String, String)>) -> Self {
         let (folder, port) = (folder(), free_port());
         let papers = master.papers.clone();
-        let speaks = papers.as_ref().map_or_else(|| vec![format!("port {port}")], |papers| papers.lines(port));
+        let listens = listens(&folder, port, papers.as_deref());
         let by_name = ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"];
-        let own =
-            ["bind 127.0.0.1".to_owned(), "protected-mode no".to_owned(), format!("dir {}", folder.path().display())];
         let watched = [
             format!("sentinel monitor limits {} {} {quorum}", master.host(), master.port),
             // Less, and on a busy machine they give up the new master too, before they have shaken hands with it.
@@ -50,7 +47,7 @@ impl Sentinel {
             "sentinel failover-timeout limits 3000".to_owned(),
         ];
         let names = if master.host() == "localhost" { owned(&by_name) } else { Vec::new() };
-        let configuration = [&own[..], &speaks, &names, &owned(lines), &watched].concat();
+        let configuration = [&listens[..], &names, &owned(lines), &watched].concat();
         let process = launch_as(&["--sentinel"], folder.path(), &configuration);
         Self { process, port, papers, asker, _folder: folder }
     }
@@ -84,11 +81,7 @@ impl Sentinel {
             Some((user, password)) => self.url().replace("://", &format!("://{user}:{password}@")),
             None => self.url(),
         };
-        let client = match &self.papers {
-            Some(papers) => Client::build_with_tls(url, papers.certificates())?,
-            None => Client::open(url)?,
-        };
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut connection = client_at(url, self.papers.as_deref()).get_multiplexed_async_connection().await?;
         redis::cmd("INFO").arg("sentinel").query_async(&mut connection).await
     }
 }

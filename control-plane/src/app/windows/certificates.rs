@@ -2,11 +2,11 @@
 //! by the name of the setting, since later it would be only one more reason why Redis is not there.
 
 use super::super::{AppError, install_crypto};
-use crate::config::RedisSettings;
+use crate::{config::RedisSettings, files};
 use redis::{ClientTlsConfig, TlsCertificates};
 use rustls::{ClientConfig, RootCertStore};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
-use std::{fs, path::Path};
+use std::path::Path;
 
 /// What the settings name; `None`: nothing, so that the authorities of the system vouch for Redis.
 pub(super) fn certificates(settings: &RedisSettings) -> Result<Option<TlsCertificates>, AppError> {
@@ -26,8 +26,7 @@ pub(super) fn certificates(settings: &RedisSettings) -> Result<Option<TlsCertifi
 }
 
 fn read(setting: &str, path: &Path) -> Result<Option<Vec<u8>>, AppError> {
-    let content = (!path.as_os_str().is_empty()).then(|| fs::read(path)).transpose();
-    content.map_err(|error| wrong(setting, format!("{}: {error}", path.display())))
+    files::read_named(path).map_err(|error| wrong(setting, format!("{}: {error}", path.display())))
 }
 
 fn authorities(pem: &[u8]) -> Result<RootCertStore, AppError> {

@@ -70,7 +70,7 @@ impl Redis {
             let _lost_if_it_fails = self.ask(async |link| self.counting.judge(link, &probe, true).await).await;
             let link = self.hold.borrow().link.clone();
             if let (Some(mut link), 0) = (link, rounds % LOOKING) {
-                let _as_before_if_late = tokio::time::timeout(PATIENCE, self.place.look_around(&mut link)).await;
+                self.look_around(&mut link).await;
             }
         }
         rounds > 0
@@ -83,8 +83,12 @@ impl Redis {
         let probe = probe();
         let tried = tokio::time::timeout(PATIENCE, self.counting.judge(&mut link, &probe, true));
         tried.await.map_err(|_| Absent::Late)??;
-        let _as_before_if_late = tokio::time::timeout(PATIENCE, self.place.look_around(&mut link)).await;
+        self.look_around(&mut link).await;
         Ok(link)
+    }
+
+    async fn look_around(&self, link: &mut Link) {
+        let _as_before_if_late = tokio::time::timeout(PATIENCE, self.place.look_around(link)).await;
     }
 
     fn have(&self, link: Link) {
