@@ -145,10 +145,10 @@ words! {
     /// A set of public keys (RFC 7517), each for ES256 on P-256.
     KeySet = ObjectBuilder::new()
         .schema_type(Type::Object)
-        .property("keys", ArrayBuilder::new().items(RefOr::<Schema>::from(Ref::from_schema_name(JsonWebKey::name()))))
+        .property("keys", ArrayBuilder::new().items(RefOr::<Schema>::from(Ref::from_schema_name(PublishedKey::name()))))
         .required("keys");
     /// A public key (RFC 7517).
-    JsonWebKey = ["kty", "crv", "x", "y", "kid", "use", "alg"]
+    PublishedKey = ["kty", "crv", "x", "y", "kid", "use", "alg"]
         .into_iter()
         .fold(ObjectBuilder::new().schema_type(Type::Object), |key, name| key.property(name, text()).required(name))
         .examples([serde_json::json!({
