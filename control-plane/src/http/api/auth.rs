@@ -26,7 +26,7 @@ use crate::{
     operations::{self, Login, RegistrationRequest, Reply, TokenPair},
 };
 use axum::{Extension, Json, extract::State, http::StatusCode};
-use countersign_identity::{AgentId, AgentKey, ServiceId};
+use countersign_identity::{AgentId, P256PublicKey, ServiceId};
 use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -39,7 +39,7 @@ body! {
         required "email" email: EmailAddress,
         /// What people call the agent.
         required "name" name: DisplayName,
-        required "publicKey" key: AgentKey,
+        required "publicKey" key: P256PublicKey,
         /// What its owner attaches; it comes back with the agent.
         optional "metadata" metadata: Metadata,
     }

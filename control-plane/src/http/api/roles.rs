@@ -141,7 +141,7 @@ pub async fn create(
 }
 
 fn created(role: &Role) -> CreatedRole {
-    let RoleDefinition { id, name, permissions, made_at: _ } = role.definition.clone();
+    let RoleDefinition { id, name, permissions, created_revision: _ } = role.definition.clone();
     CreatedRole { role_id: id, name, permissions }
 }
 
@@ -257,6 +257,6 @@ pub async fn revoke(
 
 fn present(role: Role) -> RoleRecord {
     let Role { definition, service: _, description, created_at } = role;
-    let RoleDefinition { id, name, permissions, made_at: _ } = definition;
+    let RoleDefinition { id, name, permissions, created_revision: _ } = definition;
     RoleRecord { id, name, description: description.to_string(), permissions, created_at: Instant(created_at) }
 }

@@ -23,7 +23,7 @@ use axum::{
 };
 use countersign_identity::{
     AgentId, Permission, Reason, RoleName, ServiceId, TrustScore, VerifiedIdentity,
-    bearer::{TOKEN_HEADER, in_token_header},
+    bearer::{TOKEN_HEADER, from_token_header},
 };
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -107,7 +107,7 @@ async fn stand(state: &AppState, service: ServiceId, headers: &HeaderMap) -> Res
 
 fn agent_token(headers: &HeaderMap) -> Result<&str, Reason> {
     let values: Vec<_> = headers.get_all(TOKEN_HEADER).iter().map(HeaderValue::as_bytes).collect();
-    in_token_header(&values)?.ok_or(Reason::TokenMissing)
+    from_token_header(&values)?.ok_or(Reason::TokenMissing)
 }
 
 fn present(identity: VerifiedIdentity) -> Verified {

@@ -24,7 +24,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use countersign_identity::{AgentKey, AgentStatus, Permission, RoleName, Timestamp};
+use countersign_identity::{AgentStatus, P256PublicKey, Permission, RoleName, Timestamp};
 use secrecy::SecretString;
 use serde_json::{Map, Value};
 use std::time::Duration;
@@ -321,7 +321,7 @@ from_text! {
     Description as Description: |text| Self::try_from(text).map_err(|error| error.to_string());
     RoleName as RoleName: |text| Self::try_from(text).map_err(|error| error.to_string());
     Permission as Permission: |text| Self::try_from(text).map_err(|error| error.to_string());
-    AgentKey as PublicKey: |text| Self::from_pem(&text).map_err(|error| error.to_string());
+    P256PublicKey as PublicKey: |text| Self::from_pem(&text).map_err(|error| error.to_string());
     KeyScope as Scope: |text| Self::parse(&text).ok_or_else(|| "must be `full` or `sync`".into());
     AgentStatus as AgentStatus: |text| parse_status(&text).ok_or_else(|| "must be `active`, `suspended` or `revoked`".into());
     Timestamp as End: |text| timestamp::parse(&text).ok_or_else(|| "must be an instant such as 2030-01-31T12:00:00Z".into());

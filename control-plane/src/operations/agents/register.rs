@@ -10,7 +10,7 @@ use crate::{
     operations::{Context, Denied, Reply},
     store::agents,
 };
-use countersign_identity::{AgentId, AgentKey, AgentStatus, Reason, Revision, TrustScore};
+use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
 
 /// What is asked for.
@@ -21,7 +21,7 @@ pub struct RegistrationRequest {
     /// What people call the agent.
     pub name: DisplayName,
     /// The public half of its key.
-    pub key: AgentKey,
+    pub key: P256PublicKey,
     /// What its owner attaches.
     pub metadata: Metadata,
 }

@@ -33,7 +33,7 @@ pub async fn issue_challenge(
     let challenge = Challenge {
         agent,
         service,
-        expires_at: context.now().after(context.rules.challenge_life),
+        expires_at: context.now().saturating_add(context.rules.challenge_life),
         unique: context.fresh(std::convert::identity),
         era: feed::position(read.conn()).await?.cutoff,
     };

@@ -139,7 +139,7 @@ pub async fn settle_storms(context: &Context) -> Result<(), Denied> {
         context.store.write("count_failed_logins", work).await?;
     }
     context.storms.said(counted, context.now());
-    let horizon = context.now().before(WINDOW + GRACE);
+    let horizon = context.now().saturating_sub(WINDOW + GRACE);
     if !outbox::any_storm_until(context.store.read().await?.conn(), horizon).await? {
         return Ok(());
     }

@@ -14,7 +14,7 @@ use crate::{
     operations::{Context, Denied, Missing, TokenPair},
     store::{Write, agents, feed, services, sessions},
 };
-use countersign_identity::{EventId, Reason, ServiceId, SessionId, public_key::AgentSignature};
+use countersign_identity::{EventId, Reason, ServiceId, SessionId, public_key::EcdsaSignature};
 use std::net::IpAddr;
 
 /// What an agent sends.
@@ -68,7 +68,7 @@ async fn answer(context: &Context, challenge: &Challenge, login: &Login) -> Resu
             service,
             begun_at: now,
             begun_revision: rev,
-            expires_at: now.after(context.rules.refresh_life),
+            expires_at: now.saturating_add(context.rules.refresh_life),
             ended_at: None,
         };
         if !sessions::begin(tx.conn(), &session, &challenge.unique_text()).await? {
@@ -110,7 +110,7 @@ async fn prove(
     if let Some(service) = service {
         services::find(read.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
     }
-    let signature = AgentSignature::from_hex(signature).map_err(|_| Denied::InvalidSignature)?;
+    let signature = EcdsaSignature::from_hex(signature).map_err(|_| Denied::InvalidSignature)?;
     let nonce = context.challenge_keys.nonce(challenge);
     // Signed are the UTF-8 bytes of the nonce as sent; the 32 bytes that it encodes are accepted too.
     if !agent.registration.key.verifies(&[hex::encode(nonce).as_bytes(), &nonce], &signature) {

@@ -16,7 +16,7 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<(), Denied> 
     let Ok(unverified) = UnverifiedToken::parse(token) else { return Ok(()) };
     let keys = signing_keys::ring(context.store.read().await?.conn()).await?.set();
     match unverified.verify(&keys) {
-        Ok(signed) if context.now() < signed.claims().expires() => revoke_access(context, signed.claims()).await,
+        Ok(signed) if context.now() < signed.claims().expires_at() => revoke_access(context, signed.claims()).await,
         Ok(_) | Err(_) => Ok(()),
     }
 }

@@ -80,7 +80,7 @@ pub(in crate::operations) async fn issue(
     };
     sessions::insert_token(tx.conn(), &refresh).await?;
     agents::seen(tx.conn(), agent.id, now).await?;
-    let expires = now.after(context.rules.access_life);
+    let expires = now.saturating_add(context.rules.access_life);
     let held = match service {
         Some(service) => held_at(tx.conn(), service, agent, now, expires).await?,
         None => Held::default(),
@@ -122,7 +122,7 @@ async fn held_at(
 ) -> Result<Held, Denied> {
     let grants = assignments::held(conn, service, agent.id, now).await?;
     let table: RoleTable = roles::of_service(conn, service).await?.into_iter().map(|role| role.definition).collect();
-    let (roles, permissions) = table.define(grants.iter());
+    let (roles, permissions) = table.resolve(grants.iter());
     let ends_before_token =
         grants.iter().filter_map(|grant| grant.until.filter(|end| *end < expires).map(|end| (grant, end)));
     let until = ends_before_token.filter_map(|(grant, end)| Some((table.get(grant.role)?.name.clone(), end.seconds())));

@@ -14,7 +14,7 @@ const MARGIN: Duration = Duration::from_mins(5);
 /// Raises the floor past changes that are older than every living token, and forgets dead logins and requests that will not
 /// come again.
 pub async fn housekeep(context: &Context) -> Result<(), Denied> {
-    let horizon = context.now().before(context.rules.access_life + MARGIN);
+    let horizon = context.now().saturating_sub(context.rules.access_life + MARGIN);
     let work = async |mut tx: Write| {
         feed::raise_floor(tx.conn(), horizon).await?;
         sessions::forget_before(tx.conn(), horizon).await?;
@@ -34,7 +34,7 @@ const UNDER_WAY: Duration = Duration::from_mins(1);
 /// Forgets events that are too old to be delivered, what was on its way to targets that are deleted, and secrets of before:
 /// bit by bit, so that nobody waits for it.
 pub async fn forget_events(context: &Context) -> Result<(), Denied> {
-    let horizon = EventId::from_bits(made_at(context.now().before(context.rules.events_life)));
+    let horizon = EventId::from_bits(made_at(context.now().saturating_sub(context.rules.events_life)));
     let mut read = context.store.read().await?;
     let targets = webhook_targets::all(read.conn()).await?;
     drop(read);
@@ -47,7 +47,7 @@ pub async fn forget_events(context: &Context) -> Result<(), Denied> {
             webhook_targets::hold(tx.conn(), target).await?;
             let more = deliveries::forget(tx.conn(), target, before, AT_ONCE).await?;
             if deleted && !more {
-                let before = tx.now().before(UNDER_WAY);
+                let before = tx.now().saturating_sub(UNDER_WAY);
                 webhook_targets::remove(tx.conn(), target, before).await?;
             }
             Ok::<_, Denied>(tx.commit(more).await?)

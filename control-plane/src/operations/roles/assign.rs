@@ -33,7 +33,7 @@ pub struct AssignmentRequest {
 /// these.
 pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequest) -> Result<(), Denied> {
     let AssignmentRequest { service, agent, role, expires_at } = request;
-    let expires_at = expires_at.map(Timestamp::whole_second);
+    let expires_at = expires_at.map(Timestamp::truncated_to_second);
     let event = context.fresh(EventId::from_bits);
     let work = async |mut tx: Write| {
         let now = tx.now();

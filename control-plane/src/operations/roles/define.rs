@@ -38,8 +38,8 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
         let existing = roles::of_service(tx.conn(), service).await?;
         fits_service(&existing, permissions).map_err(|error| Denied::Conflict(error.to_string()))?;
         tx.record(by, act).await?;
-        let made_at = tx.revision().await?;
-        let definition = RoleDefinition { id, name: name.clone(), permissions: permissions.clone(), made_at };
+        let created_revision = tx.revision().await?;
+        let definition = RoleDefinition { id, name: name.clone(), permissions: permissions.clone(), created_revision };
         let role = Role { definition, service, description: description.clone(), created_at: tx.now() };
         if !roles::insert(tx.conn(), &role).await? {
             return Err(Denied::Conflict(format!("the service has a role named `{name}` already")));

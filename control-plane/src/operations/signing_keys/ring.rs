@@ -10,14 +10,14 @@ use crate::{
     operations::{Context, Denied},
     store::{Write, deployment, signing_keys},
 };
-use countersign_identity::{AgentKey, Timestamp};
+use countersign_identity::{P256PublicKey, Timestamp};
 
 /// Changes the ring in a transaction by what `decide` does to it, given the instant and keys that nobody has seen. If
 /// that is an act, it is recorded, unless nothing changed. Sidecars learn of it if other keys are believed from then on.
 pub(in crate::operations) async fn change_ring<T>(
     context: &Context,
     (name, by): (&'static str, &Author),
-    decide: impl Fn(&mut KeyRing, Timestamp, &mut dyn Iterator<Item = AgentKey>) -> (T, Option<Entry>),
+    decide: impl Fn(&mut KeyRing, Timestamp, &mut dyn Iterator<Item = P256PublicKey>) -> (T, Option<Entry>),
 ) -> Result<T, Denied> {
     let fresh = &context.keyring.make_fresh(context.rng.as_ref())?;
     let decide = &decide;

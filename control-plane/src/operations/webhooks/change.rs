@@ -97,7 +97,7 @@ pub async fn rotate_webhook_secret(
     let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
     let work = async |mut tx: Write| {
         locked(&mut tx, place, webhook).await?;
-        let until = tx.now().after(BOTH_SECRETS);
+        let until = tx.now().saturating_add(BOTH_SECRETS);
         webhook_targets::rotate(tx.conn(), webhook, sealed, until).await?;
         let act = Entry::of(place.chain(), Act::WebhookSecretRotated).with(Object::Webhook(webhook));
         tx.record(by, &act).await?;

@@ -71,7 +71,7 @@ async fn replay_some(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Resu
         Replay::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => Ok(1),
         Replay::One(_) => Err(Denied::Missing(Missing::Delivery)),
         Replay::Since(since, status) => {
-            let oldest = EventId::from_bits(made_at(since.before(BEFORE)));
+            let oldest = EventId::from_bits(made_at(since.saturating_sub(BEFORE)));
             Ok(deliveries::replay_some(tx.conn(), webhook, (since, oldest), status, (now, AT_ONCE)).await?)
         }
     }

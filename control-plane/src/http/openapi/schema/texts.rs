@@ -12,7 +12,7 @@ use crate::domain::{
         url::TargetUrl,
     },
 };
-use countersign_identity::{Permission as PermissionName, RoleName as Role, public_key::MAX_PEM};
+use countersign_identity::{Permission as PermissionName, RoleName as Role, public_key::MAX_PEM_BYTES};
 use std::borrow::Cow;
 use utoipa::{
     PartialSchema, ToSchema,
@@ -63,16 +63,16 @@ words! {
     /// Why, or what for: at most 1024 characters on any number of lines, without other control characters.
     Description = sized(0, DescriptionText::LONGEST).pattern(Some(PROSE)).examples(["Reads invoices"]);
     /// The name of a role: 1 to 64 printable characters without spaces at the ends; unique at its service, never changed.
-    RoleName = sized(1, Role::LONGEST).pattern(Some(LINE)).examples(["billing-reader"]);
+    RoleName = sized(1, Role::MAX_LEN).pattern(Some(LINE)).examples(["billing-reader"]);
     /// What a role permits: 1 to 128 visible ASCII characters, no comma.
-    Permission = sized(1, PermissionName::LONGEST).pattern(Some("^[!-+\\--~]+$")).examples(["invoices:read"]);
+    Permission = sized(1, PermissionName::MAX_LEN).pattern(Some("^[!-+\\--~]+$")).examples(["invoices:read"]);
     /// Free-form JSON: an object of at most 8 KiB, in which no name stands twice.
     Metadata = ObjectBuilder::new()
         .schema_type(Type::Object)
         .additional_properties(Some(AdditionalProperties::<utoipa::openapi::Schema>::FreeForm(true)))
         .examples([serde_json::json!({ "team": "billing" })]);
     /// One public key on P-256 as a PEM block `PUBLIC KEY`. The private half never leaves its holder.
-    PublicKey = sized(1, MAX_PEM).format(Some(format("pem-public-key"))).examples([
+    PublicKey = sized(1, MAX_PEM_BYTES).format(Some(format("pem-public-key"))).examples([
         "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEaxfR8uEsQkf4vOblY6RA8ncDfYEt\n6zOg9KE5RdiYwpZP40Li/hp/m47n60p8D54WK84zV2sxXs7LtkBoN79R9Q==\n-----END PUBLIC KEY-----\n",
     ]);
     /// `sha256:` and the SHA-256 of the key's uncompressed DER (`SubjectPublicKeyInfo`), in hex.

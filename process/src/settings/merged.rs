@@ -1,6 +1,6 @@
 //! All layers together: what holds, where it was said, and what is wrong with it.
 
-use super::{Layers, SettingsError, from_environment, known::Known, known::leaves, read_file};
+use super::{Layers, SettingsError, from_environment, known_keys::KnownKeys, known_keys::leaves, read_file};
 use config::{Config, File, FileFormat, Map, Value, ValueKind};
 use serde::de::DeserializeOwned;
 use std::{
@@ -44,17 +44,17 @@ struct Held {
 }
 
 /// What all layers together say.
-pub struct Gathered {
+pub struct MergedSettings {
     defaults: BTreeMap<String, Value>,
     held: BTreeMap<String, Held>,
     problems: Vec<SettingsError>,
 }
 
-impl Gathered {
+impl MergedSettings {
     /// Reads all layers; what is wrong with one does not hide what is wrong with the next.
     pub(super) fn of(layers: &Layers) -> Result<Self, SettingsError> {
         let defaults = Config::builder().add_source(File::from_str(layers.defaults, FileFormat::Toml)).build()?;
-        let known = Known::of(&defaults);
+        let known = KnownKeys::of(&defaults);
         let always: BTreeMap<_, _> = known.always().map(|(key, value)| (key.clone(), value.clone())).collect();
         let held = always.iter().map(|(key, value)| (key.clone(), Held::by_default(value.clone()))).collect();
         let mut all = Self { defaults: always, held, problems: Vec::new() };
@@ -85,7 +85,7 @@ impl Gathered {
         Ok(all)
     }
 
-    fn say(&mut self, known: &Known, key: &str, value: Value, source: Source) {
+    fn say(&mut self, known: &KnownKeys, key: &str, value: Value, source: Source) {
         if let Err(problem) = known.get(key, &source.to_string()) {
             return self.problems.push(problem);
         }
@@ -102,7 +102,7 @@ impl Gathered {
     }
 
     /// The settings, or a text for everything that is wrong with them.
-    pub fn read_or_all<T: DeserializeOwned>(&self) -> Result<T, Vec<String>> {
+    pub fn read_or_list_errors<T: DeserializeOwned>(&self) -> Result<T, Vec<String>> {
         let wrong = self.held.iter().filter_map(|(key, held)| self.mistyped::<T>(key, held));
         let problems: Vec<_> = self.problems.iter().map(ToString::to_string).chain(wrong).collect();
         if problems.is_empty() { whole(&self.held).map_err(|error| vec![error.to_string()]) } else { Err(problems) }
@@ -121,7 +121,7 @@ impl Gathered {
     }
 
     /// The settings as TOML, each with who said it; of `secrets` only whether they are there.
-    pub fn print(&self, secrets: &[&str]) -> String {
+    pub fn to_toml(&self, secrets: &[&str]) -> String {
         let mut tables: BTreeMap<&str, String> = BTreeMap::new();
         for (key, held) in &self.held {
             let (table, name) = key.rsplit_once('.').unwrap_or(("", key));
@@ -152,7 +152,7 @@ fn read_toml(path: &Path, text: &str) -> Result<Config, SettingsError> {
     toml::from_str::<toml::Table>(text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
         let line = before.matches('\n').count() + 1;
-        SettingsError::NoToml { path: path.to_owned(), line, error: error.message().to_owned() }
+        SettingsError::InvalidToml { path: path.to_owned(), line, error: error.message().to_owned() }
     })?;
     Ok(Config::builder().add_source(File::from_str(text, FileFormat::Toml)).build()?)
 }

@@ -11,9 +11,9 @@ use std::collections::BTreeMap;
 const ANY: &str = "*";
 
 /// The keys that exist, with their defaults.
-pub(super) struct Known(BTreeMap<String, Value>);
+pub(super) struct KnownKeys(BTreeMap<String, Value>);
 
-impl Known {
+impl KnownKeys {
     pub(super) fn of(defaults: &Config) -> Self {
         Self(leaves(&defaults.cache))
     }
