@@ -1,6 +1,6 @@
 //! Read who did what.
 
-use super::{Context, Denied, require_owner};
+use super::{Context, OperationError, require_owner};
 use crate::{
     domain::{
         audit::{Chain, chain::Link},
@@ -19,7 +19,7 @@ pub async fn list_acts(
     human: &Human,
     filter: &LinkFilter,
     page: Page,
-) -> Result<Listed<Link>, Denied> {
+) -> Result<Listed<Link>, OperationError> {
     match filter.chain {
         Some(Chain::Service(service)) => require_owner(context, human, service).await.map(drop)?,
         Some(Chain::Deployment) | None if human.admin => {}

@@ -7,7 +7,7 @@ use crate::{
         caller::Human,
         text::{DisplayName, EmailAddress, Metadata},
     },
-    operations::{Context, Denied, Reply},
+    operations::{Context, OperationError, Reply},
     store::agents,
 };
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
@@ -34,13 +34,14 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
     human: Option<Human>,
     request: RegistrationRequest,
     reply: &Reply<Agent, R>,
-) -> Result<R, Denied> {
+) -> Result<R, OperationError> {
     if human.is_none() && !context.rules.public_registration {
         return Err(Reason::HumanTokenMissing.into());
     }
     let RegistrationRequest { email, name, key, metadata } = request;
-    let key_hash =
-        key.fingerprint().map_err(|_| Denied::Invalid { field: "publicKey", message: "must be a P-256 key" })?;
+    let key_hash = key
+        .fingerprint()
+        .map_err(|_| OperationError::Invalid { field: "publicKey", message: "must be a P-256 key" })?;
     // Of people whom we do not know, an address is all that tells them apart.
     let registrant = if human.is_none() { email.as_str() } else { "" };
     let once = &reply.to(by, &["register_agent", registrant]);

@@ -7,7 +7,7 @@ use crate::{
         caller::Human,
         change::Change,
     },
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{Write, agents},
 };
 use countersign_identity::{AgentId, AgentStatus};
@@ -19,13 +19,13 @@ pub async fn set_agent_status(
     human: &Human,
     agent: AgentId,
     status: AgentStatus,
-) -> Result<Agent, Denied> {
+) -> Result<Agent, OperationError> {
     let work = async |mut tx: Write| {
         agents::lock(tx.conn(), agent).await?;
-        let found = agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
+        let found = agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         human.require_owner(found.registration.owner.as_ref())?;
         let change = change_status(found.status, status).map_err(|_| {
-            Denied::Conflict("the agent is revoked, which is for good: register again, with a new key".into())
+            OperationError::Conflict("the agent is revoked, which is for good: register again, with a new key".into())
         })?;
         if change == StatusChange::None {
             return Ok(tx.commit(found).await?);

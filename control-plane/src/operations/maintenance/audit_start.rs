@@ -2,13 +2,13 @@
 
 use crate::{
     domain::audit::{Act, Author, Entry},
-    operations::Denied,
+    operations::OperationError,
     store::{Store, Write, audit},
 };
 
 /// Begins the chain of the deployment, and those of services that were made before there was an audit. Once: a chain that
 /// is missing later is missed.
-pub async fn begin_audit(store: &Store) -> Result<(), Denied> {
+pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
     let work = async |mut tx: Write| {
         if !audit::began(tx.conn()).await? {
             tx.record(&Author::SYSTEM, &Entry::of_deployment(Act::AuditBegan)).await?;
@@ -16,7 +16,7 @@ pub async fn begin_audit(store: &Store) -> Result<(), Denied> {
                 tx.record(&Author::SYSTEM, &Entry::at(service, Act::AuditBegan)).await?;
             }
         }
-        Ok::<_, Denied>(tx.commit(()).await?)
+        Ok::<_, OperationError>(tx.commit(()).await?)
     };
-    store.write("begin_audit", work).await
+    store.write("ensure_audit_started", work).await
 }

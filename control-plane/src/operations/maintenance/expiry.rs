@@ -2,7 +2,7 @@
 
 use crate::{
     domain::webhook::event::{Event, LossReason, News, RoleRevoked},
-    operations::{Context, Denied},
+    operations::{Context, OperationError},
     store::{
         Write,
         assignments::{self, Ended, Loss},
@@ -15,7 +15,7 @@ use countersign_identity::EventId;
 const AT_ONCE: i64 = 500;
 
 /// Tells of all roles that have ended or were lost since the last time.
-pub async fn tell_ended_roles(context: &Context) -> Result<(), Denied> {
+pub async fn tell_ended_roles(context: &Context) -> Result<(), OperationError> {
     while assignments::any_ends(context.store.read().await?.conn(), context.now()).await? {
         let some = async |mut tx: Write| {
             let now = tx.now();
@@ -26,7 +26,7 @@ pub async fn tell_ended_roles(context: &Context) -> Result<(), Denied> {
                     tell_loss(&mut tx, context, Loss { agent, service, role, name, at, reason });
                 }
             }
-            Ok::<_, Denied>(tx.commit(()).await?)
+            Ok::<_, OperationError>(tx.commit(()).await?)
         };
         context.store.write("tell_ended_roles", some).await?;
     }
@@ -35,7 +35,7 @@ pub async fn tell_ended_roles(context: &Context) -> Result<(), Denied> {
             for loss in assignments::take_losses(tx.conn(), AT_ONCE).await? {
                 tell_loss(&mut tx, context, loss);
             }
-            Ok::<_, Denied>(tx.commit(()).await?)
+            Ok::<_, OperationError>(tx.commit(()).await?)
         };
         context.store.write("tell_lost_roles", some).await?;
     }

@@ -5,7 +5,7 @@ use crate::{
         audit::{Act, Author, Entry},
         instant::rfc3339,
     },
-    operations::Denied,
+    operations::OperationError,
     store::{
         Store, Write, audit,
         deployment::{self, SetAside},
@@ -27,7 +27,7 @@ pub struct Settled {
 
 /// Settles a database that was restored, with nobody serving it. What happened since the backup is not in it: so what may
 /// have been used, ended or revoked meanwhile is dead, and sidecars begin anew.
-pub async fn settle_restored(store: &Store) -> Result<Settled, Denied> {
+pub async fn invalidate_credentials_after_restore(store: &Store) -> Result<Settled, OperationError> {
     let work = async |mut tx: Write| {
         let at = tx.now();
         let was = deployment::set_aside(tx.conn()).await?;
@@ -38,7 +38,7 @@ pub async fn settle_restored(store: &Store) -> Result<Settled, Denied> {
         tx.record(&Author::SYSTEM, &entry).await?;
         feed::settle(tx.conn(), at).await?;
         deployment::take_back(tx.conn()).await?;
-        Ok::<_, Denied>(tx.commit(Settled { at, was, newest }).await?)
+        Ok::<_, OperationError>(tx.commit(Settled { at, was, newest }).await?)
     };
-    store.write("settle_restored", work).await
+    store.write("invalidate_credentials_after_restore", work).await
 }

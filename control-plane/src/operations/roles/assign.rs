@@ -7,7 +7,7 @@ use crate::{
         role::{Assignment, fits_agent},
         webhook::event::{Event, LossReason, News, RoleAssigned},
     },
-    operations::{Context, Denied, Missing, maintenance::expiry::tell_loss},
+    operations::{Context, NotFound, OperationError, maintenance::expiry::tell_loss},
     store::{
         Write, agents,
         assignments::{self, Loss},
@@ -31,24 +31,31 @@ pub struct AssignmentRequest {
 
 /// Assigns a role; assigning again replaces its end. Ends fall on whole seconds, since tokens count in
 /// these.
-pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequest) -> Result<(), Denied> {
+pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequest) -> Result<(), OperationError> {
     let AssignmentRequest { service, agent, role, expires_at } = request;
     let expires_at = expires_at.map(Timestamp::truncated_to_second);
     let event = context.fresh(EventId::from_bits);
     let work = async |mut tx: Write| {
         let now = tx.now();
         if expires_at.is_some_and(|end| end <= now) {
-            return Err(Denied::Invalid { field: "expiresAt", message: "must lie in the future, in whole seconds" });
+            return Err(OperationError::Invalid {
+                field: "expiresAt",
+                message: "must lie in the future, in whole seconds",
+            });
         }
         services::lock(tx.conn(), service).await?;
-        agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
+        agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         let existing = roles::of_service(tx.conn(), service).await?;
         let held = assignments::held(tx.conn(), service, agent, now).await?;
         let after = existing
             .iter()
             .filter(|other| other.definition.id == role || held.iter().any(|grant| grant.role == other.definition.id));
-        let given = existing.iter().find(|other| other.definition.id == role).ok_or(Denied::Missing(Missing::Role))?;
-        fits_agent(after.map(|role| &role.definition.name)).map_err(|error| Denied::Conflict(error.to_string()))?;
+        let given = existing
+            .iter()
+            .find(|other| other.definition.id == role)
+            .ok_or(OperationError::NotFound(NotFound::Role))?;
+        fits_agent(after.map(|role| &role.definition.name))
+            .map_err(|error| OperationError::Conflict(error.to_string()))?;
         let name = given.definition.name.clone();
         // What has ended, and nobody was told of yet, ended before.
         if let Some(at) = assignments::take_one_end(tx.conn(), agent, role, now).await? {

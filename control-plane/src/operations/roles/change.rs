@@ -8,7 +8,7 @@ use crate::{
         role::{Role, fits_service},
         text::Description,
     },
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{Write, roles, services},
 };
 use countersign_identity::{Permission, RoleId, ServiceId};
@@ -29,19 +29,19 @@ pub async fn change_role(
     service: ServiceId,
     role: RoleId,
     change: &RoleChange,
-) -> Result<Role, Denied> {
+) -> Result<Role, OperationError> {
     let work = async |mut tx: Write| {
         if !services::lock(tx.conn(), service).await? {
-            return Err(Denied::Missing(Missing::Service));
+            return Err(OperationError::NotFound(NotFound::Service));
         }
         let mut existing = roles::of_service(tx.conn(), service).await?;
         let found = existing.iter().position(|other| other.definition.id == role);
-        let mut changed = existing.swap_remove(found.ok_or(Denied::Missing(Missing::Role))?);
+        let mut changed = existing.swap_remove(found.ok_or(OperationError::NotFound(NotFound::Role))?);
         let before = changed.clone();
         let RoleChange { permissions, description } = change.clone();
         changed.description = description.unwrap_or(changed.description);
         if let Some(permissions) = permissions {
-            fits_service(&existing, &permissions).map_err(|error| Denied::Conflict(error.to_string()))?;
+            fits_service(&existing, &permissions).map_err(|error| OperationError::Conflict(error.to_string()))?;
             changed.definition.permissions = permissions;
             tx.changed(Change::Definitions(service));
         }

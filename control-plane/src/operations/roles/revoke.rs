@@ -6,7 +6,7 @@ use crate::{
         change::Change,
         webhook::event::LossReason,
     },
-    operations::{Context, Denied, Missing, maintenance::expiry::tell_loss},
+    operations::{Context, NotFound, OperationError, maintenance::expiry::tell_loss},
     store::{
         Write, agents,
         assignments::{self, Loss, Removed},
@@ -22,11 +22,11 @@ pub async fn revoke_role(
     service: ServiceId,
     agent: AgentId,
     role: RoleId,
-) -> Result<bool, Denied> {
+) -> Result<bool, OperationError> {
     let work = async |mut tx: Write| {
         let now = tx.now();
-        agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
-        let found = roles::find(tx.conn(), service, role).await?.ok_or(Denied::Missing(Missing::Role))?;
+        agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
+        let found = roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
         let removed = assignments::remove(tx.conn(), service, agent, role).await?;
         let name = found.definition.name;
         if removed.is_some() {

@@ -7,7 +7,7 @@ use crate::{
         service::Service,
         text::DisplayName,
     },
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{Write, services},
 };
 use countersign_identity::ServiceId;
@@ -27,12 +27,12 @@ pub async fn change_service(
     by: &Author,
     service: ServiceId,
     change: &ServiceChange,
-) -> Result<Service, Denied> {
+) -> Result<Service, OperationError> {
     let work = async |mut tx: Write| {
         if !services::lock(tx.conn(), service).await? {
-            return Err(Denied::Missing(Missing::Service));
+            return Err(OperationError::NotFound(NotFound::Service));
         }
-        let before = services::find(tx.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
+        let before = services::find(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
         let ServiceChange { name, accepts_unbound } = change.clone();
         let after = Service {
             name: name.unwrap_or_else(|| before.name.clone()),

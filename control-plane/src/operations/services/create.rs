@@ -8,7 +8,7 @@ use crate::{
         service::{KeyScope, Service, ServiceKey},
         text::DisplayName,
     },
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{Write, services},
 };
 use countersign_identity::{ApiKeyId, ServiceId};
@@ -38,7 +38,7 @@ pub async fn create_service(
     by: &Author,
     owner: Owner,
     request: NewService,
-) -> Result<Service, Denied> {
+) -> Result<Service, OperationError> {
     let NewService { name, accepts_unbound } = request;
     let id = context.fresh(ServiceId::from_bits);
     let service = &Service { id, owner, name, accepts_unbound, created_at: context.now() };
@@ -48,7 +48,7 @@ pub async fn create_service(
     let work = async |mut tx: Write| {
         services::insert(tx.conn(), service).await?;
         tx.record(by, act).await?;
-        Ok::<_, Denied>(tx.commit(service.clone()).await?)
+        Ok::<_, OperationError>(tx.commit(service.clone()).await?)
     };
     context.store.write("create_service", work).await
 }
@@ -59,7 +59,7 @@ pub async fn create_service_key(
     by: &Author,
     service: ServiceId,
     request: NewKey,
-) -> Result<(ServiceKey, SecretString), Denied> {
+) -> Result<(ServiceKey, SecretString), OperationError> {
     let NewKey { name, scope } = request;
     let credential = Credential::new(context.fresh(ApiKeyId::from_bits), context.fresh_secret());
     let (id, secret, created_at) = (credential.id(), credential.hash(), context.now());
@@ -69,10 +69,10 @@ pub async fn create_service_key(
         .saying("name", key.name.as_str())
         .saying("scope", scope.as_str());
     let work = async |mut tx: Write| {
-        services::find(tx.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
+        services::find(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
         services::insert_key(tx.conn(), key).await?;
         tx.record(by, act).await?;
-        Ok::<_, Denied>(tx.commit(key.clone()).await?)
+        Ok::<_, OperationError>(tx.commit(key.clone()).await?)
     };
     Ok((context.store.write("create_service_key", work).await?, credential.reveal()))
 }
@@ -83,7 +83,7 @@ pub async fn revoke_service_key(
     by: &Author,
     service: ServiceId,
     key: ApiKeyId,
-) -> Result<bool, Denied> {
+) -> Result<bool, OperationError> {
     let act = &Entry::at(service, Act::ServiceKeyRevoked).with(Object::ServiceKey(key));
     let work = async |mut tx: Write| {
         let now = tx.now();
@@ -92,9 +92,9 @@ pub async fn revoke_service_key(
             tx.record(by, act).await?;
         } else if !services::has_key(tx.conn(), service, key).await? {
             // Not "revoked before": it may be good, at another service.
-            return Err(Denied::Missing(Missing::Key));
+            return Err(OperationError::NotFound(NotFound::Key));
         }
-        Ok::<_, Denied>(tx.commit(revoked).await?)
+        Ok::<_, OperationError>(tx.commit(revoked).await?)
     };
     context.store.write("revoke_service_key", work).await
 }

@@ -7,7 +7,7 @@ use crate::{
         signing_key::{KeyRing, Rotation},
     },
     keyring::{FreshKeys, KeyringError},
-    operations::{Context, Denied},
+    operations::{Context, OperationError},
     store::{Write, deployment, signing_keys},
 };
 use countersign_identity::{P256PublicKey, Timestamp};
@@ -18,7 +18,7 @@ pub(in crate::operations) async fn change_ring<T>(
     context: &Context,
     (name, by): (&'static str, &Author),
     decide: impl Fn(&mut KeyRing, Timestamp, &mut dyn Iterator<Item = P256PublicKey>) -> (T, Option<Entry>),
-) -> Result<T, Denied> {
+) -> Result<T, OperationError> {
     let fresh = &context.keyring.make_fresh(context.rng.as_ref())?;
     let decide = &decide;
     let work = async |mut tx: Write| {
@@ -32,7 +32,7 @@ pub(in crate::operations) async fn change_ring<T>(
                 tx.record(by, &act).await?;
             }
         }
-        Ok::<_, Denied>(tx.commit(outcome).await?)
+        Ok::<_, OperationError>(tx.commit(outcome).await?)
     };
     context.store.write(name, work).await
 }
@@ -43,7 +43,7 @@ pub(in crate::operations) fn rotated(rotation: &Rotation) -> Entry {
     act.saying("signsFrom", rotation.signs_from.seconds())
 }
 
-async fn keep(tx: &mut Write, before: &KeyRing, ring: &KeyRing, fresh: &FreshKeys) -> Result<(), Denied> {
+async fn keep(tx: &mut Write, before: &KeyRing, ring: &KeyRing, fresh: &FreshKeys) -> Result<(), OperationError> {
     for key in ring.keys().iter().filter(|key| !before.keys().contains(key)) {
         if before.keys().iter().any(|old| old.kid == key.kid) {
             signing_keys::update(tx.conn(), key).await?;

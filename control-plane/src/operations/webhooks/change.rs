@@ -9,7 +9,7 @@ use crate::{
             BOTH_SECRETS, Place, Target, TargetStatus, event::EventFilter, secret::WebhookSecret, url::TargetUrl,
         },
     },
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{Write, webhook_targets},
 };
 use countersign_identity::{Timestamp, WebhookId};
@@ -35,7 +35,7 @@ pub async fn change_webhook(
     place: Place,
     webhook: WebhookId,
     change: &WebhookChange,
-) -> Result<Target, Denied> {
+) -> Result<Target, OperationError> {
     if let Some(url) = &change.url {
         reachable(context, url).await?;
     }
@@ -53,7 +53,7 @@ pub async fn change_webhook(
             tx.record(by, &act).await?;
             return Ok(tx.commit(after).await?);
         }
-        Ok::<_, Denied>(tx.commit(before).await?)
+        Ok::<_, OperationError>(tx.commit(before).await?)
     };
     let target = context.store.write("change_webhook", work).await?;
     context.pulse.ring();
@@ -92,7 +92,7 @@ pub async fn rotate_webhook_secret(
     by: &Author,
     place: Place,
     webhook: WebhookId,
-) -> Result<(SecretString, Timestamp), Denied> {
+) -> Result<(SecretString, Timestamp), OperationError> {
     let secret = WebhookSecret::new(context.fresh_secret());
     let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
     let work = async |mut tx: Write| {
@@ -101,26 +101,35 @@ pub async fn rotate_webhook_secret(
         webhook_targets::rotate(tx.conn(), webhook, sealed, until).await?;
         let act = Entry::of(place.chain(), Act::WebhookSecretRotated).with(Object::Webhook(webhook));
         tx.record(by, &act).await?;
-        Ok::<_, Denied>(tx.commit(until).await?)
+        Ok::<_, OperationError>(tx.commit(until).await?)
     };
     Ok((secret.reveal(), context.store.write("rotate_webhook_secret", work).await?))
 }
 
 /// Deletes a target, with what is on its way to it.
-pub async fn delete_webhook(context: &Context, by: &Author, place: Place, webhook: WebhookId) -> Result<(), Denied> {
+pub async fn delete_webhook(
+    context: &Context,
+    by: &Author,
+    place: Place,
+    webhook: WebhookId,
+) -> Result<(), OperationError> {
     let work = async |mut tx: Write| {
         let found = locked(&mut tx, place, webhook).await?;
         let now = tx.now();
         webhook_targets::delete(tx.conn(), webhook, now).await?;
         let act = Entry::of(place.chain(), Act::WebhookDeleted).with(Object::Webhook(webhook));
         tx.record(by, &act.saying("host", found.url.host().to_string())).await?;
-        Ok::<_, Denied>(tx.commit(()).await?)
+        Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("delete_webhook", work).await
 }
 
 /// The target, which nobody else changes until the transaction ends.
-pub(in crate::operations) async fn locked(tx: &mut Write, place: Place, webhook: WebhookId) -> Result<Target, Denied> {
+pub(in crate::operations) async fn locked(
+    tx: &mut Write,
+    place: Place,
+    webhook: WebhookId,
+) -> Result<Target, OperationError> {
     webhook_targets::lock(tx.conn(), place, webhook).await?;
-    webhook_targets::find(tx.conn(), place, webhook).await?.ok_or(Denied::Missing(Missing::Webhook))
+    webhook_targets::find(tx.conn(), place, webhook).await?.ok_or(OperationError::NotFound(NotFound::Webhook))
 }

@@ -6,7 +6,7 @@ use crate::{
         text::Description,
         webhook::{MOST_TARGETS, Place, Target, event::EventFilter, secret::WebhookSecret, url::TargetUrl},
     },
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{Write, deployment, services, webhook_targets},
 };
 use countersign_identity::WebhookId;
@@ -29,7 +29,7 @@ pub async fn create_webhook(
     by: &Author,
     place: Place,
     request: NewWebhook,
-) -> Result<(Target, SecretString), Denied> {
+) -> Result<(Target, SecretString), OperationError> {
     let NewWebhook { url, events, description } = request;
     reachable(context, &url).await?;
     let (id, secret, now) =
@@ -55,7 +55,7 @@ pub async fn create_webhook(
     let work = async |mut tx: Write| {
         lock(&mut tx, place).await?;
         if webhook_targets::list(tx.conn(), place).await?.len() >= MOST_TARGETS {
-            return Err(Denied::Conflict(format!(
+            return Err(OperationError::Conflict(format!(
                 "there are {MOST_TARGETS} webhooks already: delete one, or change it"
             )));
         }
@@ -67,15 +67,19 @@ pub async fn create_webhook(
 }
 
 /// Whether a URL leads to where events may be sent.
-pub(in crate::operations) async fn reachable(context: &Context, url: &TargetUrl) -> Result<(), Denied> {
-    context.guard.check(url).await.map_err(|refused| Denied::Invalid { field: "url", message: refused.as_str() })
+pub(in crate::operations) async fn reachable(context: &Context, url: &TargetUrl) -> Result<(), OperationError> {
+    context
+        .guard
+        .check(url)
+        .await
+        .map_err(|refused| OperationError::Invalid { field: "url", message: refused.as_str() })
 }
 
 /// Of several who make targets at one place, each sees what the one before has made.
-async fn lock(tx: &mut Write, place: Place) -> Result<(), Denied> {
+async fn lock(tx: &mut Write, place: Place) -> Result<(), OperationError> {
     match place {
         Place::Service(service) if services::lock(tx.conn(), service).await? => Ok(()),
-        Place::Service(_) => Err(Denied::Missing(Missing::Service)),
+        Place::Service(_) => Err(OperationError::NotFound(NotFound::Service)),
         Place::Deployment => Ok(deployment::lock(tx.conn()).await?),
     }
 }

@@ -10,7 +10,7 @@ use crate::{
             event::{Event, News, Test},
         },
     },
-    operations::{Context, Denied, Missing, context::made_at},
+    operations::{Context, NotFound, OperationError, context::made_at},
     store::{Write, deliveries, outbox},
 };
 use countersign_identity::{EventId, Timestamp, WebhookId};
@@ -39,7 +39,7 @@ pub async fn replay_deliveries(
     place: Place,
     webhook: WebhookId,
     replay: Replay,
-) -> Result<u64, Denied> {
+) -> Result<u64, OperationError> {
     let act = Entry::of(place.chain(), Act::WebhookReplayed).with(Object::Webhook(webhook));
     let act = &match replay {
         Replay::One(event) => act.saying("event", event.to_string()),
@@ -54,7 +54,7 @@ pub async fn replay_deliveries(
             if is_first && count > 0 {
                 tx.record(by, act).await?;
             }
-            Ok::<_, Denied>(tx.commit(count).await?)
+            Ok::<_, OperationError>(tx.commit(count).await?)
         };
         let count = context.store.write("replay_deliveries", some).await?;
         context.pulse.ring();
@@ -65,11 +65,11 @@ pub async fn replay_deliveries(
     }
 }
 
-async fn replay_some(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Result<u64, Denied> {
+async fn replay_some(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Result<u64, OperationError> {
     let now = tx.now();
     match replay {
         Replay::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => Ok(1),
-        Replay::One(_) => Err(Denied::Missing(Missing::Delivery)),
+        Replay::One(_) => Err(OperationError::NotFound(NotFound::Delivery)),
         Replay::Since(since, status) => {
             let oldest = EventId::from_bits(made_at(since.saturating_sub(BEFORE)));
             Ok(deliveries::replay_some(tx.conn(), webhook, (since, oldest), status, (now, AT_ONCE)).await?)
@@ -78,7 +78,12 @@ async fn replay_some(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Resu
 }
 
 /// Sends a test to a target, whatever it asked for and whether it is active or not; gives the id of its event.
-pub async fn test_webhook(context: &Context, by: &Author, place: Place, webhook: WebhookId) -> Result<EventId, Denied> {
+pub async fn test_webhook(
+    context: &Context,
+    by: &Author,
+    place: Place,
+    webhook: WebhookId,
+) -> Result<EventId, OperationError> {
     let id = context.fresh(EventId::from_bits);
     let news = News::Test(Test { webhook_id: webhook, service_id: place.service() });
     let work = async |mut tx: Write| {
@@ -87,7 +92,7 @@ pub async fn test_webhook(context: &Context, by: &Author, place: Place, webhook:
         outbox::send_test(tx.conn(), &Event { id, at: now, news: news.clone() }, webhook, now).await?;
         let act = Entry::of(place.chain(), Act::WebhookTested).with(Object::Webhook(webhook));
         tx.record(by, &act).await?;
-        Ok::<_, Denied>(tx.commit(id).await?)
+        Ok::<_, OperationError>(tx.commit(id).await?)
     };
     let id = context.store.write("test_webhook", work).await?;
     context.pulse.ring();
