@@ -3,7 +3,7 @@
 use super::{Context, Denied, Missing};
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
         webhook::event::{Concerns, EventKind},
     },
@@ -13,7 +13,7 @@ use countersign_identity::{RoleId, ServiceId};
 
 /// Deletes a role with all its assignments. Sidecars learn one thing, however many hold it: that it is no longer
 /// defined. A role that is not defined grants nothing, and a later one of the same name is another role.
-pub async fn delete_role(context: &Context, by: &Author, service: ServiceId, role: RoleId) -> Result<(), Denied> {
+pub async fn delete_role(context: &Context, by: &Initiator, service: ServiceId, role: RoleId) -> Result<(), Denied> {
     let work = async |mut tx: Write| {
         if !services::lock(tx.conn(), service).await? {
             return Err(Denied::Missing(Missing::Service));
@@ -27,9 +27,9 @@ pub async fn delete_role(context: &Context, by: &Author, service: ServiceId, rol
         if !roles::delete(tx.conn(), service, role).await? {
             return Err(Denied::Missing(Missing::Role));
         }
-        let act = Entry::at(service, Act::RoleDeleted).with(Object::Role(role));
-        tx.record(by, &act.saying("name", found.definition.name.as_str())).await?;
-        tx.changed(Change::Definitions(service));
+        let entry = NewAuditEntry::for_service(service, AuditAction::RoleDeleted).object(Object::Role(role));
+        tx.audit(by, &entry.detail("name", found.definition.name.as_str())).await?;
+        tx.record_change(Change::Definitions(service));
         Ok(tx.commit(()).await?)
     };
     context.store.write("delete_role", work).await

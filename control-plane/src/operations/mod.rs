@@ -64,7 +64,7 @@ pub use denied::{Denied, Missing};
 pub use housekeeping::{DatabaseHealth, forget_events, housekeep, probe_database, probe_queue};
 pub use issue_challenge::issue_challenge;
 pub use issue_token::TokenPair;
-pub use list_acts::{LinkFilter, list_acts};
+pub use list_acts::{AuditFilter, list_acts};
 pub use list_agents::{AgentFilter, Holder, list_agents};
 pub use list_services::{list_service_keys, list_services};
 pub use list_signing_keys::{believed_keys, list_signing_keys};

@@ -5,7 +5,7 @@ use super::{
     signing_keys::{change_ring, rotated},
 };
 use crate::{
-    domain::{audit::Author, signing_key::KeyRing},
+    domain::{audit::Initiator, signing_key::KeyRing},
     store::signing_keys,
 };
 
@@ -17,7 +17,7 @@ pub async fn tend_signing_keys(context: &Context) -> Result<KeyRing, Denied> {
     let mut tended = found.clone();
     tended.tend(rules, context.now(), context.keyring.make_fresh(context.rng.as_ref())?.publics());
     if tended != found {
-        change_ring(context, ("tend_signing_keys", &Author::SYSTEM), |ring, now, fresh| {
+        change_ring(context, ("tend_signing_keys", &Initiator::SYSTEM), |ring, now, fresh| {
             let rotation = ring.tend(rules, now, fresh);
             ((), rotation.as_ref().map(rotated))
         })
