@@ -4,7 +4,7 @@ use super::{Conn, StoreError, row};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
     change::Span,
-    page::{Listed, Page},
+    page::{ListPage, Page},
 };
 use countersign_identity::{
     AgentId, AgentStatus, P256PublicKey, Revision, RoleId, ServiceId, StatusWithCutoff, Timestamp, TrustScore,
@@ -76,7 +76,7 @@ pub struct Holding {
 }
 
 /// Agents that hold a role at a service; newest first, since ids sort by their making.
-pub async fn list(conn: &mut Conn, holding: &Holding, page: Page) -> Result<Listed<Agent>, StoreError> {
+pub async fn list(conn: &mut Conn, holding: &Holding, page: Page) -> Result<ListPage<Agent>, StoreError> {
     let which = "($4 = '' OR status = $4) AND id IN (SELECT agent_id FROM assignments WHERE service_id = $1 \
                  AND (expires_at IS NULL OR expires_at > $2) AND ($3 = '' OR role_id = $3))";
     let Holding { service, role, status, now } = holding;
@@ -88,7 +88,7 @@ pub async fn list(conn: &mut Conn, holding: &Holding, page: Page) -> Result<List
     let sql = format!("SELECT {COLUMNS} FROM agents WHERE {which} ORDER BY id DESC LIMIT $5 OFFSET $6");
     let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(&service).bind(now).bind(&role).bind(status);
     let rows = query.bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(Listed { items: rows.iter().map(read).collect::<Result<_, _>>()?, total })
+    Ok(ListPage { items: rows.iter().map(read).collect::<Result<_, _>>()?, total })
 }
 
 /// What of an agent concerns every sidecar.

@@ -4,7 +4,7 @@ use super::{Conn, StoreError, agents::read_owner, row};
 use crate::domain::{
     agent::Owner,
     credential::{Credential, SecretHash},
-    page::{Listed, Page},
+    page::{ListPage, Page},
     service::{KeyScope, Service, ServiceKey},
 };
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
@@ -46,7 +46,7 @@ pub async fn find(conn: &mut Conn, id: ServiceId) -> Result<Option<Service>, Sto
 }
 
 /// The services of a person, or of everybody; newest first, since ids sort by their making.
-pub async fn list(conn: &mut Conn, owner: Option<&Owner>, page: Page) -> Result<Listed<Service>, StoreError> {
+pub async fn list(conn: &mut Conn, owner: Option<&Owner>, page: Page) -> Result<ListPage<Service>, StoreError> {
     let whose = if owner.is_some() { "owner_issuer = $1 AND owner_subject = $2" } else { "$1 = '' AND $2 = ''" };
     let (issuer, subject) = owner.map_or(("", ""), |owner| (&owner.issuer, &owner.subject));
     let count = sqlx::AssertSqlSafe(format!("SELECT CAST(COUNT(*) AS BIGINT) AS total FROM services WHERE {whose}"));
@@ -54,7 +54,7 @@ pub async fn list(conn: &mut Conn, owner: Option<&Owner>, page: Page) -> Result<
     let sql = format!("SELECT {COLUMNS} FROM services WHERE {whose} ORDER BY id DESC LIMIT $3 OFFSET $4");
     let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(issuer).bind(subject).bind(page.limit).bind(page.offset);
     let items = query.fetch_all(conn).await?.iter().map(read_service).collect::<Result<_, _>>()?;
-    Ok(Listed { items, total })
+    Ok(ListPage { items, total })
 }
 
 /// How many services there are.
@@ -94,11 +94,11 @@ pub async fn find_presented(
     conn: &mut Conn,
     presented: &Credential<ApiKeyId>,
 ) -> Result<Option<ServiceKey>, StoreError> {
-    Ok(find_key(conn, presented.id()).await?.filter(|key| key.secret.is_of(presented)))
+    Ok(find_key(conn, presented.id()).await?.filter(|key| key.secret.matches(presented)))
 }
 
 /// The API keys of a service, also those that were revoked; newest first.
-pub async fn list_keys(conn: &mut Conn, service: ServiceId, page: Page) -> Result<Listed<ServiceKey>, StoreError> {
+pub async fn list_keys(conn: &mut Conn, service: ServiceId, page: Page) -> Result<ListPage<ServiceKey>, StoreError> {
     let count = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM service_keys WHERE service_id = $1";
     let total = row::total(&sqlx::query(count).bind(service.to_string()).fetch_one(&mut *conn).await?)?;
     let sql = sqlx::AssertSqlSafe(format!(
@@ -106,7 +106,7 @@ pub async fn list_keys(conn: &mut Conn, service: ServiceId, page: Page) -> Resul
     ));
     let query = sqlx::query(sql).bind(service.to_string()).bind(page.limit).bind(page.offset);
     let items = query.fetch_all(conn).await?.iter().map(read_key).collect::<Result<_, _>>()?;
-    Ok(Listed { items, total })
+    Ok(ListPage { items, total })
 }
 
 /// Revokes an API key of a service; false if there is none, or it was revoked before.

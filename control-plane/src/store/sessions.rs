@@ -17,8 +17,8 @@ pub async fn begin(conn: &mut Conn, session: &Session, challenge: &str) -> Resul
         .bind(challenge)
         .bind(session.agent.to_string())
         .bind(session.service.map(|service| service.to_string()))
-        .bind(session.begun_at.micros())
-        .bind(session.begun_revision.number())
+        .bind(session.started_at.micros())
+        .bind(session.started_revision.number())
         .bind(session.expires_at.micros())
         .execute(conn)
         .await?;
@@ -64,7 +64,7 @@ pub async fn find_presented(
     let sql = "SELECT id, session_id, secret_hash, issued_at, used_at FROM refresh_tokens WHERE id = $1";
     let found = sqlx::query(sql).bind(presented.id().to_string()).fetch_optional(conn).await?;
     let token = found.as_ref().map(read_token).transpose()?;
-    Ok(token.filter(|token| token.secret.is_of(presented)))
+    Ok(token.filter(|token| token.secret.matches(presented)))
 }
 
 /// The agent whose login a refresh token continues.
@@ -93,8 +93,8 @@ fn read_session(found: &AnyRow) -> Result<Session, StoreError> {
         id: row::parse(found, "id")?,
         agent: row::parse(found, "agent_id")?,
         service: row::parse_optional(found, "service_id")?,
-        begun_at: row::instant(found, "begun_at")?,
-        begun_revision: Revision::new(row::get(found, "begun_revision")?),
+        started_at: row::instant(found, "begun_at")?,
+        started_revision: Revision::new(row::get(found, "begun_revision")?),
         expires_at: row::instant(found, "expires_at")?,
         ended_at: row::optional_instant(found, "ended_at")?,
     })

@@ -2,7 +2,7 @@
 
 use super::{Conn, StoreError, row};
 use crate::domain::{
-    page::{Listed, Page},
+    page::{ListPage, Page},
     signing_key::{KeyRing, SigningKey},
 };
 use countersign_identity::{Kid, P256PublicKey, Timestamp};
@@ -25,13 +25,13 @@ pub async fn ring(conn: &mut Conn) -> Result<KeyRing, StoreError> {
 }
 
 /// All keys that ever were, the one published last first.
-pub async fn list(conn: &mut Conn, page: Page) -> Result<Listed<SigningKey>, StoreError> {
+pub async fn list(conn: &mut Conn, page: Page) -> Result<ListPage<SigningKey>, StoreError> {
     let count = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM signing_keys";
     let total = row::total(&sqlx::query(count).fetch_one(&mut *conn).await?)?;
     let sql =
         select!("ORDER BY published_at DESC, COALESCE(signs_from, 9223372036854775807) DESC, kid LIMIT $1 OFFSET $2");
     let rows = sqlx::query(sql).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(Listed { items: rows.iter().map(read).collect::<Result<_, _>>()?, total })
+    Ok(ListPage { items: rows.iter().map(read).collect::<Result<_, _>>()?, total })
 }
 
 /// True if there ever was this key.

@@ -2,9 +2,9 @@
 
 use super::{Conn, StoreError, agents::read_owner, row};
 use crate::domain::{
-    page::{Listed, Page},
+    page::{ListPage, Page},
     text::Description,
-    trust::{Feedback, Opinion, Score},
+    trust::{Feedback, Rating, Score},
 };
 use countersign_identity::{AgentId, Timestamp};
 use sqlx::any::AnyRow;
@@ -30,34 +30,34 @@ pub async fn insert_feedback(conn: &mut Conn, feedback: &Feedback) -> Result<(),
 }
 
 /// What was said of an agent, newest first.
-pub async fn history(conn: &mut Conn, agent: AgentId, page: Page) -> Result<Listed<Feedback>, StoreError> {
+pub async fn history(conn: &mut Conn, agent: AgentId, page: Page) -> Result<ListPage<Feedback>, StoreError> {
     let count = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM trust_feedback WHERE agent_id = $1";
     let total = row::total(&sqlx::query(count).bind(agent.to_string()).fetch_one(&mut *conn).await?)?;
     let sql = "SELECT id, agent_id, service_id, score, reason, metadata, created_at FROM trust_feedback \
                WHERE agent_id = $1 ORDER BY created_at DESC, id DESC LIMIT $2 OFFSET $3";
     let query = sqlx::query(sql).bind(agent.to_string()).bind(page.limit).bind(page.offset);
     let items = query.fetch_all(conn).await?.iter().map(read_feedback).collect::<Result<_, _>>()?;
-    Ok(Listed { items, total })
+    Ok(ListPage { items, total })
 }
 
 /// What each service's feedback about an agent amounts to.
-pub async fn opinions(conn: &mut Conn, agent: AgentId) -> Result<Vec<Opinion>, StoreError> {
+pub async fn ratings(conn: &mut Conn, agent: AgentId) -> Result<Vec<Rating>, StoreError> {
     let sql = "SELECT o.service_id, s.owner_issuer, s.owner_subject, o.weight, o.mean, o.rated_at \
                FROM trust_opinions o JOIN services s ON s.id = o.service_id WHERE o.agent_id = $1 ORDER BY o.service_id";
     sqlx::query(sql).bind(agent.to_string()).fetch_all(conn).await?.iter().map(read_opinion).collect()
 }
 
 /// Keeps what a service's feedback about an agent amounts to now.
-pub async fn put_opinion(conn: &mut Conn, agent: AgentId, opinion: &Opinion) -> Result<(), StoreError> {
+pub async fn upsert_rating(conn: &mut Conn, agent: AgentId, rating: &Rating) -> Result<(), StoreError> {
     let sql = "INSERT INTO trust_opinions (agent_id, service_id, weight, mean, rated_at) VALUES ($1, $2, $3, $4, $5) \
                ON CONFLICT (agent_id, service_id) DO UPDATE SET weight = excluded.weight, mean = excluded.mean, \
                rated_at = excluded.rated_at";
     sqlx::query(sql)
         .bind(agent.to_string())
-        .bind(opinion.service.to_string())
-        .bind(millionths(opinion.weight))
-        .bind(millionths(opinion.mean))
-        .bind(opinion.rated_at.micros())
+        .bind(rating.service.to_string())
+        .bind(millionths(rating.weight))
+        .bind(millionths(rating.mean))
+        .bind(rating.rated_at.micros())
         .execute(conn)
         .await?;
     Ok(())
@@ -94,8 +94,8 @@ fn read_feedback(found: &AnyRow) -> Result<Feedback, StoreError> {
     })
 }
 
-fn read_opinion(found: &AnyRow) -> Result<Opinion, StoreError> {
-    Ok(Opinion {
+fn read_opinion(found: &AnyRow) -> Result<Rating, StoreError> {
+    Ok(Rating {
         service: row::parse(found, "service_id")?,
         owner: read_owner(found)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
         weight: from_millionths(row::get(found, "weight")?),

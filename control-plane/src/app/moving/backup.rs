@@ -4,7 +4,7 @@ use super::{MovingError, Report};
 use crate::{
     app::database::place,
     config::{Config, DatabasePlace},
-    domain::instant::rfc3339,
+    domain::timestamp::format_rfc3339,
     files::{self, Lock},
     store::{
         deployment::{Aside, SetAside},
@@ -45,7 +45,7 @@ pub async fn back_up(config: &Config, file: &Path) -> Result<Report, MovingError
 
 fn tell(config: &Config, file: &Path, found: &Found, bytes: u64) -> Report {
     let Found { schema, deployment, set_aside } = found;
-    let at = set_aside.map_or(String::new(), |aside| format!(" as of {}", rfc3339(aside.at)));
+    let at = set_aside.map_or(String::new(), |aside| format!(" as of {}", format_rfc3339(aside.at)));
     let mut report = Report::default();
     report.line(format!("{}: a backup{at}, {bytes} bytes, schema step {schema}, checked.", file.display()));
     let master = match config.secrets.master_key.expose_secret() {
