@@ -3,7 +3,7 @@
 //! Neighbours: `app` calls it once all ports are bound; the command-line client reads `dev.env` too.
 
 use crate::{
-    domain::{audit::Author, credential::expose, service::KeyScope, text::DisplayName},
+    domain::{audit::Initiator, credential::expose, service::KeyScope, text::DisplayName},
     files,
     humans::{OperatorError, OperatorKey},
     operations::{Context, NewKey, NewService, OperationError, create_service, create_service_key, find_service_key},
@@ -100,10 +100,10 @@ async fn first_service(
     let (Ok(service_name), Ok(key_name)) = (named(), named()) else { return Err(OperatorError::Crypto.into()) };
     let owner = operator.verify(human.expose_secret(), context.now()).map_err(|_| OperatorError::Crypto)?.owner;
     let service =
-        create_service(context, &Author::SYSTEM, owner, NewService { name: service_name, accepts_unbound: true })
+        create_service(context, &Initiator::SYSTEM, owner, NewService { name: service_name, accepts_unbound: true })
             .await?;
     let (_, key) =
-        create_service_key(context, &Author::SYSTEM, service.id, NewKey { name: key_name, scope: KeyScope::Full })
+        create_service_key(context, &Initiator::SYSTEM, service.id, NewKey { name: key_name, scope: KeyScope::Full })
             .await?;
     Ok((service.id, key))
 }

@@ -3,7 +3,7 @@
 use super::OperationError;
 use crate::{
     domain::{
-        audit::Author,
+        audit::Initiator,
         idempotency::{Memory, Repeat, Ticket},
     },
     store::{StoreError, Write, idempotency},
@@ -27,7 +27,7 @@ pub(in crate::operations) struct Once<T, R> {
 
 impl<T, R: Serialize + DeserializeOwned> Reply<T, R> {
     /// The reply to what `by` asks for.
-    pub(in crate::operations) fn to(&self, by: &Author, what: &[&str]) -> Once<T, R> {
+    pub(in crate::operations) fn to(&self, by: &Initiator, what: &[&str]) -> Once<T, R> {
         let (kind, issuer, id) = by.actor.parts();
         let who = [Some(kind), issuer, id.as_deref()];
         let scope: Vec<_> = who.into_iter().chain(what.iter().copied().map(Some)).collect();

@@ -18,7 +18,7 @@ mod trust;
 mod webhooks;
 
 pub use agents::{AgentFilter, Holder, RegistrationRequest, list_agents, read_agent, register_agent, set_agent_status};
-pub use audit::{LinkFilter, list_acts};
+pub use audit::{AuditFilter, list_acts};
 pub use auth::{
     Login, Storms, TokenPair, authenticate, find_refresh_token_agent, issue_challenge, refresh, revoke_token,
     settle_storms, verify,

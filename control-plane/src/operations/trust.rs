@@ -3,7 +3,7 @@
 use super::{Context, NotFound, OperationError, Reply};
 use crate::{
     domain::{
-        audit::Author,
+        audit::Initiator,
         page::{Listed, Page},
         text::{Description, Metadata},
         trust::{Feedback, Opinion, Score, trust},
@@ -33,7 +33,7 @@ pub struct FeedbackRequest {
 /// agent come one after the other.
 pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     request: &FeedbackRequest,
     reply: &Reply<TrustScore, R>,
 ) -> Result<R, OperationError> {
@@ -65,7 +65,7 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         let (agent_id, service_id, feedback_id) = (*agent, *service, id);
         let (score, new_trust_score) = (score.points(), trust.points());
         let news = FeedbackReceived { agent_id, service_id, feedback_id, score, new_trust_score };
-        tx.tell(Event { id: event, at: now, news: News::FeedbackReceived(news) });
+        tx.emit(Event { id: event, at: now, news: News::FeedbackReceived(news) });
         let answer = once.after(&mut tx, &trust).await?;
         Ok(tx.commit(answer).await?)
     };

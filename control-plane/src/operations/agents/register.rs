@@ -3,7 +3,7 @@
 use crate::{
     domain::{
         agent::{Agent, Registration},
-        audit::{Act, Author, Entry},
+        audit::{AuditAction, Initiator, NewAuditEntry},
         caller::Human,
         text::{DisplayName, EmailAddress, Metadata},
     },
@@ -30,7 +30,7 @@ pub struct RegistrationRequest {
 /// anything else is a new one, so that nobody can squat a key.
 pub async fn register_agent<R: Serialize + DeserializeOwned>(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     human: Option<Human>,
     request: RegistrationRequest,
     reply: &Reply<Agent, R>,
@@ -68,8 +68,10 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
             last_seen_at: None,
         };
         agents::insert(tx.conn(), &agent).await?;
-        let act = Entry::of_deployment(Act::AgentRegistered).to(id).saying("name", registration.name.as_str());
-        tx.record(by, &act.saying("publicKeyHash", registration.key_hash.as_str())).await?;
+        let entry = NewAuditEntry::for_deployment(AuditAction::AgentRegistered)
+            .agent(id)
+            .detail("name", registration.name.as_str());
+        tx.audit(by, &entry.detail("publicKeyHash", registration.key_hash.as_str())).await?;
         let answer = once.after(&mut tx, &agent).await?;
         Ok(tx.commit(answer).await?)
     };

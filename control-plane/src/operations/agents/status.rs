@@ -3,7 +3,7 @@
 use crate::{
     domain::{
         agent::{Agent, StatusChange, change_status, status_text},
-        audit::{Act, Author, Entry},
+        audit::{AuditAction, Initiator, NewAuditEntry},
         caller::Human,
         change::Change,
     },
@@ -15,7 +15,7 @@ use countersign_identity::{AgentId, AgentStatus};
 /// Sets an agent's status. Suspending and revoking cut off all tokens and logins that are out, for good.
 pub async fn set_agent_status(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     human: &Human,
     agent: AgentId,
     status: AgentStatus,
@@ -30,15 +30,15 @@ pub async fn set_agent_status(
         if change == StatusChange::None {
             return Ok(tx.commit(found).await?);
         }
-        let act = Entry::of_deployment(Act::AgentStatusChanged).to(agent);
-        tx.record(by, &act.changing("status", status_text(found.status), status_text(status))).await?;
+        let entry = NewAuditEntry::for_deployment(AuditAction::AgentStatusChanged).agent(agent);
+        tx.audit(by, &entry.changed("status", status_text(found.status), status_text(status))).await?;
         let cutoff = match change {
             StatusChange::None | StatusChange::Revive => found.cutoff,
             StatusChange::CutOff => tx.revision().await?,
         };
         let now = tx.now();
         agents::set_status(tx.conn(), agent, status, cutoff, now).await?;
-        tx.changed(Change::Status(agent));
+        tx.record_change(Change::Status(agent));
         Ok(tx.commit(Agent { status, cutoff, updated_at: now, ..found }).await?)
     };
     context.store.write("set_agent_status", work).await

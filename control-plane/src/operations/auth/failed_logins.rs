@@ -110,7 +110,7 @@ async fn tell(context: &Context, who: Who, failure: Failure, from: Option<IpAddr
         if storm.hear() {
             let news = news(who, failure, from, None);
             let at = tx.now();
-            tx.tell(Event { id, at, news });
+            tx.emit(Event { id, at, news });
         }
         outbox::put_storm(tx.conn(), who.0, who.1, &storm).await?;
         Ok::<_, OperationError>(tx.commit(storm).await?)
@@ -166,7 +166,7 @@ async fn current(tx: &mut Write, context: &Context, who: Who) -> Result<Storm, O
 fn sum_up(tx: &mut Write, context: &Context, who: Who, storm: &Storm) {
     if storm.suppressed > 0 {
         let news = news(who, Failure::Suppressed, None, Some(storm.suppressed));
-        tx.tell(Event { id: context.fresh(EventId::from_bits), at: storm.ends_at(), news });
+        tx.emit(Event { id: context.fresh(EventId::from_bits), at: storm.ends_at(), news });
     }
 }
 

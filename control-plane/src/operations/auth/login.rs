@@ -76,7 +76,7 @@ async fn answer(context: &Context, challenge: &Challenge, login: &Login) -> Resu
         }
         let issued = issue(&mut tx, context, fresh_ref, rev, (&agent, &session, service)).await?;
         let news = Authenticated { agent_id: agent.id, service_id: service, ip_address: login.from };
-        tx.tell(Event { id: event, at: now, news: News::Authenticated(news) });
+        tx.emit(Event { id: event, at: now, news: News::Authenticated(news) });
         Ok(tx.commit(issued).await?)
     };
     let issued = context.store.write("authenticate", work).await?;

@@ -40,7 +40,7 @@ async fn revoke_access(context: &Context, claims: &Claims) -> Result<(), Operati
         // Of two who revoke it at once, the second sees what the first has noted.
         agents::lock(tx.conn(), claims.sub).await?;
         if !is_revoked(tx.conn(), claims).await? {
-            tx.changed(Change::Token(claims.jti));
+            tx.record_change(Change::Token(claims.jti));
         }
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
@@ -51,7 +51,7 @@ async fn revoke_access(context: &Context, claims: &Claims) -> Result<(), Operati
 pub(in crate::operations) async fn end_session(tx: &mut Write, session: SessionId) -> Result<(), OperationError> {
     let now = tx.now();
     if sessions::end(tx.conn(), session, now).await? {
-        tx.changed(Change::Session(session));
+        tx.record_change(Change::Session(session));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! Begin the audit of a database that has none.
 
 use crate::{
-    domain::audit::{Act, Author, Entry},
+    domain::audit::{AuditAction, Initiator, NewAuditEntry},
     operations::OperationError,
     store::{Store, Write, audit},
 };
@@ -10,10 +10,10 @@ use crate::{
 /// is missing later is missed.
 pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
     let work = async |mut tx: Write| {
-        if !audit::began(tx.conn()).await? {
-            tx.record(&Author::SYSTEM, &Entry::of_deployment(Act::AuditBegan)).await?;
-            for service in audit::unrecorded(tx.conn()).await? {
-                tx.record(&Author::SYSTEM, &Entry::at(service, Act::AuditBegan)).await?;
+        if !audit::lock_and_check_started(tx.conn()).await? {
+            tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_deployment(AuditAction::AuditBegan)).await?;
+            for service in audit::services_without_chain(tx.conn()).await? {
+                tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_service(service, AuditAction::AuditBegan)).await?;
             }
         }
         Ok::<_, OperationError>(tx.commit(()).await?)

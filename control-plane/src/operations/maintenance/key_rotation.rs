@@ -1,7 +1,7 @@
 //! See to it that there are signing keys, and that none stays for longer than it must.
 
 use crate::{
-    domain::{audit::Author, signing_key::KeyRing},
+    domain::{audit::Initiator, signing_key::KeyRing},
     operations::{
         Context, OperationError,
         signing_keys::ring::{change_ring, rotated},
@@ -17,7 +17,7 @@ pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<KeyRing, Op
     let mut tended = found.clone();
     tended.tend(rules, context.now(), context.keyring.make_fresh(context.rng.as_ref())?.publics());
     if tended != found {
-        change_ring(context, ("rotate_signing_keys_if_due", &Author::SYSTEM), |ring, now, fresh| {
+        change_ring(context, ("rotate_signing_keys_if_due", &Initiator::SYSTEM), |ring, now, fresh| {
             let rotation = ring.tend(rules, now, fresh);
             ((), rotation.as_ref().map(rotated))
         })

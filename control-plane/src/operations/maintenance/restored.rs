@@ -2,7 +2,7 @@
 
 use crate::{
     domain::{
-        audit::{Act, Author, Entry},
+        audit::{AuditAction, Initiator, NewAuditEntry},
         instant::rfc3339,
     },
     operations::OperationError,
@@ -33,9 +33,10 @@ pub async fn invalidate_credentials_after_restore(store: &Store) -> Result<Settl
         let was = deployment::set_aside(tx.conn()).await?;
         // Revisions are instants, unless changes came faster than microseconds or a clock went back.
         let changed = Timestamp::from_micros(feed::position(tx.conn()).await?.revision.number()).min(at);
-        let newest = audit::newest(tx.conn()).await?.map_or(changed, |act| act.max(changed));
-        let entry = Entry::of_deployment(Act::DatabaseRestored).saying("newestChangeAt", rfc3339(newest));
-        tx.record(&Author::SYSTEM, &entry).await?;
+        let newest = audit::newest_time(tx.conn()).await?.map_or(changed, |act| act.max(changed));
+        let entry =
+            NewAuditEntry::for_deployment(AuditAction::DatabaseRestored).detail("newestChangeAt", rfc3339(newest));
+        tx.audit(&Initiator::SYSTEM, &entry).await?;
         feed::settle(tx.conn(), at).await?;
         deployment::take_back(tx.conn()).await?;
         Ok::<_, OperationError>(tx.commit(Settled { at, was, newest }).await?)

@@ -13,7 +13,7 @@ pub async fn publish_trust_changes(context: &Context) -> Result<(), OperationErr
     }
     let work = async |mut tx: Write| {
         for agent in trust::take_marks(tx.conn()).await? {
-            tx.changed(Change::Trust(agent));
+            tx.record_change(Change::Trust(agent));
         }
         Ok::<_, OperationError>(tx.commit(()).await?)
     };

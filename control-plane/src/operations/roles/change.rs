@@ -3,7 +3,7 @@
 use super::define::names;
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
         role::{Role, fits_service},
         text::Description,
@@ -25,7 +25,7 @@ pub struct RoleChange {
 /// Changes a role. Whoever holds it has its new permissions at once: sidecars compute them from definitions.
 pub async fn change_role(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     service: ServiceId,
     role: RoleId,
     change: &RoleChange,
@@ -43,12 +43,12 @@ pub async fn change_role(
         if let Some(permissions) = permissions {
             fits_service(&existing, &permissions).map_err(|error| OperationError::Conflict(error.to_string()))?;
             changed.definition.permissions = permissions;
-            tx.changed(Change::Definitions(service));
+            tx.record_change(Change::Definitions(service));
         }
         roles::update(tx.conn(), &changed).await?;
-        let act = difference(&before, &changed);
-        if !act.details.is_empty() {
-            tx.record(by, &act).await?;
+        let entry = difference(&before, &changed);
+        if !entry.details.is_empty() {
+            tx.audit(by, &entry).await?;
         }
         Ok(tx.commit(changed).await?)
     };
@@ -56,10 +56,10 @@ pub async fn change_role(
 }
 
 /// The act, which says what changed, if anything did.
-fn difference(before: &Role, after: &Role) -> Entry {
+fn difference(before: &Role, after: &Role) -> NewAuditEntry {
     let (old, new) = (&before.definition, &after.definition);
-    Entry::at(after.service, Act::RoleChanged)
-        .with(Object::Role(new.id))
-        .changing("permissions", names(&old.permissions), names(&new.permissions))
-        .changing("description", before.description.as_str(), after.description.as_str())
+    NewAuditEntry::for_service(after.service, AuditAction::RoleChanged)
+        .object(Object::Role(new.id))
+        .changed("permissions", names(&old.permissions), names(&new.permissions))
+        .changed("description", before.description.as_str(), after.description.as_str())
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
         role::{Role, RoleRequest, fits_service},
     },
@@ -15,7 +15,7 @@ use serde::{Serialize, de::DeserializeOwned};
 /// Defines a role. Its name is unique at the service and is never changed.
 pub async fn create_role<R: Serialize + DeserializeOwned>(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     service: ServiceId,
     request: &RoleRequest,
     reply: &Reply<Role, R>,
@@ -23,11 +23,11 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
     let once = &reply.to(by, &["create_role", &service.to_string()]);
     let id = context.fresh(RoleId::from_bits);
     let RoleRequest { name, description, permissions } = request;
-    let act = &Entry::at(service, Act::RoleCreated)
-        .with(Object::Role(id))
-        .saying("name", name.as_str())
-        .saying("description", description.as_str())
-        .saying("permissions", names(permissions));
+    let entry = &NewAuditEntry::for_service(service, AuditAction::RoleCreated)
+        .object(Object::Role(id))
+        .detail("name", name.as_str())
+        .detail("description", description.as_str())
+        .detail("permissions", names(permissions));
     let work = async |mut tx: Write| {
         if let Some(answer) = once.before(&mut tx).await? {
             return Ok(tx.commit(answer).await?);
@@ -37,14 +37,14 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
         }
         let existing = roles::of_service(tx.conn(), service).await?;
         fits_service(&existing, permissions).map_err(|error| OperationError::Conflict(error.to_string()))?;
-        tx.record(by, act).await?;
+        tx.audit(by, entry).await?;
         let created_revision = tx.revision().await?;
         let definition = RoleDefinition { id, name: name.clone(), permissions: permissions.clone(), created_revision };
         let role = Role { definition, service, description: description.clone(), created_at: tx.now() };
         if !roles::insert(tx.conn(), &role).await? {
             return Err(OperationError::Conflict(format!("the service has a role named `{name}` already")));
         }
-        tx.changed(Change::Definitions(service));
+        tx.record_change(Change::Definitions(service));
         let answer = once.after(&mut tx, &role).await?;
         Ok(tx.commit(answer).await?)
     };

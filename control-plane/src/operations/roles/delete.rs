@@ -2,7 +2,7 @@
 
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
         webhook::event::{Concerns, EventKind},
     },
@@ -15,7 +15,7 @@ use countersign_identity::{RoleId, ServiceId};
 /// defined. A role that is not defined grants nothing, and a later one of the same name is another role.
 pub async fn delete_role(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     service: ServiceId,
     role: RoleId,
 ) -> Result<(), OperationError> {
@@ -32,9 +32,9 @@ pub async fn delete_role(
         if !roles::delete(tx.conn(), service, role).await? {
             return Err(OperationError::NotFound(NotFound::Role));
         }
-        let act = Entry::at(service, Act::RoleDeleted).with(Object::Role(role));
-        tx.record(by, &act.saying("name", found.definition.name.as_str())).await?;
-        tx.changed(Change::Definitions(service));
+        let entry = NewAuditEntry::for_service(service, AuditAction::RoleDeleted).object(Object::Role(role));
+        tx.audit(by, &entry.detail("name", found.definition.name.as_str())).await?;
+        tx.record_change(Change::Definitions(service));
         Ok(tx.commit(()).await?)
     };
     context.store.write("delete_role", work).await

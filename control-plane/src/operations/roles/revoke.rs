@@ -2,7 +2,7 @@
 
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
         webhook::event::LossReason,
     },
@@ -18,7 +18,7 @@ use countersign_identity::{AgentId, RoleId, ServiceId};
 /// Revokes a role; false if the agent did not hold it.
 pub async fn revoke_role(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     service: ServiceId,
     agent: AgentId,
     role: RoleId,
@@ -30,13 +30,14 @@ pub async fn revoke_role(
         let removed = assignments::remove(tx.conn(), service, agent, role).await?;
         let name = found.definition.name;
         if removed.is_some() {
-            tx.changed(Change::Roles(agent, service));
+            tx.record_change(Change::Roles(agent, service));
         }
         // An expired assignment is absent everywhere: removing its row revokes nothing, and only says what is not told yet.
         let was_live = removed.is_some_and(|removed| removed.until.is_none_or(|end| now < end));
         if was_live {
-            let act = Entry::at(service, Act::RoleRevoked).to(agent).with(Object::Role(role));
-            tx.record(by, &act.saying("name", name.as_str())).await?;
+            let entry =
+                NewAuditEntry::for_service(service, AuditAction::RoleRevoked).agent(agent).object(Object::Role(role));
+            tx.audit(by, &entry.detail("name", name.as_str())).await?;
         }
         if let Some(Removed { until, end_is_told: false }) = removed {
             let (at, reason) = match until {

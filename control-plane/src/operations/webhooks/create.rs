@@ -2,7 +2,7 @@
 
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         text::Description,
         webhook::{MOST_TARGETS, Place, Target, event::EventFilter, secret::WebhookSecret, url::TargetUrl},
     },
@@ -26,7 +26,7 @@ pub struct NewWebhook {
 /// Makes a target; the plain text of its secret is returned here and nowhere else.
 pub async fn create_webhook(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     place: Place,
     request: NewWebhook,
 ) -> Result<(Target, SecretString), OperationError> {
@@ -48,10 +48,10 @@ pub async fn create_webhook(
         failing_since: None,
         previous_until: None,
     };
-    let act = &Entry::of(place.chain(), Act::WebhookCreated)
-        .with(Object::Webhook(id))
-        .saying("host", target.url.host().to_string())
-        .saying("events", target.events.names());
+    let entry = &NewAuditEntry::new(place.chain(), AuditAction::WebhookCreated)
+        .object(Object::Webhook(id))
+        .detail("host", target.url.host().to_string())
+        .detail("events", target.events.names());
     let work = async |mut tx: Write| {
         lock(&mut tx, place).await?;
         if webhook_targets::list(tx.conn(), place).await?.len() >= MOST_TARGETS {
@@ -60,7 +60,7 @@ pub async fn create_webhook(
             )));
         }
         webhook_targets::insert(tx.conn(), target, sealed).await?;
-        tx.record(by, act).await?;
+        tx.audit(by, entry).await?;
         Ok(tx.commit(target.clone()).await?)
     };
     Ok((context.store.write("create_webhook", work).await?, secret.reveal()))

@@ -3,7 +3,7 @@
 use super::change::locked;
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         webhook::{
             Place,
             delivery::DeliveryStatus,
@@ -35,15 +35,15 @@ const BEFORE: Duration = Duration::from_mins(1);
 /// all; what is put on its way is not found again.
 pub async fn replay_deliveries(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     place: Place,
     webhook: WebhookId,
     replay: Replay,
 ) -> Result<u64, OperationError> {
-    let act = Entry::of(place.chain(), Act::WebhookReplayed).with(Object::Webhook(webhook));
-    let act = &match replay {
-        Replay::One(event) => act.saying("event", event.to_string()),
-        Replay::Since(since, _) => act.saying("since", since.seconds()),
+    let entry = NewAuditEntry::new(place.chain(), AuditAction::WebhookReplayed).object(Object::Webhook(webhook));
+    let entry = &match replay {
+        Replay::One(event) => entry.detail("event", event.to_string()),
+        Replay::Since(since, _) => entry.detail("since", since.seconds()),
     };
     let mut all = 0;
     loop {
@@ -52,7 +52,7 @@ pub async fn replay_deliveries(
             locked(&mut tx, place, webhook).await?;
             let count = replay_some(&mut tx, webhook, replay).await?;
             if is_first && count > 0 {
-                tx.record(by, act).await?;
+                tx.audit(by, entry).await?;
             }
             Ok::<_, OperationError>(tx.commit(count).await?)
         };
@@ -80,7 +80,7 @@ async fn replay_some(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Resu
 /// Sends a test to a target, whatever it asked for and whether it is active or not; gives the id of its event.
 pub async fn test_webhook(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     place: Place,
     webhook: WebhookId,
 ) -> Result<EventId, OperationError> {
@@ -90,8 +90,8 @@ pub async fn test_webhook(
         locked(&mut tx, place, webhook).await?;
         let now = tx.now();
         outbox::send_test(tx.conn(), &Event { id, at: now, news: news.clone() }, webhook, now).await?;
-        let act = Entry::of(place.chain(), Act::WebhookTested).with(Object::Webhook(webhook));
-        tx.record(by, &act).await?;
+        let entry = NewAuditEntry::new(place.chain(), AuditAction::WebhookTested).object(Object::Webhook(webhook));
+        tx.audit(by, &entry).await?;
         Ok::<_, OperationError>(tx.commit(id).await?)
     };
     let id = context.store.write("test_webhook", work).await?;
