@@ -23,7 +23,7 @@ async fn a_snapshot_then_changes_in_commit_order_each_stamped() {
     assert_eq!((info.accepts_unbound_tokens, info.max_staleness_seconds), (true, 3600));
     assert_eq!(page.keys.unwrap().points.len(), 2, "the key that signs, and the next");
     assert_eq!(page.roles.as_ref().unwrap().roles[0].id, role);
-    assert!(page.roles.unwrap().roles[0].made_at <= page.revision);
+    assert!(page.roles.unwrap().roles[0].created_revision <= page.revision);
 
     let agent = Agent::register(&control, "agent").await;
     control.assign(&agent.id, &role).await;

@@ -2,7 +2,7 @@
 
 use super::is_well;
 use countersign_client::PrivateKey;
-use countersign_mangle::{bytes, bytes_like, cases, json, text, text_like};
+use countersign_mangle::{any_bytes, any_json, any_text, cases_divided_by, mutated_bytes, mutated_text};
 use countersign_tests::{Agent, Answer, ControlPlane};
 use proptest::{prelude::*, sample::select, test_runner::TestRunner};
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
@@ -63,14 +63,14 @@ async fn good(control: &ControlPlane) -> Vec<Good> {
 fn body(good: &Value) -> BoxedStrategy<Vec<u8>> {
     let (whole, whole_too) = (good.clone(), good.clone());
     let names: Vec<String> = good.as_object().expect("an object").keys().cloned().collect();
-    let replaced = (select(names.clone()), json()).prop_map(move |(name, value)| {
+    let replaced = (select(names.clone()), any_json()).prop_map(move |(name, value)| {
         let mut body = whole.clone();
         body[name] = value;
         body
     });
     let near = select(names).prop_flat_map(move |name| {
         let body = whole_too.clone();
-        let near = text_like(body[&name].as_str().unwrap_or("text"));
+        let near = mutated_text(body[&name].as_str().unwrap_or("text"));
         near.prop_map(move |text| {
             let mut body = body.clone();
             body[&name] = json!(text);
@@ -80,10 +80,10 @@ fn body(good: &Value) -> BoxedStrategy<Vec<u8>> {
     prop_oneof![
         4 => replaced.prop_map(|body| body.to_string().into_bytes()),
         4 => near.prop_map(|body| body.to_string().into_bytes()),
-        3 => bytes_like(good.to_string().as_bytes()),
+        3 => mutated_bytes(good.to_string().as_bytes()),
         1 => Just(good.to_string().into_bytes()),
-        1 => json().prop_map(|body| body.to_string().into_bytes()),
-        1 => bytes(),
+        1 => any_json().prop_map(|body| body.to_string().into_bytes()),
+        1 => any_bytes(),
     ]
     .boxed()
 }
@@ -92,7 +92,7 @@ fn body(good: &Value) -> BoxedStrategy<Vec<u8>> {
 fn path(good: &str) -> BoxedStrategy<String> {
     let good = good.to_owned();
     let parts: Vec<String> = good.split('/').skip(1).map(str::to_owned).collect();
-    let other = (any::<prop::sample::Index>(), text()).prop_map(move |(at, text)| {
+    let other = (any::<prop::sample::Index>(), any_text()).prop_map(move |(at, text)| {
         let mut parts = parts.clone();
         let at = at.index(parts.len());
         parts[at] = text.bytes().map(|byte| ["%", &hex::encode([byte])].concat()).collect();
@@ -104,10 +104,11 @@ fn path(good: &str) -> BoxedStrategy<String> {
 fn requests(good: Vec<Good>) -> BoxedStrategy<Sent> {
     let some = select(good).prop_flat_map(|Good { method, path: at, bearer, body: said }| {
         let method = prop_oneof![12 => Just(method), 1 => select(&METHODS[..])];
-        let near = bearer.as_deref().map_or_else(|| text().boxed(), |bearer| text_like(bearer).boxed());
+        let near = bearer.as_deref().map_or_else(|| any_text().boxed(), |bearer| mutated_text(bearer).boxed());
         let bearer = prop_oneof![8 => Just(bearer), 1 => near.prop_map(Some), 1 => Just(None)];
         let json = Just(Some("application/json".to_owned()));
-        let content_type = prop_oneof![8 => json, 1 => Just(None), 1 => text_like("application/json").prop_map(Some)];
+        let content_type =
+            prop_oneof![8 => json, 1 => Just(None), 1 => mutated_text("application/json").prop_map(Some)];
         (method, path(&at), bearer, content_type, body(&said))
     });
     some.prop_map(|(method, path, bearer, content_type, body)| Sent { method, path, bearer, content_type, body })
@@ -150,7 +151,7 @@ fn no_request_is_answered_by_a_fault_or_out_of_shape() {
     let runtime = Runtime::new().expect("a runtime");
     let control = runtime.block_on(ControlPlane::start());
     let good = runtime.block_on(good(&control));
-    let outcome = TestRunner::new(cases(1)).run(&requests(good), |sent| {
+    let outcome = TestRunner::new(cases_divided_by(1)).run(&requests(good), |sent| {
         let answer = runtime.block_on(answer(&control, sent));
         answer.map_or(Ok(()), |answer| is_in_shape(&answer))
     });
@@ -174,12 +175,12 @@ fn no_token_but_the_one_is_verified_and_no_header_is_answered_by_a_fault() {
     let value = prop_oneof![
         Just(format!("Bearer {token}")),
         (around(), around()).prop_map(move |(before, after)| format!("{before}{whole}{after}")),
-        text_like(&token),
-        text_like(&format!("Bearer {token}")),
-        text(),
-        (text(), text()).prop_map(|(before, after)| format!("{before}.{after}")),
+        mutated_text(&token),
+        mutated_text(&format!("Bearer {token}")),
+        any_text(),
+        (any_text(), any_text()).prop_map(|(before, after)| format!("{before}.{after}")),
     ];
-    let outcome = TestRunner::new(cases(2)).run(&value, |value| {
+    let outcome = TestRunner::new(cases_divided_by(2)).run(&value, |value| {
         let Ok(header) = HeaderValue::from_bytes(value.as_bytes()) else { return Ok(()) };
         let request = control.api.request("GET", &control.path("/verify")).bearer_auth(control.key());
         let answer = runtime.block_on(Answer::to(request.header("x-agent-token", header)));

@@ -1,7 +1,7 @@
 //! Whatever a follower says, byte by byte: its stream is answered or cut, and the next one is served.
 
 use super::{PATIENCE, figure, is_well};
-use countersign_mangle::{bytes, bytes_like, cases};
+use countersign_mangle::{any_bytes, cases_divided_by, mutated_bytes};
 use countersign_proto::v1::{
     FollowRequest, FollowResponse, Hello, Ping, follow_request::Message as Ask, follow_response::Message as Told,
 };
@@ -96,8 +96,8 @@ fn said() -> BoxedStrategy<Vec<Vec<u8>>> {
     let number = || prop_oneof![select(&[0, 1, -1, i64::MIN, i64::MAX][..]), any::<i64>()];
     let hello = || number().prop_map(|revision| ask(Ask::Hello(Hello { revision })));
     let ping = any::<u64>().prop_map(|number| ask(Ask::Ping(Ping { number })));
-    let near = prop_oneof![hello(), ping.clone()].prop_flat_map(|good| bytes_like(&good));
-    let any_message = prop_oneof![6 => ping, 1 => hello(), 2 => near, 1 => bytes()];
+    let near = prop_oneof![hello(), ping.clone()].prop_flat_map(|good| mutated_bytes(&good));
+    let any_message = prop_oneof![6 => ping, 1 => hello(), 2 => near, 1 => any_bytes()];
     let first = prop_oneof![6 => hello(), 1 => any_message.clone()];
     // More pings than may wait, now and then.
     let count = prop_oneof![8 => 0..5_usize, 1 => 60..80_usize];
@@ -126,7 +126,7 @@ fn no_bytes_of_a_follower_disturb_the_server() {
     let runtime = Runtime::new().expect("a runtime");
     let control = runtime.block_on(ControlPlane::start());
     let channel = runtime.block_on(channel(&control));
-    let outcome = TestRunner::new(cases(4)).run(&said(), |said| {
+    let outcome = TestRunner::new(cases_divided_by(4)).run(&said(), |said| {
         let followed = follow(channel.clone(), control.key(), said.clone());
         let (told, _) = runtime.block_on(async { timeout(PATIENCE, followed).await }).expect("the stream ends");
         makes_sense(&said, &told)
