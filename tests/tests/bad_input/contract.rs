@@ -43,8 +43,8 @@ fn read(line: &str) -> Line {
 fn door(who: &str, path: &str) -> Door {
     match who {
         "none" => Door::Open,
-        "none or person" => Door::Registrant,
-        "person" => Door::Person,
+        "none or human" => Door::Registrant,
+        "human" => Door::Person,
         "admin" => Door::Admin,
         "owner, admin" => Door::Owner,
         "full key, owner, admin" => Door::Manager,
