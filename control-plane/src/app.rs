@@ -32,7 +32,7 @@ use crate::{
     store::{Purpose, StoreError},
     webhooks::{Courier, CourierRules, Guard, Names, Post, PostError, Pulse, Sorter, SystemNames},
 };
-use countersign_process::{Chance, Clock, Readiness, Shutdown, SystemChance, SystemClock, Unready};
+use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng};
 use secrecy::ExposeSecret;
 use servers::Servers;
 use std::{
@@ -138,7 +138,7 @@ pub struct Surroundings {
     /// What time it is.
     pub clock: Arc<dyn Clock>,
     /// The dice.
-    pub chance: Arc<dyn Chance>,
+    pub rng: Arc<dyn Rng>,
     /// Where hosts are that events are sent to.
     pub names: Arc<dyn Names>,
 }
@@ -146,7 +146,7 @@ pub struct Surroundings {
 impl Default for Surroundings {
     /// Those of the machine.
     fn default() -> Self {
-        Self { clock: Arc::new(SystemClock), chance: Arc::new(SystemChance), names: Arc::new(SystemNames) }
+        Self { clock: Arc::new(SystemClock), rng: Arc::new(SystemRng), names: Arc::new(SystemNames) }
     }
 }
 
@@ -160,7 +160,7 @@ pub struct App {
     ports: Ports,
     lock: Option<Lock>,
     readiness: Readiness,
-    unready: Unready,
+    unready: ReadinessGuard,
 }
 
 impl App {
@@ -174,7 +174,7 @@ impl App {
             stated => stated.trim_end_matches('/').to_owned(),
         };
         let readiness = Readiness::default();
-        let unready = readiness.wait_for("start");
+        let unready = readiness.register("start");
 
         let codes: Vec<_> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
         let failures: Vec<_> = AttemptFailure::ALL.iter().map(|failure| failure.as_str()).collect();
@@ -183,7 +183,7 @@ impl App {
         let lock = database::hold(&config)?;
         let context = open(&config, &public_url, surroundings, &metrics).await?;
         let post = Arc::new(post(&config.webhooks, &context.guard)?);
-        let operator = people::operator_if_any(&config, context.chance.as_ref())?.map(Arc::new);
+        let operator = people::operator_if_any(&config, context.rng.as_ref())?.map(Arc::new);
         let (certificate, authority) = certificate(&config, &context)?;
         metrics.certificate_expiry.set(certificate.expires_at()?.seconds());
         if let (true, Some(operator)) = (config.dev, &operator) {
@@ -257,7 +257,7 @@ pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), AppError> {
 /// Mints a token for a person with the operator key: for the first minutes, until an issuer is set up.
 pub fn mint_human_token(config: &Config, subject: &str, admin: bool, life: Duration) -> Result<String, AppError> {
     make_folder(config)?;
-    let operator = people::operator(config, &SystemChance)?;
+    let operator = people::operator(config, &SystemRng)?;
     Ok(operator.mint(subject, admin, life, SystemClock.now())?.expose_secret().to_owned())
 }
 
@@ -293,9 +293,9 @@ async fn open(
     surroundings: Surroundings,
     metrics: &Metrics,
 ) -> Result<Arc<Context>, AppError> {
-    let Surroundings { clock, chance, names } = surroundings;
+    let Surroundings { clock, rng, names } = surroundings;
     let master = match config.secrets.master_key.expose_secret() {
-        "" => MasterKey::from_file(&config.data_dir.join("master.key"), chance.as_ref())?,
+        "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
     };
     let store = database::open(config, Purpose::Serve, &master, clock.clone(), metrics).await?;
@@ -312,7 +312,7 @@ async fn open(
     let (challenge_keys, keyring) = (master.challenge_keys(), Arc::new(Keyring::new(master)));
     let guard = Guard::new(names, AllowedNetworks::new(config.webhooks.networks(config.dev)));
     let (pulse, trust_marked, storms) = (Arc::new(Pulse::new(clock.clone())), Notify::new(), Storms::default());
-    let context = Context { store, keyring, challenge_keys, clock, chance, rules, trust_marked, guard, pulse, storms };
+    let context = Context { store, keyring, challenge_keys, clock, rng, rules, trust_marked, guard, pulse, storms };
     begin_audit(&context.store).await.map_err(AppError::Audit)?;
     tend_signing_keys(&context).await.map_err(AppError::Keys)?;
     Ok(Arc::new(context))
@@ -340,7 +340,7 @@ fn courier(settings: &WebhookSettings, state: &AppState, post: Arc<Post>) -> Cou
         keyring: context.keyring.clone(),
         post,
         clock: context.clock.clone(),
-        chance: context.chance.clone(),
+        rng: context.rng.clone(),
         rules: CourierRules { schedule, patience, widest, widest_lane },
         pulse: context.pulse.clone(),
         metrics: metrics.webhooks.clone(),

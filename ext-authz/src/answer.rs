@@ -10,7 +10,7 @@ mod header;
 mod names;
 
 use crate::decide::{Decision, Refused};
-use countersign_identity::{Permission, Reason, RoleName, ServiceId, Standing};
+use countersign_identity::{Permission, Reason, RoleName, ServiceId, VerifiedIdentity};
 use envoy_types::{
     ext_authz::v3::pb::{CheckResponse, HeaderValueOption, HttpResponse, OkHttpResponse},
     pb::google::{
@@ -35,7 +35,7 @@ pub struct Sent<'a> {
 /// Puts a decision into Envoy's words.
 pub fn answer(names: &Names, service: Option<ServiceId>, decision: &Decision, sent: Sent<'_>) -> CheckResponse {
     let (code, response) = match decision {
-        Decision::Verified(standing) => (0, allow(names, service, Some(standing), sent)),
+        Decision::Verified(identity) => (0, allow(names, service, Some(identity), sent)),
         Decision::Anonymous => (0, allow(names, service, None, sent)),
         Decision::Refused(Refused { refusal, agent: _ }) => {
             (denial::grpc_status(refusal.reason), denial::response(names, *refusal))
@@ -54,9 +54,14 @@ pub fn internal_fault(names: &Names) -> CheckResponse {
     answer(names, None, &refused, Sent { headers: &[], spent: None })
 }
 
-fn allow(names: &Names, service: Option<ServiceId>, standing: Option<&Standing>, sent: Sent<'_>) -> HttpResponse {
-    let headers = standing.map_or_else(Vec::new, |standing| identity(names, service, standing));
-    let forged = sent.headers.iter().copied().filter(|name| names.removes(name, standing.is_some()));
+fn allow(
+    names: &Names,
+    service: Option<ServiceId>,
+    identity: Option<&VerifiedIdentity>,
+    sent: Sent<'_>,
+) -> HttpResponse {
+    let headers = identity.map_or_else(Vec::new, |identity| identity_headers(names, service, identity));
+    let forged = sent.headers.iter().copied().filter(|name| names.removes(name, identity.is_some()));
     let mut headers_to_remove: Vec<String> = forged.chain(sent.spent).map(str::to_owned).collect();
     headers_to_remove.sort_unstable();
     headers_to_remove.dedup();
@@ -64,8 +69,8 @@ fn allow(names: &Names, service: Option<ServiceId>, standing: Option<&Standing>,
 }
 
 /// All seven, always: one that was left out could be the client's.
-fn identity(names: &Names, service: Option<ServiceId>, standing: &Standing) -> Vec<HeaderValueOption> {
-    let Standing { agent, name, roles, permissions, trust_score, token } = standing;
+fn identity_headers(names: &Names, service: Option<ServiceId>, identity: &VerifiedIdentity) -> Vec<HeaderValueOption> {
+    let VerifiedIdentity { agent, name, roles, permissions, trust_score, token } = identity;
     vec![
         set(&names.id, agent.to_string()),
         set(&names.name, joined([name.as_str()])),
@@ -80,7 +85,7 @@ fn identity(names: &Names, service: Option<ServiceId>, standing: &Standing) -> V
 /// For access logs and for Envoy's RBAC, under `envoy.filters.http.ext_authz`.
 fn metadata(service: Option<ServiceId>, decision: &Decision) -> Struct {
     let (agent, roles, reason) = match decision {
-        Decision::Verified(standing) => (Some(standing.agent), standing.roles.as_slice(), "verified"),
+        Decision::Verified(identity) => (Some(identity.agent), identity.roles.as_slice(), "verified"),
         Decision::Anonymous => (None, [].as_slice(), "anonymous"),
         Decision::Refused(Refused { refusal, agent }) => (*agent, [].as_slice(), refusal.reason.as_str()),
     };

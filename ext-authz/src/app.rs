@@ -135,7 +135,7 @@ async fn serve_checks(
     tokio::spawn(health::report(reporter, readiness, shutdown.clone()));
     let authorization = AuthorizationServer::new(authorizer).max_decoding_message_size(LARGEST_CHECK);
     let router = Server::builder().add_service(authorization).add_service(health);
-    let asked = shutdown.asked_owned();
+    let asked = shutdown.requested_owned();
     match envoys.incoming() {
         Incoming::Tcp(incoming) => router.serve_with_incoming_shutdown(incoming, asked).await?,
         Incoming::Unix(incoming, _socket) => router.serve_with_incoming_shutdown(incoming, asked).await?,
@@ -152,7 +152,7 @@ async fn join_all(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
 }
 
 async fn time_is_up(shutdown: &Shutdown) {
-    shutdown.asked().await;
+    shutdown.requested().await;
     tokio::time::sleep(DRAIN).await;
 }
 
@@ -174,7 +174,7 @@ fn followers(
             views: Arc::clone(views),
             metrics: Arc::clone(metrics),
             clock: Arc::clone(clock),
-            unready: Some(readiness.wait_for(format!("the first view by sync.keys[{slot}]"))),
+            unready: Some(readiness.register(format!("the first view by sync.keys[{slot}]"))),
             following: None,
         })
     };

@@ -2,12 +2,12 @@
 //!
 //! Neighbours: `check` asks, `answer` tells. The rule of the room: nothing here waits, locks or asks for
 //! the time. The questions come in the order that the control plane asks them too: form, key,
-//! signature; then those of [`Standing::of`]; then roles, permissions and trust.
+//! signature; then those of [`VerifiedIdentity::evaluate`]; then roles, permissions and trust.
 
 mod cache;
 
 use crate::{policy::Policy, view::View};
-use countersign_identity::{AgentId, Reason, Refusal, SignedToken, Standing, Timestamp, UnverifiedToken};
+use countersign_identity::{AgentId, Reason, Refusal, SignedToken, Timestamp, UnverifiedToken, VerifiedIdentity};
 use std::{sync::Arc, time::Duration};
 
 pub use cache::TokenCache;
@@ -36,7 +36,7 @@ pub struct Moment {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
     /// It passes, with this identity.
-    Verified(Standing),
+    Verified(VerifiedIdentity),
     /// It passes without identity.
     Anonymous,
     /// It does not pass.
@@ -85,9 +85,10 @@ fn judge(
     };
     let token = signed(view, text, cache)?;
     let hit = |refusal| Refused { refusal, agent: Some(token.claims().sub) };
-    let standing = Standing::of(token.claims(), &view.facts_for(token.claims()), moment.now).map_err(hit)?;
-    suffices(&standing, policy).map_err(|reason| hit(reason.into()))?;
-    Ok(Decision::Verified(standing))
+    let identity = VerifiedIdentity::evaluate(token.claims(), &view.evaluation_context(token.claims()), moment.now)
+        .map_err(hit)?;
+    suffices(&identity, policy).map_err(|reason| hit(reason.into()))?;
+    Ok(Decision::Verified(identity))
 }
 
 /// A view that was never confirmed is none; one that was confirmed too long ago is not used.
@@ -107,18 +108,18 @@ fn signed(view: &View, text: &str, cache: &TokenCache) -> Result<Arc<SignedToken
     Ok(token)
 }
 
-fn suffices(standing: &Standing, policy: &Policy) -> Result<(), Reason> {
+fn suffices(identity: &VerifiedIdentity, policy: &Policy) -> Result<(), Reason> {
     let Policy { service: _, require_roles, require_permissions, min_trust_score, allow_unassigned, .. } = policy;
-    if standing.roles.is_empty() && !allow_unassigned {
+    if identity.roles.is_empty() && !allow_unassigned {
         return Err(Reason::NoRole);
     }
-    if !require_roles.iter().all(|role| standing.roles.binary_search(role).is_ok()) {
+    if !require_roles.iter().all(|role| identity.roles.binary_search(role).is_ok()) {
         return Err(Reason::RoleMissing);
     }
-    if !require_permissions.iter().all(|permission| standing.permissions.binary_search(permission).is_ok()) {
+    if !require_permissions.iter().all(|permission| identity.permissions.binary_search(permission).is_ok()) {
         return Err(Reason::PermissionMissing);
     }
-    if min_trust_score.is_some_and(|least| standing.trust_score < least) {
+    if min_trust_score.is_some_and(|least| identity.trust_score < least) {
         return Err(Reason::TrustTooLow);
     }
     Ok(())

@@ -10,7 +10,7 @@ mod remembered;
 mod views;
 
 use countersign_identity::{
-    AgentId, AgentRecord, Claims, Facts, KeySet, Revision, RoleTable, ServiceId, SessionId, TokenId,
+    AgentChanges, AgentId, Claims, EvaluationContext, KeySet, Revision, RoleTable, ServiceId, SessionId, TokenId,
 };
 use remembered::Remembered;
 use std::{sync::Arc, time::Duration};
@@ -62,7 +62,7 @@ pub struct Snapshot {
     /// All roles of the service.
     pub roles: RoleTable,
     /// What changed of agents above the floor.
-    pub agents: Vec<(AgentId, AgentRecord)>,
+    pub agents: Vec<(AgentId, AgentChanges)>,
     /// What died above the floor.
     pub revoked: Vec<Revoked>,
 }
@@ -79,7 +79,7 @@ pub struct Delta {
     /// The roles of the service, all of them.
     pub roles: Option<RoleTable>,
     /// What changed of agents.
-    pub agents: Vec<(AgentId, AgentRecord)>,
+    pub agents: Vec<(AgentId, AgentChanges)>,
     /// What died.
     pub revoked: Vec<Revoked>,
 }
@@ -104,7 +104,7 @@ pub struct View {
     confirmed_at: Option<Duration>,
     keys: Arc<KeySet>,
     roles: Arc<RoleTable>,
-    agents: Remembered<AgentId, AgentRecord>,
+    agents: Remembered<AgentId, AgentChanges>,
     tokens: Remembered<TokenId, Revision>,
     sessions: Remembered<SessionId, Revision>,
 }
@@ -166,7 +166,7 @@ impl View {
         next
     }
 
-    fn remember(&mut self, agents: Vec<(AgentId, AgentRecord)>, revoked: Vec<Revoked>) {
+    fn remember(&mut self, agents: Vec<(AgentId, AgentChanges)>, revoked: Vec<Revoked>) {
         for (agent, record) in agents {
             self.agents.entry(agent).or_default().merge(record);
         }
@@ -180,8 +180,8 @@ impl View {
     }
 
     /// What bears on a token with these claims.
-    pub fn facts_for(&self, claims: &Claims) -> Facts<'_> {
-        Facts {
+    pub fn evaluation_context(&self, claims: &Claims) -> EvaluationContext<'_> {
+        EvaluationContext {
             service: self.terms.service,
             issuer: &self.terms.issuer,
             accepts_unbound: self.terms.accepts_unbound,
@@ -225,8 +225,8 @@ impl View {
 }
 
 /// True if a facet of the record is stamped at or below the floor.
-fn touches(record: &AgentRecord, floor: Revision) -> bool {
-    let AgentRecord { roles, trust, status } = record;
+fn touches(record: &AgentChanges, floor: Revision) -> bool {
+    let AgentChanges { roles, trust, status } = record;
     roles.as_ref().is_some_and(|facet| facet.revision <= floor)
         || trust.as_ref().is_some_and(|facet| facet.revision <= floor)
         || status.as_ref().is_some_and(|facet| facet.revision <= floor)

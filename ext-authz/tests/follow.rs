@@ -252,7 +252,7 @@ async fn what_the_control_plane_says_is_decided_here() {
     stream.say(death(REV + 2, v1::revocation::Subject::TokenId(other.jti.to_string()))).await;
     until_refusal(&mut envoy, &other, Some("token_revoked")).await;
 
-    shutdown.ask();
+    shutdown.trigger();
     timeout(PATIENCE, served).await.unwrap().unwrap().unwrap();
 }
 
@@ -276,5 +276,5 @@ async fn only_an_authority_that_is_trusted_here_is_followed() {
     assert!(timeout(Duration::from_secs(2), streams.recv()).await.is_err(), "it trusted a stranger");
     tokio::spawn(authorizer(url, &trusted_ca).await.serve(shutdown.clone()));
     assert_eq!(timeout(PATIENCE, streams.recv()).await.unwrap().unwrap().revision, 0);
-    shutdown.ask();
+    shutdown.trigger();
 }

@@ -45,17 +45,19 @@ fn is_the_one(found: &str, values: &[&[u8]], alone: bool) -> bool {
     said && !found.is_empty() && found.chars().all(plain)
 }
 
-fn record() -> impl Strategy<Value = AgentRecord> {
+fn record() -> impl Strategy<Value = AgentChanges> {
     let status = select(&[AgentStatus::Active, AgentStatus::Suspended, AgentStatus::Revoked][..]);
-    let grant = (any::<u128>(), any::<Option<i64>>())
-        .prop_map(|(role, until)| Grant { role: RoleId::from_bits(role), until: until.map(Timestamp::from_micros) });
+    let grant = (any::<u128>(), any::<Option<i64>>()).prop_map(|(role, until)| RoleGrant {
+        role: RoleId::from_bits(role),
+        until: until.map(Timestamp::from_micros),
+    });
     let stamped = |revision| Revision::new(revision);
     (any::<[i64; 4]>(), status, vec(grant, 0..3), 0..=10_000_i64).prop_map(move |(at, status, grants, trust)| {
         let cutoff = stamped(at[3]);
-        AgentRecord {
-            roles: Some(Stamped { revision: stamped(at[0]), value: grants }),
-            trust: TrustScore::from_hundredths(trust).ok().map(|value| Stamped { revision: stamped(at[1]), value }),
-            status: Some(Stamped { revision: stamped(at[2]), value: StatusRecord { status, cutoff } }),
+        AgentChanges {
+            roles: Some(Versioned { revision: stamped(at[0]), value: grants }),
+            trust: TrustScore::from_hundredths(trust).ok().map(|value| Versioned { revision: stamped(at[1]), value }),
+            status: Some(Versioned { revision: stamped(at[2]), value: StatusWithCutoff { status, cutoff } }),
         }
     })
 }
@@ -94,7 +96,7 @@ proptest! {
         is_one_id::<AgentId>(&text)?;
         is_one_id::<ServiceId>(&text)?;
         is_one_id::<RoleId>(&text)?;
-        is_one_id::<KeyId>(&text)?;
+        is_one_id::<ApiKeyId>(&text)?;
         is_one_id::<TokenId>(&text)?;
         is_one_id::<SessionId>(&text)?;
         is_one_id::<RefreshId>(&text)?;
@@ -163,7 +165,7 @@ proptest! {
     fn no_number_in_claims_or_records_breaks_a_judgement(
         claims in claims(), record in record(), revision: i64, floor: i64, now: i64, accepts_unbound: bool, revoked: bool,
     ) {
-        let facts = Facts {
+        let evaluation = EvaluationContext {
             service: ServiceId::from_bits(1),
             issuer: "https://issuer.test",
             accepts_unbound,
@@ -174,10 +176,10 @@ proptest! {
             revoked,
         };
         let now = Timestamp::from_micros(now);
-        if let Ok(standing) = Standing::of(&claims, &facts, now) {
+        if let Ok(identity) = VerifiedIdentity::evaluate(&claims, &evaluation, now) {
             prop_assert!(accepts_unbound && claims.aud == claims.iss && !revoked);
-            prop_assert!(now < Timestamp::from_seconds(claims.exp) && claims.rev >= facts.floor);
-            prop_assert_eq!(standing.agent, claims.sub);
+            prop_assert!(now < Timestamp::from_seconds(claims.exp) && claims.rev >= evaluation.floor);
+            prop_assert_eq!(identity.agent, claims.sub);
         }
     }
 

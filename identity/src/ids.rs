@@ -106,7 +106,7 @@ identifiers! {
     /// A role, defined by one service.
     RoleId = "role_";
     /// A service API key, without its secret.
-    KeyId = "key_";
+    ApiKeyId = "key_";
     /// An access token (`jti`).
     TokenId = "tok_";
     /// A login and all the tokens refreshed from it (`sid`).

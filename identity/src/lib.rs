@@ -7,11 +7,12 @@
 //! The rule of the room: no I/O, no runtime, no clock, no randomness. `now` is an argument.
 //!
 //! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is what an agent registers;
-//! [`claims`] is what a token says; [`bearer`] finds it in a header; [`token`] turns a string into signed claims; [`standing`] decides
+//! [`claims`] is what a token says; [`bearer`] finds it in a header; [`token`] turns a string into signed claims; [`evaluation`] decides
 //! what these claims are worth at a service now; [`refusal`] is every way of saying no.
 
 pub mod bearer;
 pub mod claims;
+pub mod evaluation;
 #[cfg(test)]
 mod fuzz;
 pub mod ids;
@@ -19,20 +20,20 @@ pub mod key_set;
 pub mod names;
 pub mod public_key;
 pub mod refusal;
-pub mod standing;
 pub mod time;
 pub mod token;
 pub mod trust;
 
 pub use claims::{Audience, Claims};
-pub use ids::{AgentId, EventId, FeedbackId, KeyId, RefreshId, RoleId, ServiceId, SessionId, TokenId, WebhookId};
+pub use evaluation::{
+    AgentChanges, AgentStatus, EvaluationContext, RoleDefinition, RoleGrant, RoleTable, StatusWithCutoff,
+    VerifiedIdentity, Versioned,
+};
+pub use ids::{AgentId, ApiKeyId, EventId, FeedbackId, RefreshId, RoleId, ServiceId, SessionId, TokenId, WebhookId};
 pub use key_set::{KeySet, Kid};
 pub use names::{Permission, RoleName};
 pub use public_key::{AgentKey, PublicKeyError, SignatureError};
 pub use refusal::{Code, Reason, Refusal};
-pub use standing::{
-    AgentRecord, AgentStatus, Facts, Grant, RoleDefinition, RoleTable, Stamped, Standing, StatusRecord,
-};
 pub use time::{Revision, Timestamp};
 pub use token::{SignedToken, UnverifiedToken};
 pub use trust::TrustScore;

@@ -1,7 +1,7 @@
 //! From a string to signed claims: form, key, signature.
 //!
 //! [`UnverifiedToken`] becomes [`SignedToken`] in one place only. A signed token says what was true
-//! when it was issued; what it is worth now is decided in [`crate::standing`].
+//! when it was issued; what it is worth now is decided in [`crate::evaluation`].
 
 use crate::{Claims, KeySet, Kid, Reason, Refusal};
 use jsonwebtoken::{Algorithm, Header, Validation};

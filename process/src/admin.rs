@@ -16,7 +16,7 @@ pub async fn serve(
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz).with_state(readiness))
         .route("/metrics", get(metrics).with_state(registry));
-    axum::serve(listener, routes).with_graceful_shutdown(shutdown.asked_owned()).await
+    axum::serve(listener, routes).with_graceful_shutdown(shutdown.requested_owned()).await
 }
 
 async fn readyz(State(readiness): State<Readiness>) -> (StatusCode, String) {

@@ -5,14 +5,14 @@
 //! what an agent is.
 
 pub mod admin;
-pub mod chance;
 pub mod clock;
 pub mod readiness;
+pub mod rng;
 pub mod settings;
 pub mod shutdown;
 pub mod telemetry;
 
-pub use chance::{Chance, SystemChance};
 pub use clock::{Clock, SystemClock};
-pub use readiness::{Readiness, Unready};
+pub use readiness::{Readiness, ReadinessGuard};
+pub use rng::{Rng, SystemRng};
 pub use shutdown::Shutdown;

@@ -12,17 +12,17 @@ pub struct Readiness(Arc<Mutex<BTreeSet<String>>>);
 /// While this lives, the process is not ready.
 #[derive(Debug)]
 #[must_use = "dropping it at once says that the thing is ready"]
-pub struct Unready {
+pub struct ReadinessGuard {
     readiness: Readiness,
     what: String,
 }
 
 impl Readiness {
     /// Not ready until the guard is dropped.
-    pub fn wait_for(&self, what: impl Into<String>) -> Unready {
+    pub fn register(&self, what: impl Into<String>) -> ReadinessGuard {
         let what = what.into();
         self.lock().insert(what.clone());
-        Unready { readiness: self.clone(), what }
+        ReadinessGuard { readiness: self.clone(), what }
     }
 
     /// What is still waited for; empty when ready.
@@ -35,7 +35,7 @@ impl Readiness {
     }
 }
 
-impl Drop for Unready {
+impl Drop for ReadinessGuard {
     fn drop(&mut self) {
         self.readiness.lock().remove(&self.what);
     }
@@ -48,8 +48,8 @@ mod tests {
     #[test]
     fn ready_when_the_last_guard_is_dropped() {
         let readiness = Readiness::default();
-        let first = readiness.wait_for("database");
-        let second = readiness.wait_for("listener");
+        let first = readiness.register("database");
+        let second = readiness.register("listener");
         drop(first);
         assert_eq!(readiness.pending(), ["listener"]);
         drop(second);

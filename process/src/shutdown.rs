@@ -22,24 +22,24 @@ impl Shutdown {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            asked.ask();
+            asked.trigger();
             tracing::info!("stopping");
         });
         Ok(shutdown)
     }
 
     /// Asks the process to stop.
-    pub fn ask(&self) {
+    pub fn trigger(&self) {
         self.0.cancel();
     }
 
     /// Returns when the process was asked to stop.
-    pub async fn asked(&self) {
+    pub async fn requested(&self) {
         self.0.cancelled().await;
     }
 
     /// The same, as a future of its own.
-    pub fn asked_owned(&self) -> impl Future<Output = ()> + Send + 'static {
+    pub fn requested_owned(&self) -> impl Future<Output = ()> + Send + 'static {
         self.0.clone().cancelled_owned()
     }
 }

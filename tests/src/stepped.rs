@@ -39,7 +39,7 @@ impl Server {
 
     /// Asks it to stop and waits until it has.
     pub async fn stop(mut self) {
-        self.shutdown.ask();
+        self.shutdown.trigger();
         (&mut self.task).await.expect("it stops");
     }
 }

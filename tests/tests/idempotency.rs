@@ -252,7 +252,7 @@ async fn after_a_day_a_key_is_forgotten() {
     let other = asked.send_body(&site, "k", &asked.other).await.expect(201);
     assert_ne!(other["agentId"], first["agentId"]);
     assert_eq!(asked.send(&site, "k").await.status, 409, "the key is the new one's now");
-    shutdown.ask();
+    shutdown.trigger();
     served.await.unwrap();
 
     // What is forgotten is not kept either.
@@ -266,6 +266,6 @@ async fn after_a_day_a_key_is_forgotten() {
     hand.advance(Duration::from_hours(25));
     let (_, shutdown, served) = start_at(&hand, folder.path()).await;
     eventually("it is cleared away", async || (kept().await == 0).then_some(()), String::new).await;
-    shutdown.ask();
+    shutdown.trigger();
     served.await.unwrap();
 }

@@ -12,7 +12,7 @@ use crate::{
     },
 };
 use countersign_identity::Timestamp;
-use countersign_process::{Clock, SystemChance, SystemClock};
+use countersign_process::{Clock, SystemClock, SystemRng};
 use secrecy::ExposeSecret;
 use std::{
     path::{Path, PathBuf},
@@ -201,7 +201,7 @@ pub(super) fn master_key(config: &Config) -> Result<MasterKey, AppError> {
             if !path.exists() {
                 return Err(MasterKeyError::Missing(path.display().to_string()).into());
             }
-            Ok(MasterKey::from_file(&path, &SystemChance)?)
+            Ok(MasterKey::from_file(&path, &SystemRng)?)
         }
         hex => Ok(MasterKey::from_hex(hex)?),
     }

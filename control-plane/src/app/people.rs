@@ -6,7 +6,7 @@ use crate::{
     files,
     humans::{AdminClaim, Algorithm, Issuer, IssuerRules, KeysAt, OperatorKey, Patience, Web},
 };
-use countersign_process::{Chance, Clock};
+use countersign_process::{Clock, Rng};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 /// How often a file with keys is read again, at the most.
@@ -15,7 +15,7 @@ const FILE_REFRESH: Duration = Duration::from_mins(1);
 /// The operator key, if it may be used: it signs tokens that everybody with a hand on the data folder can make, so
 /// it ends where the platform says who its people are. With --dev it goes on: `dev.env` has such a token, and
 /// whoever tries out an issuer needs somebody to begin with.
-pub(super) fn operator(config: &Config, chance: &dyn Chance) -> Result<OperatorKey, AppError> {
+pub(super) fn operator(config: &Config, rng: &dyn Rng) -> Result<OperatorKey, AppError> {
     if !config.dev && !config.humans.issuers.is_empty() {
         return Err(AppError::NoOperator(
             "humans.issuers: people's tokens come from the issuers that are configured, so the operator key is out of \
@@ -28,12 +28,12 @@ pub(super) fn operator(config: &Config, chance: &dyn Chance) -> Result<OperatorK
              good on one replica: configure one",
         ));
     }
-    Ok(OperatorKey::open(&config.data_dir.join("operator.key"), chance)?)
+    Ok(OperatorKey::open(&config.data_dir.join("operator.key"), rng)?)
 }
 
 /// The operator key, or none where it is out of use.
-pub(super) fn operator_if_any(config: &Config, chance: &dyn Chance) -> Result<Option<OperatorKey>, AppError> {
-    match operator(config, chance) {
+pub(super) fn operator_if_any(config: &Config, rng: &dyn Rng) -> Result<Option<OperatorKey>, AppError> {
+    match operator(config, rng) {
         Ok(key) => Ok(Some(key)),
         Err(AppError::NoOperator(_)) => Ok(None),
         Err(error) => Err(error),

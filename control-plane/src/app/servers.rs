@@ -103,7 +103,10 @@ pub(super) fn serve_sync(
         .http2_keepalive_interval(Some(PATIENCE))
         .max_concurrent_streams(MOST_STREAMS)
         .add_service(SyncServer::new(service))
-        .serve_with_incoming_shutdown(tokio_stream::wrappers::TcpListenerStream::new(listener), shutdown.asked_owned());
+        .serve_with_incoming_shutdown(
+            tokio_stream::wrappers::TcpListenerStream::new(listener),
+            shutdown.requested_owned(),
+        );
     servers.spawn(async move { server.await.map_err(io::Error::other) });
     Ok(())
 }
@@ -118,8 +121,8 @@ pub(super) fn serve_api(
     if state.proxies.terminate_tls {
         return serve_http(servers, listener, ForProxies, state, shutdown);
     }
-    let chance = state.context.chance.clone();
-    let acceptor = TlsOnly::new(TlsAcceptor::from(certificate.server_config()?), chance);
+    let rng = state.context.rng.clone();
+    let acceptor = TlsOnly::new(TlsAcceptor::from(certificate.server_config()?), rng);
     serve_http(servers, listener, acceptor, state, shutdown)
 }
 
@@ -136,7 +139,7 @@ where
     A::Future: Send,
 {
     let handle = axum_server::Handle::new();
-    let (asked, drain) = (shutdown.asked_owned(), handle.clone());
+    let (asked, drain) = (shutdown.requested_owned(), handle.clone());
     tokio::spawn(async move {
         asked.await;
         drain.graceful_shutdown(Some(DRAIN));
@@ -171,7 +174,7 @@ pub(super) fn keep_house(servers: &mut Servers, context: Arc<Context>, shutdown:
 
 /// Ends the whole if another database is put into the place of the one that is served: what was revoked may be good in it.
 pub(super) fn watch_place(servers: &mut Servers, store: Store, shutdown: &Shutdown) {
-    let asked = shutdown.asked_owned();
+    let asked = shutdown.requested_owned();
     let watch = async move {
         loop {
             tokio::time::sleep(WATCH).await;
@@ -275,7 +278,7 @@ pub(super) fn until_stopped(
     shutdown: &Shutdown,
     work: impl Future<Output = Infallible> + Send + 'static,
 ) {
-    let asked = shutdown.asked_owned();
+    let asked = shutdown.requested_owned();
     servers.spawn(async move {
         tokio::select! {
             () = asked => Ok(()),
@@ -287,10 +290,10 @@ pub(super) fn until_stopped(
 /// Waits for the stop, then for the servers; one that ends before is a failure of the whole.
 pub(super) async fn wait(mut servers: Servers, shutdown: &Shutdown) -> Result<(), AppError> {
     let first = tokio::select! {
-        () = shutdown.asked() => Ok(()),
+        () = shutdown.requested() => Ok(()),
         Some(ended) = servers.join_next() => ended.map_err(io::Error::other).flatten(),
     };
-    shutdown.ask();
+    shutdown.trigger();
     let rest = async { while servers.join_next().await.is_some() {} };
     // What has not drained by then is cut when the runtime ends.
     let _cut = tokio::time::timeout(DRAIN, rest).await;

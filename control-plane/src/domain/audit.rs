@@ -7,7 +7,7 @@ pub mod chain;
 
 use super::{agent::Owner, named::named};
 use core::net::IpAddr;
-use countersign_identity::{AgentId, KeyId, Kid, RoleId, ServiceId, WebhookId};
+use countersign_identity::{AgentId, ApiKeyId, Kid, RoleId, ServiceId, WebhookId};
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt};
 
@@ -65,7 +65,7 @@ named! {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Actor {
     /// A service, by one of its API keys.
-    ServiceKey(KeyId),
+    ServiceKey(ApiKeyId),
     /// A person.
     Human(Owner),
     /// Nobody we know: public registration.
@@ -136,7 +136,7 @@ pub enum Object {
     /// A role.
     Role(RoleId),
     /// An API key.
-    ServiceKey(KeyId),
+    ServiceKey(ApiKeyId),
     /// A signing key.
     SigningKey(Kid),
     /// A target of events.

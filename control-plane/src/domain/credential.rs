@@ -2,7 +2,7 @@
 //!
 //! A plain credential and its hash are different types; neither prints its content.
 
-use countersign_identity::{KeyId, RefreshId};
+use countersign_identity::{ApiKeyId, RefreshId};
 use secrecy::{ExposeSecret, SecretString};
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -23,7 +23,7 @@ pub trait CredentialId: Copy + fmt::Display + std::str::FromStr {
     const ID_PREFIX: &'static str;
 }
 
-impl CredentialId for KeyId {
+impl CredentialId for ApiKeyId {
     const CREDENTIAL_PREFIX: &'static str = "svc_sk_";
     const ID_PREFIX: &'static str = Self::PREFIX;
 }
@@ -122,22 +122,22 @@ mod tests {
 
     #[test]
     fn a_credential_reads_back_and_nothing_near_it_does() {
-        let made = Credential::new(KeyId::from_bits(77), Zeroizing::new([0xab; 32]));
+        let made = Credential::new(ApiKeyId::from_bits(77), Zeroizing::new([0xab; 32]));
         let text = expose(&made.reveal()).to_owned();
-        let read = Credential::<KeyId>::parse(&text).unwrap();
+        let read = Credential::<ApiKeyId>::parse(&text).unwrap();
         assert_eq!(read.id(), made.id());
         assert!(made.hash().is_of(&read));
         assert!(Credential::<RefreshId>::parse(&text).is_none());
         for bad in [&text[..text.len() - 1], &format!("{text}0"), &text.replace("ab", "AB"), "svc_sk_", ""] {
-            assert!(Credential::<KeyId>::parse(bad).is_none(), "{bad}");
+            assert!(Credential::<ApiKeyId>::parse(bad).is_none(), "{bad}");
         }
-        let other = Credential::new(KeyId::from_bits(77), Zeroizing::new([0xac; 32]));
+        let other = Credential::new(ApiKeyId::from_bits(77), Zeroizing::new([0xac; 32]));
         assert!(!made.hash().is_of(&other));
     }
 
     #[test]
     fn neither_side_prints_its_content() {
-        let made = Credential::new(KeyId::from_bits(77), Zeroizing::new([0xab; 32]));
+        let made = Credential::new(ApiKeyId::from_bits(77), Zeroizing::new([0xab; 32]));
         let printed = format!("{made:?} {:?} {:?}", made.hash(), made.reveal());
         assert!(!printed.contains("abab") && !printed.contains(made.hash().to_store()), "{printed}");
     }

@@ -1,7 +1,7 @@
 //! A service: whoever defines roles and verifies agents, and the API keys it acts with.
 
 use super::{agent::Owner, credential::SecretHash, text::DisplayName};
-use countersign_identity::{KeyId, ServiceId, Timestamp};
+use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
 
 /// A service.
 #[derive(Debug, Clone)]
@@ -46,7 +46,7 @@ impl KeyScope {
 #[derive(Debug, Clone)]
 pub struct ServiceKey {
     /// Its identifier.
-    pub id: KeyId,
+    pub id: ApiKeyId,
     /// The service it belongs to.
     pub service: ServiceId,
     /// What people call it.

@@ -117,7 +117,7 @@ fn words() -> Vec<(String, RefOr<Schema>)> {
     add_word::<schema::AgentId>(&mut words);
     add_word::<schema::ServiceId>(&mut words);
     add_word::<schema::RoleId>(&mut words);
-    add_word::<schema::KeyId>(&mut words);
+    add_word::<schema::ApiKeyId>(&mut words);
     add_word::<schema::PublishedKey>(&mut words);
     add_word::<schema::AnyToken>(&mut words);
     add_word::<schema::Text>(&mut words);

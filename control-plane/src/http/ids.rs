@@ -3,7 +3,7 @@
 use super::error::ApiError;
 use crate::operations::Missing;
 use axum::{extract::FromRequestParts, http::request::Parts};
-use countersign_identity::{AgentId, EventId, KeyId, Kid, RoleId, ServiceId, WebhookId};
+use countersign_identity::{AgentId, ApiKeyId, EventId, Kid, RoleId, ServiceId, WebhookId};
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
 
@@ -33,7 +33,7 @@ impl PathId for ServiceId {
     const KIND: Missing = Missing::Service;
 }
 
-impl PathId for KeyId {
+impl PathId for ApiKeyId {
     const KIND: Missing = Missing::Key;
 }
 

@@ -20,7 +20,7 @@ use crate::{
     operations::{self, NewKey, NewService, ServiceChange, require_owner},
 };
 use axum::{Json, extract::State, http::StatusCode};
-use countersign_identity::{KeyId, ServiceId};
+use countersign_identity::{ApiKeyId, ServiceId};
 use serde::Serialize;
 use utoipa::ToSchema;
 
@@ -68,8 +68,8 @@ pub struct ServiceRecord {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewKeyRecord {
-    #[schema(value_type = schema::KeyId)]
-    key_id: KeyId,
+    #[schema(value_type = schema::ApiKeyId)]
+    key_id: ApiKeyId,
     #[schema(value_type = schema::ApiKey)]
     api_key: String,
     #[schema(value_type = schema::DisplayName)]
@@ -88,8 +88,8 @@ type KeyPage = Paged<KeyRecord>;
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRecord {
-    #[schema(value_type = schema::KeyId)]
-    key_id: KeyId,
+    #[schema(value_type = schema::ApiKeyId)]
+    key_id: ApiKeyId,
     #[schema(value_type = schema::DisplayName)]
     name: String,
     #[schema(value_type = schema::Scope)]

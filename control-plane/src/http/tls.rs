@@ -4,7 +4,7 @@
 
 use super::code::ErrorCode;
 use axum_server::accept::Accept;
-use countersign_process::Chance;
+use countersign_process::Rng;
 use serde_json::json;
 use std::{io, pin::Pin, sync::Arc, time::Duration};
 use tokio::{
@@ -27,13 +27,13 @@ const LONGEST_PLAIN: usize = 16 * 1024;
 #[derive(Clone)]
 pub struct TlsOnly {
     acceptor: TlsAcceptor,
-    chance: Arc<dyn Chance>,
+    rng: Arc<dyn Rng>,
 }
 
 impl TlsOnly {
-    /// Accepts with this configuration; `chance` makes request ids for those who are refused.
-    pub fn new(acceptor: TlsAcceptor, chance: Arc<dyn Chance>) -> Self {
-        Self { acceptor, chance }
+    /// Accepts with this configuration; `rng` makes request ids for those who are refused.
+    pub fn new(acceptor: TlsAcceptor, rng: Arc<dyn Rng>) -> Self {
+        Self { acceptor, rng }
     }
 }
 
@@ -43,13 +43,13 @@ impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
     type Future = Pin<Box<dyn Future<Output = io::Result<(Self::Stream, S)>> + Send>>;
 
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
-        let Self { acceptor, chance } = self.clone();
+        let Self { acceptor, rng } = self.clone();
         Box::pin(async move {
             let shake = async {
                 stream.set_nodelay(true)?;
                 let mut first = [0];
                 if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
-                    refuse_plain(stream, chance.as_ref()).await?;
+                    refuse_plain(stream, rng.as_ref()).await?;
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "plain HTTP"));
                 }
                 // Who shakes hands and then says nothing would be waited for without end.
@@ -84,7 +84,7 @@ impl<S: Send + 'static> Accept<TcpStream, S> for ForProxies {
 }
 
 /// Reads the head of the request, so that the answer is not lost to a reset, and answers.
-async fn refuse_plain(mut stream: TcpStream, chance: &dyn Chance) -> io::Result<()> {
+async fn refuse_plain(mut stream: TcpStream, rng: &dyn Rng) -> io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0; 2048];
     while request.len() < LONGEST_PLAIN && !request.windows(4).any(|window| window == b"\r\n\r\n") {
@@ -100,7 +100,7 @@ async fn refuse_plain(mut stream: TcpStream, chance: &dyn Chance) -> io::Result<
     }})
     .to_string();
     let mut id = [0; 16];
-    chance.fill(&mut id);
+    rng.fill(&mut id);
     let (id, length) = (hex::encode(id), body.len());
     let head = "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\nconnection: close";
     let response = format!("{head}\r\nx-request-id: {id}\r\ncontent-length: {length}\r\n\r\n{body}");

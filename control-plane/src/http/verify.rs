@@ -16,7 +16,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use countersign_identity::{
-    AgentId, Permission, Reason, RoleName, ServiceId, Standing, TrustScore,
+    AgentId, Permission, Reason, RoleName, ServiceId, TrustScore, VerifiedIdentity,
     bearer::{TOKEN_HEADER, in_token_header},
 };
 use serde::Serialize;
@@ -86,7 +86,7 @@ pub async fn verify(
     let service: ServiceId = id(&service)?;
     presented.key_of(&state, service).await?;
     Ok(match stand(&state, service, &headers).await {
-        Ok(standing) => Json(present(standing)).into_response(),
+        Ok(identity) => Json(present(identity)).into_response(),
         Err(error) => {
             let body = RefusedToken::of(&error);
             error.respond(body)
@@ -94,7 +94,7 @@ pub async fn verify(
     })
 }
 
-async fn stand(state: &AppState, service: ServiceId, headers: &HeaderMap) -> Result<Standing, ApiError> {
+async fn stand(state: &AppState, service: ServiceId, headers: &HeaderMap) -> Result<VerifiedIdentity, ApiError> {
     let token = agent_token(headers)?;
     Ok(operations::verify(&state.context, service, token).await?)
 }
@@ -104,7 +104,7 @@ fn agent_token(headers: &HeaderMap) -> Result<&str, Reason> {
     in_token_header(&values)?.ok_or(Reason::TokenMissing)
 }
 
-fn present(standing: Standing) -> Verified {
-    let Standing { agent, name, roles, permissions, trust_score, token: _ } = standing;
+fn present(identity: VerifiedIdentity) -> Verified {
+    let VerifiedIdentity { agent, name, roles, permissions, trust_score, token: _ } = identity;
     Verified { valid: true, agent: VerifiedAgent { id: agent, name, trust_score, roles, permissions } }
 }

@@ -2,7 +2,7 @@
 
 use super::issuer::{AdminClaim, IssuerRules};
 use crate::domain::{agent::Owner, caller::Human};
-use countersign_identity::{Reason, Refusal, Timestamp, standing::LEEWAY};
+use countersign_identity::{Reason, Refusal, Timestamp, evaluation::LEEWAY};
 use serde_json::{Map, Value};
 
 /// The longest `sub`, in characters, as OpenID Connect Core has it.

@@ -1,8 +1,8 @@
 //! The operator key: it mints tokens for people until an issuer of the platform is configured.
 
 use crate::domain::{agent::Owner, caller::Human};
-use countersign_identity::{Reason, Refusal, Timestamp, standing::LEEWAY};
-use countersign_process::Chance;
+use countersign_identity::{Reason, Refusal, Timestamp, evaluation::LEEWAY};
+use countersign_process::Rng;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use p256::{
     SecretKey,
@@ -56,11 +56,11 @@ struct OperatorClaims {
 
 impl OperatorKey {
     /// Reads the key; makes its file, with mode 0600, if there is none.
-    pub fn open(path: &Path, chance: &dyn Chance) -> Result<Self, OperatorError> {
+    pub fn open(path: &Path, rng: &dyn Rng) -> Result<Self, OperatorError> {
         let named = || path.display().to_string();
         let failed = |error| OperatorError::File { path: named(), error };
         if !path.exists() {
-            let pem = generate(chance).ok_or(OperatorError::Crypto)?;
+            let pem = generate(rng).ok_or(OperatorError::Crypto)?;
             crate::files::write_secret(path, pem.as_bytes()).map_err(failed)?;
         }
         let pem = Zeroizing::new(std::fs::read_to_string(path).map_err(failed)?);
@@ -114,10 +114,10 @@ impl OperatorKey {
     }
 }
 
-fn generate(chance: &dyn Chance) -> Option<Zeroizing<String>> {
+fn generate(rng: &dyn Rng) -> Option<Zeroizing<String>> {
     (0..8).find_map(|_| {
         let mut bytes = Zeroizing::new([0; 32]);
-        chance.fill(bytes.as_mut());
+        rng.fill(bytes.as_mut());
         SecretKey::from_slice(bytes.as_ref()).ok()?.to_pkcs8_pem(LineEnding::LF).ok()
     })
 }

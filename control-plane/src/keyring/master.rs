@@ -2,7 +2,7 @@
 
 use crate::domain::{audit::chain::AuditKeys, challenge::ChallengeKeys};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
-use countersign_process::Chance;
+use countersign_process::Rng;
 use sha2::{Digest, Sha256};
 use std::{fmt, path::Path};
 use zeroize::Zeroizing;
@@ -43,13 +43,13 @@ impl MasterKey {
     }
 
     /// Reads the key in a file; makes the file, with mode 0600, if it does not exist.
-    pub fn from_file(path: &Path, chance: &dyn Chance) -> Result<Self, MasterKeyError> {
+    pub fn from_file(path: &Path, rng: &dyn Rng) -> Result<Self, MasterKeyError> {
         let failed = |error| MasterKeyError::File { path: path.display().to_string(), error };
         match std::fs::read_to_string(path) {
             Ok(text) => Self::from_hex(&Zeroizing::new(text)),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let mut bytes = Zeroizing::new([0; LEN]);
-                chance.fill(bytes.as_mut());
+                rng.fill(bytes.as_mut());
                 let text = Zeroizing::new(hex::encode(bytes.as_ref()));
                 crate::files::write_secret(path, text.as_bytes()).map_err(failed)?;
                 Ok(Self(bytes))
@@ -75,9 +75,9 @@ impl MasterKey {
     }
 
     /// Encrypts `plain`; `label` must be given again to open it.
-    pub fn seal(&self, label: &str, plain: &[u8], chance: &dyn Chance) -> Option<Vec<u8>> {
+    pub fn seal(&self, label: &str, plain: &[u8], rng: &dyn Rng) -> Option<Vec<u8>> {
         let mut nonce = [0; NONCE_LEN];
-        chance.fill(&mut nonce);
+        rng.fill(&mut nonce);
         let mut sealed = plain.to_vec();
         let key = self.cipher()?;
         let nonce_used = Nonce::assume_unique_for_key(nonce);
@@ -109,12 +109,12 @@ impl fmt::Debug for MasterKey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use countersign_process::SystemChance;
+    use countersign_process::SystemRng;
 
     #[test]
     fn opens_only_under_the_same_key_and_label() {
         let key = MasterKey::from_hex(&"ab".repeat(32)).unwrap();
-        let sealed = key.seal("label", b"secret", &SystemChance).unwrap();
+        let sealed = key.seal("label", b"secret", &SystemRng).unwrap();
         assert_eq!(key.open("label", &sealed).unwrap().as_slice(), b"secret");
         assert!(key.open("other", &sealed).is_none());
         assert!(MasterKey::from_hex(&"ac".repeat(32)).unwrap().open("label", &sealed).is_none());

@@ -6,7 +6,7 @@ use crate::{
     store::{Conn, StoreError, StoreFailure, signing_keys},
 };
 use countersign_identity::{AgentKey, Claims, Kid, Timestamp, WebhookId};
-use countersign_process::Chance;
+use countersign_process::Rng;
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use p256::{SecretKey, pkcs8::EncodePrivateKey};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -97,10 +97,10 @@ impl Keyring {
     }
 
     /// As many keys as any one transaction can need.
-    pub fn make_fresh(&self, chance: &dyn Chance) -> Result<FreshKeys, KeyringError> {
+    pub fn make_fresh(&self, rng: &dyn Rng) -> Result<FreshKeys, KeyringError> {
         let make = || {
-            let (private, public) = generate(chance)?;
-            let sealed = self.master.seal(&label(&Kid::of(public)), &private, chance)?;
+            let (private, public) = generate(rng)?;
+            let sealed = self.master.seal(&label(&Kid::of(public)), &private, rng)?;
             Some(Fresh { public, sealed_private: hex::encode(sealed) })
         };
         (0..FRESH).map(|_| make()).collect::<Option<_>>().map(FreshKeys).ok_or(KeyringError::Crypto)
@@ -111,9 +111,9 @@ impl Keyring {
         &self,
         webhook: WebhookId,
         secret: &WebhookSecret,
-        chance: &dyn Chance,
+        rng: &dyn Rng,
     ) -> Result<String, KeyringError> {
-        let sealed = self.master.seal(&webhook_label(webhook), secret.bytes(), chance).ok_or(KeyringError::Crypto)?;
+        let sealed = self.master.seal(&webhook_label(webhook), secret.bytes(), rng).ok_or(KeyringError::Crypto)?;
         Ok(hex::encode(sealed))
     }
 
@@ -169,11 +169,11 @@ fn webhook_label(webhook: WebhookId) -> String {
 }
 
 /// A new key: the private half as PKCS #8 DER.
-fn generate(chance: &dyn Chance) -> Option<(Zeroizing<Vec<u8>>, AgentKey)> {
+fn generate(rng: &dyn Rng) -> Option<(Zeroizing<Vec<u8>>, AgentKey)> {
     // One candidate in 2^32 is not below the order of the curve; eight in a row are broken dice.
     (0..8).find_map(|_| {
         let mut bytes = Zeroizing::new([0; 32]);
-        chance.fill(bytes.as_mut());
+        rng.fill(bytes.as_mut());
         let secret = SecretKey::from_slice(bytes.as_ref()).ok()?;
         let public = AgentKey::from_sec1(&secret.public_key().to_sec1_bytes()).ok()?;
         Some((Zeroizing::new(secret.to_pkcs8_der().ok()?.as_bytes().to_vec()), public))

@@ -93,7 +93,7 @@ pub async fn rotate_webhook_secret(
     webhook: WebhookId,
 ) -> Result<(SecretString, Timestamp), Denied> {
     let secret = WebhookSecret::new(context.fresh_secret());
-    let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.chance.as_ref())?;
+    let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
     let work = async |mut tx: Write| {
         locked(&mut tx, place, webhook).await?;
         let until = tx.now().after(BOTH_SECRETS);

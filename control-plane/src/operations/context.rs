@@ -8,7 +8,7 @@ use crate::{
     webhooks::{Guard, Pulse},
 };
 use countersign_identity::Timestamp;
-use countersign_process::{Chance, Clock};
+use countersign_process::{Clock, Rng};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
@@ -43,7 +43,7 @@ pub struct Context {
     /// What time it is.
     pub clock: Arc<dyn Clock>,
     /// The dice.
-    pub chance: Arc<dyn Chance>,
+    pub rng: Arc<dyn Rng>,
     /// What the operator decided.
     pub rules: Rules,
     /// Rung when an agent's trust changed.
@@ -65,7 +65,7 @@ impl Context {
     /// A new identifier: the 128 bits of a `UUIDv7`, so that ids sort by their making.
     pub fn fresh<Id>(&self, make: fn(u128) -> Id) -> Id {
         let mut random = [0; 10];
-        self.chance.fill(&mut random);
+        self.rng.fill(&mut random);
         let millis = u64::try_from(self.now().micros() / 1000).unwrap_or(0);
         make(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid().as_u128())
     }
@@ -73,7 +73,7 @@ impl Context {
     /// 256 fresh secret bits.
     pub fn fresh_secret(&self) -> Zeroizing<[u8; SECRET_LEN]> {
         let mut secret = Zeroizing::new([0; SECRET_LEN]);
-        self.chance.fill(secret.as_mut());
+        self.rng.fill(secret.as_mut());
         secret
     }
 }

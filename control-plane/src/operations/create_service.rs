@@ -11,7 +11,7 @@ use crate::{
     },
     store::{Write, services},
 };
-use countersign_identity::{KeyId, ServiceId};
+use countersign_identity::{ApiKeyId, ServiceId};
 use secrecy::SecretString;
 
 /// What is asked for.
@@ -61,7 +61,7 @@ pub async fn create_service_key(
     request: NewKey,
 ) -> Result<(ServiceKey, SecretString), Denied> {
     let NewKey { name, scope } = request;
-    let credential = Credential::new(context.fresh(KeyId::from_bits), context.fresh_secret());
+    let credential = Credential::new(context.fresh(ApiKeyId::from_bits), context.fresh_secret());
     let (id, secret, created_at) = (credential.id(), credential.hash(), context.now());
     let key = &ServiceKey { id, service, name, scope, secret, created_at, revoked_at: None };
     let act = &Entry::at(service, Act::ServiceKeyCreated)
@@ -82,7 +82,7 @@ pub async fn revoke_service_key(
     context: &Context,
     by: &Author,
     service: ServiceId,
-    key: KeyId,
+    key: ApiKeyId,
 ) -> Result<bool, Denied> {
     let act = &Entry::at(service, Act::ServiceKeyRevoked).with(Object::ServiceKey(key));
     let work = async |mut tx: Write| {

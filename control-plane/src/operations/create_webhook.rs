@@ -34,7 +34,7 @@ pub async fn create_webhook(
     reachable(context, &url).await?;
     let (id, secret, now) =
         (context.fresh(WebhookId::from_bits), WebhookSecret::new(context.fresh_secret()), context.now());
-    let sealed = &context.keyring.seal_webhook_secret(id, &secret, context.chance.as_ref())?;
+    let sealed = &context.keyring.seal_webhook_secret(id, &secret, context.rng.as_ref())?;
     let target = &Target {
         id,
         place,

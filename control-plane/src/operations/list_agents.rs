@@ -8,7 +8,7 @@ use crate::{
     },
     store::{agents, assignments, roles},
 };
-use countersign_identity::{AgentStatus, Grant, RoleId, RoleTable, ServiceId};
+use countersign_identity::{AgentStatus, RoleGrant, RoleId, RoleTable, ServiceId};
 use std::collections::BTreeMap;
 
 /// Which of them.
@@ -26,7 +26,7 @@ pub struct Holder {
     /// The agent.
     pub agent: Agent,
     /// Its live roles at the service.
-    pub held: Vec<Grant>,
+    pub held: Vec<RoleGrant>,
 }
 
 /// The agents that hold a role, newest first, and what the roles are.

@@ -19,7 +19,7 @@ pub(super) async fn change_ring<T>(
     (name, by): (&'static str, &Author),
     decide: impl Fn(&mut KeyRing, Timestamp, &mut dyn Iterator<Item = AgentKey>) -> (T, Option<Entry>),
 ) -> Result<T, Denied> {
-    let fresh = &context.keyring.make_fresh(context.chance.as_ref())?;
+    let fresh = &context.keyring.make_fresh(context.rng.as_ref())?;
     let decide = &decide;
     let work = async |mut tx: Write| {
         deployment::lock(tx.conn()).await?;

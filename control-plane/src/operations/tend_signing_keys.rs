@@ -15,7 +15,7 @@ pub async fn tend_signing_keys(context: &Context) -> Result<KeyRing, Denied> {
     let rules = &context.rules.keys;
     let found = signing_keys::ring(context.store.read().await?.conn()).await?;
     let mut tended = found.clone();
-    tended.tend(rules, context.now(), context.keyring.make_fresh(context.chance.as_ref())?.publics());
+    tended.tend(rules, context.now(), context.keyring.make_fresh(context.rng.as_ref())?.publics());
     if tended != found {
         change_ring(context, ("tend_signing_keys", &Author::SYSTEM), |ring, now, fresh| {
             let rotation = ring.tend(rules, now, fresh);

@@ -3,12 +3,12 @@
 use super::{Context, Denied, Missing, revoke_token::is_revoked};
 use crate::store::{Conn, agents, assignments, feed, roles, services, signing_keys};
 use countersign_identity::{
-    AgentRecord, Claims, Facts, Reason, Revision, RoleTable, ServiceId, Stamped, Standing, StatusRecord, Timestamp,
-    UnverifiedToken,
+    AgentChanges, Claims, EvaluationContext, Reason, Revision, RoleTable, ServiceId, StatusWithCutoff, Timestamp,
+    UnverifiedToken, VerifiedIdentity, Versioned,
 };
 
 /// Says who stands behind the token, or why it is refused.
-pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Result<Standing, Denied> {
+pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Result<VerifiedIdentity, Denied> {
     let unverified = UnverifiedToken::parse(token)?;
     let mut read = context.store.read().await?;
     let signed = unverified.verify(&signing_keys::ring(read.conn()).await?.set())?;
@@ -19,7 +19,7 @@ pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Resul
     let table = roles::of_service(read.conn(), service.id).await?;
     let table: RoleTable = table.into_iter().map(|role| role.definition).collect();
     let record = record(read.conn(), service.id, claims, position.revision, now).await?;
-    let facts = Facts {
+    let evaluation = EvaluationContext {
         service: service.id,
         issuer: &context.rules.issuer,
         accepts_unbound: service.accepts_unbound,
@@ -29,9 +29,9 @@ pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Resul
         agent: record.as_ref(),
         revoked: is_revoked(read.conn(), claims).await?,
     };
-    let standing = Standing::of(claims, &facts, now)?;
+    let identity = VerifiedIdentity::evaluate(claims, &evaluation, now)?;
     // Signed by us, of an agent that we do not know: the database is not the one that issued it.
-    record.map(|_| standing).ok_or_else(|| Reason::TokenClaimsInvalid.into())
+    record.map(|_| identity).ok_or_else(|| Reason::TokenClaimsInvalid.into())
 }
 
 /// The present state of the token's agent, as a sidecar that knows everything would hold it; `None` for an
@@ -42,12 +42,12 @@ async fn record(
     claims: &Claims,
     revision: Revision,
     now: Timestamp,
-) -> Result<Option<AgentRecord>, Denied> {
+) -> Result<Option<AgentChanges>, Denied> {
     let Some(agent) = agents::find(conn, claims.sub).await? else { return Ok(None) };
     let grants = assignments::held(conn, service, agent.id, now).await?;
-    Ok(Some(AgentRecord {
-        roles: Some(Stamped { revision, value: grants }),
-        trust: Some(Stamped { revision, value: agent.trust }),
-        status: Some(Stamped { revision, value: StatusRecord { status: agent.status, cutoff: agent.cutoff } }),
+    Ok(Some(AgentChanges {
+        roles: Some(Versioned { revision, value: grants }),
+        trust: Some(Versioned { revision, value: agent.trust }),
+        status: Some(Versioned { revision, value: StatusWithCutoff { status: agent.status, cutoff: agent.cutoff } }),
     }))
 }

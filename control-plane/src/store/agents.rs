@@ -7,7 +7,7 @@ use crate::domain::{
     page::{Listed, Page},
 };
 use countersign_identity::{
-    AgentId, AgentKey, AgentStatus, Revision, RoleId, ServiceId, StatusRecord, Timestamp, TrustScore,
+    AgentId, AgentKey, AgentStatus, Revision, RoleId, ServiceId, StatusWithCutoff, Timestamp, TrustScore,
 };
 use sqlx::any::AnyRow;
 
@@ -98,7 +98,7 @@ pub struct Condition {
     /// Its trust.
     pub trust: TrustScore,
     /// Its status and cut-off.
-    pub status: StatusRecord,
+    pub status: StatusWithCutoff,
 }
 
 /// The present condition of all agents whose trust or status changed in a stretch of the feed.
@@ -108,7 +108,7 @@ pub async fn changed(conn: &mut Conn, span: Span) -> Result<Vec<Condition>, Stor
                 AND revision > $1 AND revision <= $2) c JOIN agents a ON a.id = c.subject";
     let rows = sqlx::query(sql).bind(span.since.number()).bind(span.until.number()).fetch_all(conn).await?;
     let read = |found| {
-        let status = StatusRecord { status: read_status(found)?, cutoff: read_cutoff(found)? };
+        let status = StatusWithCutoff { status: read_status(found)?, cutoff: read_cutoff(found)? };
         Ok(Condition { agent: row::parse(found, "id")?, trust: read_trust(found)?, status })
     };
     rows.iter().map(read).collect()

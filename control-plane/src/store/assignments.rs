@@ -2,7 +2,7 @@
 
 use super::{Conn, StoreError, row};
 use crate::domain::{change::Span, role::Assignment, webhook::event::LossReason};
-use countersign_identity::{AgentId, Grant, RoleId, RoleName, ServiceId, Timestamp};
+use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 
 /// An assignment that has ended.
@@ -163,7 +163,7 @@ pub async fn held(
     service: ServiceId,
     agent: AgentId,
     now: Timestamp,
-) -> Result<Vec<Grant>, StoreError> {
+) -> Result<Vec<RoleGrant>, StoreError> {
     let sql = "SELECT role_id, expires_at FROM assignments WHERE agent_id = $1 AND service_id = $2 \
                AND (expires_at IS NULL OR expires_at > $3) ORDER BY role_id";
     let query = sqlx::query(sql).bind(agent.to_string()).bind(service.to_string()).bind(now.micros());
@@ -176,7 +176,7 @@ pub async fn held_by(
     service: ServiceId,
     agents: &[AgentId],
     now: Timestamp,
-) -> Result<Vec<(AgentId, Grant)>, StoreError> {
+) -> Result<Vec<(AgentId, RoleGrant)>, StoreError> {
     if agents.is_empty() {
         return Ok(Vec::new());
     }
@@ -198,7 +198,7 @@ pub async fn changed(
     conn: &mut Conn,
     span: Span,
     only: Option<ServiceId>,
-) -> Result<Vec<(ServiceId, AgentId, Grant)>, StoreError> {
+) -> Result<Vec<(ServiceId, AgentId, RoleGrant)>, StoreError> {
     let sql = "SELECT a.service_id, a.agent_id, a.role_id, a.expires_at FROM \
                (SELECT DISTINCT subject, service_id FROM changes WHERE facet = 'roles' \
                 AND revision > $1 AND revision <= $2 AND ($3 = '' OR service_id = $3)) c \
@@ -218,6 +218,6 @@ pub async fn oldest_service(conn: &mut Conn, agent: AgentId, now: Timestamp) -> 
     found.map(|found| row::parse(&found, "service_id")).transpose()
 }
 
-fn read_grant(found: &AnyRow) -> Result<Grant, StoreError> {
-    Ok(Grant { role: row::parse(found, "role_id")?, until: row::optional_instant(found, "expires_at")? })
+fn read_grant(found: &AnyRow) -> Result<RoleGrant, StoreError> {
+    Ok(RoleGrant { role: row::parse(found, "role_id")?, until: row::optional_instant(found, "expires_at")? })
 }

@@ -7,7 +7,7 @@ use crate::domain::{
     page::{Listed, Page},
     service::{KeyScope, Service, ServiceKey},
 };
-use countersign_identity::{KeyId, ServiceId, Timestamp};
+use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 
 const COLUMNS: &str = "id, owner_issuer, owner_subject, name, refuses_unbound_since, created_at";
@@ -83,14 +83,17 @@ pub async fn insert_key(conn: &mut Conn, key: &ServiceKey) -> Result<(), StoreEr
 }
 
 /// The API key with this id, unless it was revoked.
-pub async fn find_key(conn: &mut Conn, id: KeyId) -> Result<Option<ServiceKey>, StoreError> {
+pub async fn find_key(conn: &mut Conn, id: ApiKeyId) -> Result<Option<ServiceKey>, StoreError> {
     let sql =
         sqlx::AssertSqlSafe(format!("SELECT {KEY_COLUMNS} FROM service_keys WHERE id = $1 AND revoked_at IS NULL"));
     sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read_key).transpose()
 }
 
 /// The API key that a credential is, unless it was revoked. Unknown and wrong look the same.
-pub async fn find_presented(conn: &mut Conn, presented: &Credential<KeyId>) -> Result<Option<ServiceKey>, StoreError> {
+pub async fn find_presented(
+    conn: &mut Conn,
+    presented: &Credential<ApiKeyId>,
+) -> Result<Option<ServiceKey>, StoreError> {
     Ok(find_key(conn, presented.id()).await?.filter(|key| key.secret.is_of(presented)))
 }
 
@@ -107,14 +110,14 @@ pub async fn list_keys(conn: &mut Conn, service: ServiceId, page: Page) -> Resul
 }
 
 /// Revokes an API key of a service; false if there is none, or it was revoked before.
-pub async fn revoke_key(conn: &mut Conn, service: ServiceId, id: KeyId, now: Timestamp) -> Result<bool, StoreError> {
+pub async fn revoke_key(conn: &mut Conn, service: ServiceId, id: ApiKeyId, now: Timestamp) -> Result<bool, StoreError> {
     let sql = "UPDATE service_keys SET revoked_at = $1 WHERE id = $2 AND service_id = $3 AND revoked_at IS NULL";
     let query = sqlx::query(sql).bind(now.micros()).bind(id.to_string()).bind(service.to_string());
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
 /// Whether a service has, or had, the API key with this id.
-pub async fn has_key(conn: &mut Conn, service: ServiceId, id: KeyId) -> Result<bool, StoreError> {
+pub async fn has_key(conn: &mut Conn, service: ServiceId, id: ApiKeyId) -> Result<bool, StoreError> {
     let query = sqlx::query("SELECT 1 AS known FROM service_keys WHERE id = $1 AND service_id = $2");
     Ok(query.bind(id.to_string()).bind(service.to_string()).fetch_optional(conn).await?.is_some())
 }

@@ -6,7 +6,7 @@ use crate::{
     store::{Conn, Store, StoreError, agents, agents::Condition, assignments, feed, roles, services, signing_keys},
 };
 use countersign_identity::{
-    AgentId, AgentRecord, Grant, Revision, RoleDefinition, ServiceId, SessionId, Stamped, TokenId,
+    AgentChanges, AgentId, Revision, RoleDefinition, RoleGrant, ServiceId, SessionId, TokenId, Versioned,
 };
 use std::collections::BTreeMap;
 
@@ -29,9 +29,9 @@ pub struct Content {
     /// From there on nothing was forgotten.
     pub floor: Revision,
     /// Trust and status, for all services.
-    pub agents: BTreeMap<AgentId, AgentRecord>,
+    pub agents: BTreeMap<AgentId, AgentChanges>,
     /// Roles held, for one service each.
-    pub held: BTreeMap<(ServiceId, AgentId), Stamped<Vec<Grant>>>,
+    pub held: BTreeMap<(ServiceId, AgentId), Versioned<Vec<RoleGrant>>>,
     /// All roles of the services whose definitions changed.
     pub definitions: BTreeMap<ServiceId, Vec<RoleDefinition>>,
     /// Whether services accept tokens that are bound to none: of those that changed, or of the one that was asked for.
@@ -94,8 +94,8 @@ async fn collect(conn: &mut Conn, span: Span, floor: Revision, only: Option<Serv
     for Condition { agent, trust, status } in agents::changed(conn, span).await? {
         let stamp = |change| stamps.get(&change).copied();
         let record = content.agents.entry(agent).or_default();
-        record.trust = stamp(Change::Trust(agent)).map(|revision| Stamped { revision, value: trust });
-        record.status = stamp(Change::Status(agent)).map(|revision| Stamped { revision, value: status });
+        record.trust = stamp(Change::Trust(agent)).map(|revision| Versioned { revision, value: trust });
+        record.status = stamp(Change::Status(agent)).map(|revision| Versioned { revision, value: status });
     }
     Ok(content)
 }
@@ -111,7 +111,7 @@ impl Content {
         let concerns = |service| only.is_none_or(|only| only == service);
         match change {
             Change::Roles(agent, service) if concerns(service) => {
-                self.held.insert((service, agent), Stamped { revision, value: Vec::new() });
+                self.held.insert((service, agent), Versioned { revision, value: Vec::new() });
             }
             Change::Definitions(service) if concerns(service) => {
                 self.definitions.insert(service, definitions(conn, service).await?);

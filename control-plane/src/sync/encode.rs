@@ -4,7 +4,9 @@ use super::{
     content::{Content, Revoked},
     stream::Terms,
 };
-use countersign_identity::{AgentId, AgentRecord, AgentStatus, Grant, Revision, RoleDefinition, ServiceId, Timestamp};
+use countersign_identity::{
+    AgentChanges, AgentId, AgentStatus, Revision, RoleDefinition, RoleGrant, ServiceId, Timestamp,
+};
 use countersign_proto::v1;
 use std::collections::BTreeMap;
 
@@ -87,8 +89,8 @@ fn roles(definitions: &[RoleDefinition]) -> v1::Roles {
 }
 
 /// The records of all agents that changed, with their roles at this service only.
-fn records(content: &Content, service: ServiceId) -> Vec<v1::AgentRecord> {
-    let mut records: BTreeMap<AgentId, AgentRecord> = content.agents.clone();
+fn records(content: &Content, service: ServiceId) -> Vec<v1::AgentChanges> {
+    let mut records: BTreeMap<AgentId, AgentChanges> = content.agents.clone();
     let first = (service, AgentId::from_bits(0));
     let here = content.held.range(first..).take_while(|((at, _), _)| *at == service);
     for ((_, agent), held) in here {
@@ -97,9 +99,9 @@ fn records(content: &Content, service: ServiceId) -> Vec<v1::AgentRecord> {
     records.into_iter().map(record).collect()
 }
 
-fn record((agent, record): (AgentId, AgentRecord)) -> v1::AgentRecord {
-    let AgentRecord { roles, trust, status } = record;
-    v1::AgentRecord {
+fn record((agent, record): (AgentId, AgentChanges)) -> v1::AgentChanges {
+    let AgentChanges { roles, trust, status } = record;
+    v1::AgentChanges {
         agent_id: agent.to_string(),
         roles: roles.map(|facet| v1::RolesFacet {
             revision: facet.revision.number(),
@@ -117,8 +119,8 @@ fn record((agent, record): (AgentId, AgentRecord)) -> v1::AgentRecord {
     }
 }
 
-fn grant(Grant { role, until }: Grant) -> v1::Grant {
-    v1::Grant { role_id: role.to_string(), until: until.map(Timestamp::micros) }
+fn grant(RoleGrant { role, until }: RoleGrant) -> v1::RoleGrant {
+    v1::RoleGrant { role_id: role.to_string(), until: until.map(Timestamp::micros) }
 }
 
 const fn status_of(status: AgentStatus) -> v1::AgentStatus {

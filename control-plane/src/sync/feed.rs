@@ -42,7 +42,7 @@ impl Reader {
     pub async fn run(mut self, metrics: Metrics, shutdown: Shutdown) {
         loop {
             tokio::select! {
-                () = shutdown.asked() => return,
+                () = shutdown.requested() => return,
                 _ = self.committed.changed() => {}
                 () = tokio::time::sleep(POLL) => {}
             }

@@ -9,7 +9,7 @@ use crate::{
     metrics::Metrics,
     store::{Store, StoreError, services},
 };
-use countersign_identity::KeyId;
+use countersign_identity::ApiKeyId;
 use countersign_process::Shutdown;
 use countersign_proto::v1::{FollowRequest, FollowResponse, sync_server::Sync};
 use std::{pin::Pin, sync::Arc};
@@ -65,7 +65,7 @@ async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<Se
     if values.next().is_some() {
         return Err(Status::unauthenticated("credentials_malformed"));
     }
-    let credential = Credential::<KeyId>::parse(text).ok_or_else(invalid_key)?;
+    let credential = Credential::<ApiKeyId>::parse(text).ok_or_else(invalid_key)?;
     let found = async { services::find_presented(store.read().await?.conn(), &credential).await };
     found.await.map_err(|error: StoreError| unavailable(&error))?.ok_or_else(invalid_key)
 }

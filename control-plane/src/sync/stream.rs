@@ -75,14 +75,14 @@ impl Follower {
         let mut batches = self.shared.feed.subscribe();
         let shutdown = self.shared.shutdown.clone();
         let revision = tokio::select! {
-            () = shutdown.asked() => return Err(stopping()),
+            () = shutdown.requested() => return Err(stopping()),
             hello = timeout(PATIENCE, hello(&mut requests)) => hello.map_err(|_| Status::deadline_exceeded("no Hello came"))??,
         };
         self.greet(revision).await?;
         let mut recheck = interval(RECHECK);
         loop {
             tokio::select! {
-                () = shutdown.asked() => return Err(stopping()),
+                () = shutdown.requested() => return Err(stopping()),
                 asked = requests.message() => match asked? {
                     Some(FollowRequest { message: Some(Asked::Ping(ping)) }) => self.note_ping(ping.number).await?,
                     Some(_) => return Err(Status::invalid_argument("only Ping may follow Hello")),

@@ -22,7 +22,7 @@ use crate::{
     store::{Store, StoreError, deliveries::Leased},
 };
 use countersign_identity::{Timestamp, WebhookId};
-use countersign_process::{Chance, Clock, Shutdown};
+use countersign_process::{Clock, Rng, Shutdown};
 use ledger::{Kept, Taken};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -76,7 +76,7 @@ pub struct Courier {
     /// What time it is.
     pub clock: Arc<dyn Clock>,
     /// The dice.
-    pub chance: Arc<dyn Chance>,
+    pub rng: Arc<dyn Rng>,
     /// What the operator decided.
     pub rules: CourierRules,
     /// Where it shows that it lives.
@@ -137,7 +137,7 @@ impl Courier {
                 wait = RECOVERY;
             }
             tokio::select! {
-                () = shutdown.asked() => break,
+                () = shutdown.requested() => break,
                 () = pulse.rung() => {}
                 Some(ended) = round.under_way.join_next() => round.ended(ended),
                 () = tokio::time::sleep(wait) => {}
@@ -260,7 +260,7 @@ impl Round {
 
     fn dice(&self) -> u32 {
         let mut bytes = [0; 4];
-        self.courier.chance.fill(&mut bytes);
+        self.courier.rng.fill(&mut bytes);
         u32::from_ne_bytes(bytes)
     }
 

@@ -34,7 +34,7 @@ impl Sorter {
             }
             tokio::time::sleep(PAUSE).await;
             tokio::select! {
-                () = shutdown.asked() => return,
+                () = shutdown.requested() => return,
                 () = told.notified() => {}
                 () = tokio::time::sleep(POLL) => {}
             }

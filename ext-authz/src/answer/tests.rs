@@ -10,8 +10,8 @@ fn names() -> Names {
     Names::new("x-agent-")
 }
 
-fn standing() -> Standing {
-    Standing {
+fn verified_identity() -> VerifiedIdentity {
+    VerifiedIdentity {
         agent: AgentId::from_bits(2),
         name: "Größe, 100%".into(),
         roles: ["billing, eu", "reader"].map(|role| RoleName::try_from(role).unwrap()).to_vec(),
@@ -45,8 +45,9 @@ fn pairs(headers: &[HeaderValueOption]) -> Vec<(&str, &str)> {
 
 #[test]
 fn a_verified_agent_is_named_in_seven_plain_headers() {
-    let ok = allowed(&Decision::Verified(standing()), &[], None);
-    let (agent, service, token) = (standing().agent.to_string(), SERVICE.to_string(), standing().token.to_string());
+    let ok = allowed(&Decision::Verified(verified_identity()), &[], None);
+    let (agent, service, token) =
+        (verified_identity().agent.to_string(), SERVICE.to_string(), verified_identity().token.to_string());
     assert_eq!(
         pairs(&ok.headers),
         [
@@ -84,7 +85,7 @@ fn every_spelling_of_our_names_is_removed_and_no_name_is_set_and_removed() {
         "x-agent",
         "authorization",
     ];
-    let ok = allowed(&Decision::Verified(standing()), &sent, Some("authorization"));
+    let ok = allowed(&Decision::Verified(verified_identity()), &sent, Some("authorization"));
     let removed = [
         "X.AGENT.REASON",
         "authorization",

@@ -25,7 +25,7 @@ pub async fn report(reporter: HealthReporter, readiness: Readiness, shutdown: Sh
     };
     tokio::select! {
         () = async { ready.await; std::future::pending().await } => {}
-        () = shutdown.asked() => {}
+        () = shutdown.requested() => {}
     }
     set(&reporter, ServingStatus::NotServing).await;
 }

@@ -6,7 +6,8 @@ use crate::{
     view::{Confirmation, Dead, Delta, Revoked, Snapshot, Terms},
 };
 use countersign_identity::{
-    AgentRecord, AgentStatus, Claims, Grant, KeySet, Permission, Revision, ServiceId, Stamped, StatusRecord, TrustScore,
+    AgentChanges, AgentStatus, Claims, KeySet, Permission, Revision, RoleGrant, ServiceId, StatusWithCutoff,
+    TrustScore, Versioned,
 };
 use prometheus::IntCounter;
 
@@ -62,26 +63,29 @@ fn changed(change: impl FnOnce(&mut Claims)) -> String {
     Signer::new(1).sign(&claims)
 }
 
-fn with(record: AgentRecord) -> View {
+fn with(record: AgentChanges) -> View {
     view().apply(Delta { revision: Revision::new(REV + 9), agents: vec![(AGENT, record)], ..Delta::default() })
 }
 
 fn status(status: AgentStatus, cutoff: i64) -> View {
-    let value = StatusRecord { status, cutoff: Revision::new(cutoff) };
-    with(AgentRecord { status: Some(Stamped { revision: Revision::new(REV + 1), value }), ..AgentRecord::default() })
+    let value = StatusWithCutoff { status, cutoff: Revision::new(cutoff) };
+    with(AgentChanges {
+        status: Some(Versioned { revision: Revision::new(REV + 1), value }),
+        ..AgentChanges::default()
+    })
 }
 
 #[test]
 fn a_good_token_passes_with_the_present_truth() {
-    let Decision::Verified(standing) = asked(&view(), &Policy::default(), &changed(|_| ())) else { panic!("verified") };
-    assert_eq!((standing.agent, standing.roles), (AGENT, vec![role_name("reader")]));
+    let Decision::Verified(identity) = asked(&view(), &Policy::default(), &changed(|_| ())) else { panic!("verified") };
+    assert_eq!((identity.agent, identity.roles), (AGENT, vec![role_name("reader")]));
     let value = TrustScore::from_points(80.0).unwrap();
     let trusted =
-        AgentRecord { trust: Some(Stamped { revision: Revision::new(REV + 1), value }), ..AgentRecord::default() };
-    let Decision::Verified(standing) = asked(&with(trusted), &Policy::default(), &changed(|_| ())) else {
+        AgentChanges { trust: Some(Versioned { revision: Revision::new(REV + 1), value }), ..AgentChanges::default() };
+    let Decision::Verified(identity) = asked(&with(trusted), &Policy::default(), &changed(|_| ())) else {
         panic!("verified")
     };
-    assert_eq!(standing.trust_score, value);
+    assert_eq!(identity.trust_score, value);
 }
 
 #[test]
@@ -120,11 +124,11 @@ fn what_was_revoked_since_is_refused() {
     let revision = Revision::new(REV + 1);
     let revoked = vec![Revoked { revision, what: Dead::Session(SESSION) }];
     assert_eq!(ask(&view().apply(Delta { revision, revoked, ..Delta::default() })), Some(Reason::TokenRevoked));
-    let roles = Some(Stamped { revision, value: vec![] });
-    assert_eq!(ask(&with(AgentRecord { roles, ..AgentRecord::default() })), Some(Reason::NoRole));
-    let grants = vec![Grant { role: READER, until: Some(moment().now) }];
-    let roles = Some(Stamped { revision, value: grants });
-    assert_eq!(ask(&with(AgentRecord { roles, ..AgentRecord::default() })), Some(Reason::NoRole), "over this second");
+    let roles = Some(Versioned { revision, value: vec![] });
+    assert_eq!(ask(&with(AgentChanges { roles, ..AgentChanges::default() })), Some(Reason::NoRole));
+    let grants = vec![RoleGrant { role: READER, until: Some(moment().now) }];
+    let roles = Some(Versioned { revision, value: grants });
+    assert_eq!(ask(&with(AgentChanges { roles, ..AgentChanges::default() })), Some(Reason::NoRole), "over this second");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::{
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
 use countersign_identity::ServiceId;
-use countersign_process::{Clock, Shutdown, Unready};
+use countersign_process::{Clock, ReadinessGuard, Shutdown};
 use countersign_proto::v1::{FollowRequest, sync_client::SyncClient};
 use std::{convert::Infallible, error::Error, sync::Arc, time::Duration};
 use tokio::{
@@ -59,7 +59,7 @@ pub struct Follower {
     /// Tells the time.
     pub clock: Arc<dyn Clock>,
     /// Dropped when the first view is confirmed.
-    pub unready: Option<Unready>,
+    pub unready: Option<ReadinessGuard>,
     /// The service of the stream that is being followed, once it has brought something.
     pub following: Option<ServiceId>,
 }
@@ -89,7 +89,7 @@ impl Follower {
         loop {
             let mut session = Session::resume(view, self.max_staleness);
             let ended = tokio::select! {
-                () = shutdown.asked() => return,
+                () = shutdown.requested() => return,
                 Err(ended) = self.follow(&mut session) => ended,
             };
             view = session.view();
@@ -98,7 +98,7 @@ impl Follower {
                 waits = self::waits();
             }
             tokio::select! {
-                () = shutdown.asked() => return,
+                () = shutdown.requested() => return,
                 () = sleep(waits.next().unwrap_or(WAITS.1)) => {}
             }
         }

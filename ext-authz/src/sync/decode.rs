@@ -5,8 +5,8 @@
 
 use crate::view::{Dead, Delta, Revoked, Terms};
 use countersign_identity::{
-    AgentId, AgentRecord, AgentStatus, Grant, KeySet, Permission, Revision, RoleDefinition, RoleName, RoleTable,
-    Stamped, StatusRecord, Timestamp, TrustScore,
+    AgentChanges, AgentId, AgentStatus, KeySet, Permission, Revision, RoleDefinition, RoleGrant, RoleName, RoleTable,
+    StatusWithCutoff, Timestamp, TrustScore, Versioned,
 };
 use countersign_proto::v1;
 use std::{collections::HashSet, str::FromStr, time::Duration};
@@ -48,7 +48,7 @@ pub struct Page {
     /// On the first page only.
     pub head: Option<Head>,
     /// Agents that changed above the floor.
-    pub agents: Vec<(AgentId, AgentRecord)>,
+    pub agents: Vec<(AgentId, AgentChanges)>,
     /// Deaths above the floor.
     pub revoked: Vec<Revoked>,
     /// Whether the snapshot is whole with this page.
@@ -152,13 +152,13 @@ fn role(message: v1::Role) -> Result<RoleDefinition> {
     })
 }
 
-fn records(messages: Vec<v1::AgentRecord>) -> Result<Vec<(AgentId, AgentRecord)>> {
+fn records(messages: Vec<v1::AgentChanges>) -> Result<Vec<(AgentId, AgentChanges)>> {
     messages.into_iter().map(record).collect()
 }
 
-fn record(message: v1::AgentRecord) -> Result<(AgentId, AgentRecord)> {
-    let v1::AgentRecord { agent_id, roles, trust, status } = message;
-    let record = AgentRecord {
+fn record(message: v1::AgentChanges) -> Result<(AgentId, AgentChanges)> {
+    let v1::AgentChanges { agent_id, roles, trust, status } = message;
+    let record = AgentChanges {
         roles: roles.map(roles_facet).transpose()?,
         trust: trust.map(trust_facet).transpose()?,
         status: status.map(status_facet).transpose()?,
@@ -166,25 +166,25 @@ fn record(message: v1::AgentRecord) -> Result<(AgentId, AgentRecord)> {
     Ok((id("agent_id", &agent_id)?, record))
 }
 
-fn roles_facet(message: v1::RolesFacet) -> Result<Stamped<Vec<Grant>>> {
+fn roles_facet(message: v1::RolesFacet) -> Result<Versioned<Vec<RoleGrant>>> {
     let v1::RolesFacet { revision, grants } = message;
-    let grant = |v1::Grant { role_id, until }| {
-        Ok(Grant { role: id("role_id", &role_id)?, until: until.map(Timestamp::from_micros) })
+    let grant = |v1::RoleGrant { role_id, until }| {
+        Ok(RoleGrant { role: id("role_id", &role_id)?, until: until.map(Timestamp::from_micros) })
     };
-    Ok(Stamped {
+    Ok(Versioned {
         revision: stamp("revision of roles", revision)?,
         value: grants.into_iter().map(grant).collect::<Result<_>>()?,
     })
 }
 
-fn trust_facet(message: v1::TrustFacet) -> Result<Stamped<TrustScore>> {
+fn trust_facet(message: v1::TrustFacet) -> Result<Versioned<TrustScore>> {
     let v1::TrustFacet { revision, hundredths } = message;
     let value =
         TrustScore::from_hundredths(hundredths.into()).map_err(|error| invalid("trust", &hundredths, &error))?;
-    Ok(Stamped { revision: stamp("revision of trust", revision)?, value })
+    Ok(Versioned { revision: stamp("revision of trust", revision)?, value })
 }
 
-fn status_facet(message: v1::StatusFacet) -> Result<Stamped<StatusRecord>> {
+fn status_facet(message: v1::StatusFacet) -> Result<Versioned<StatusWithCutoff>> {
     let v1::StatusFacet { revision, status, cutoff } = message;
     let status = match v1::AgentStatus::try_from(status) {
         Ok(v1::AgentStatus::Active) => AgentStatus::Active,
@@ -192,8 +192,8 @@ fn status_facet(message: v1::StatusFacet) -> Result<Stamped<StatusRecord>> {
         Ok(v1::AgentStatus::Revoked) => AgentStatus::Revoked,
         Ok(v1::AgentStatus::Unspecified) | Err(_) => return Err(invalid("status", &status, "is not a status")),
     };
-    let value = StatusRecord { status, cutoff: Revision::new(cutoff) };
-    Ok(Stamped { revision: stamp("revision of status", revision)?, value })
+    let value = StatusWithCutoff { status, cutoff: Revision::new(cutoff) };
+    Ok(Versioned { revision: stamp("revision of status", revision)?, value })
 }
 
 fn deaths(messages: Vec<v1::Revocation>) -> Result<Vec<Revoked>> {
@@ -238,9 +238,9 @@ mod tests {
                     made_at: 4,
                 }],
             }),
-            agents: vec![v1::AgentRecord {
+            agents: vec![v1::AgentChanges {
                 agent_id: AgentId::from_bits(2).to_string(),
-                roles: Some(v1::RolesFacet { revision: 5, grants: vec![v1::Grant { role_id, until: Some(7) }] }),
+                roles: Some(v1::RolesFacet { revision: 5, grants: vec![v1::RoleGrant { role_id, until: Some(7) }] }),
                 trust: Some(v1::TrustFacet { revision: 6, hundredths: 6250 }),
                 status: Some(v1::StatusFacet { revision: 7, status: 2, cutoff: 7 }),
             }],

@@ -4,7 +4,7 @@
 
 use super::decode::{self, Head, MessageError, Page};
 use crate::view::{Confirmation, Snapshot, View};
-use countersign_identity::{AgentId, AgentRecord, Revision, ServiceId};
+use countersign_identity::{AgentChanges, AgentId, Revision, ServiceId};
 use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
@@ -114,7 +114,7 @@ impl Session {
         let Head { mut terms, keys, roles } = head;
         self.check_service(terms.service)?;
         self.tighten(&mut terms.max_staleness);
-        let agents: Vec<(AgentId, AgentRecord)> = vec![];
+        let agents: Vec<(AgentId, AgentChanges)> = vec![];
         Ok(Snapshot { revision, floor, terms, keys, roles, agents, revoked: vec![] })
     }
 

@@ -1,7 +1,7 @@
 //! Views that follow each other.
 
 use super::*;
-use countersign_identity::{AgentStatus, Stamped, StatusRecord, TrustScore};
+use countersign_identity::{AgentStatus, StatusWithCutoff, TrustScore, Versioned};
 
 pub const SERVICE: ServiceId = ServiceId::from_bits(1);
 const AGENT: AgentId = AgentId::from_bits(2);
@@ -24,17 +24,17 @@ pub fn snapshot(revision: i64) -> Snapshot {
     }
 }
 
-fn trust(revision: i64, points: f64) -> AgentRecord {
+fn trust(revision: i64, points: f64) -> AgentChanges {
     let value = TrustScore::from_points(points).unwrap();
-    AgentRecord { trust: Some(Stamped { revision: Revision::new(revision), value }), ..AgentRecord::default() }
+    AgentChanges { trust: Some(Versioned { revision: Revision::new(revision), value }), ..AgentChanges::default() }
 }
 
-fn suspended(revision: i64) -> AgentRecord {
-    let value = StatusRecord { status: AgentStatus::Suspended, cutoff: Revision::new(revision) };
-    AgentRecord { status: Some(Stamped { revision: Revision::new(revision), value }), ..AgentRecord::default() }
+fn suspended(revision: i64) -> AgentChanges {
+    let value = StatusWithCutoff { status: AgentStatus::Suspended, cutoff: Revision::new(revision) };
+    AgentChanges { status: Some(Versioned { revision: Revision::new(revision), value }), ..AgentChanges::default() }
 }
 
-fn delta(revision: i64, record: AgentRecord) -> Delta {
+fn delta(revision: i64, record: AgentChanges) -> Delta {
     Delta { revision: Revision::new(revision), agents: vec![(AGENT, record)], ..Delta::default() }
 }
 

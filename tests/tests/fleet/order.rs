@@ -2,7 +2,7 @@
 //! was told, stamped with its revision, before anything later.
 
 use crate::{Member, alone, now, replica};
-use countersign_proto::v1::{AgentRecord, Delta, follow_response::Message as Told, revocation::Subject};
+use countersign_proto::v1::{AgentChanges, Delta, follow_response::Message as Told, revocation::Subject};
 use countersign_tests::{Answer, ControlPlane, Database, Follower, Postgres};
 use futures_util::future::join_all;
 use serde_json::json;
@@ -67,8 +67,8 @@ impl Heard {
     }
 }
 
-fn stamps(record: &AgentRecord) -> impl Iterator<Item = ((String, String), i64)> {
-    let AgentRecord { agent_id, roles, trust, status } = record;
+fn stamps(record: &AgentChanges) -> impl Iterator<Item = ((String, String), i64)> {
+    let AgentChanges { agent_id, roles, trust, status } = record;
     let revisions = [
         ("roles", roles.as_ref().map(|facet| facet.revision)),
         ("trust", trust.as_ref().map(|facet| facet.revision)),

@@ -37,7 +37,7 @@ ids! {
     /// The id of a role. One that does not have this form does not exist: 404 `ROLE_NOT_FOUND`.
     RoleId
     /// The id of a service API key; no credential, and not enough to use the key.
-    KeyId
+    ApiKeyId
     /// The id of a feedback.
     FeedbackId
     /// The id of a webhook. One that does not have this form does not exist: 404 `WEBHOOK_NOT_FOUND`.
@@ -88,7 +88,7 @@ in_path! {
     /// The role, of this service.
     RoleInPath = "role": RoleId;
     /// The API key, of this service.
-    KeyInPath = "key": KeyId;
+    KeyInPath = "key": ApiKeyId;
     /// The webhook, at this place.
     WebhookInPath = "webhook": WebhookId;
     /// The event.

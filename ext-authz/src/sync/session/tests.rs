@@ -35,7 +35,7 @@ fn first_page(revision: i64, last: bool) -> v1::SnapshotPage {
 fn agent_page(revision: i64, agent: u128, last: bool) -> v1::SnapshotPage {
     let trust = Some(v1::TrustFacet { revision, hundredths: 10 });
     let agent =
-        v1::AgentRecord { agent_id: AgentId::from_bits(agent).to_string(), trust, ..v1::AgentRecord::default() };
+        v1::AgentChanges { agent_id: AgentId::from_bits(agent).to_string(), trust, ..v1::AgentChanges::default() };
     v1::SnapshotPage { revision, floor: 1, agents: vec![agent], last, ..v1::SnapshotPage::default() }
 }
 

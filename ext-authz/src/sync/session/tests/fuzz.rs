@@ -6,7 +6,7 @@
 mod messages;
 
 use super::*;
-use countersign_identity::{AgentKey, Claims, Kid, Permission, SessionId, Standing, TokenId, TrustScore};
+use countersign_identity::{AgentKey, Claims, Kid, Permission, SessionId, TokenId, TrustScore, VerifiedIdentity};
 use countersign_mangle::{bytes, bytes_like, cases};
 use proptest::{collection::vec, prelude::*};
 use prost::Message as _;
@@ -124,7 +124,7 @@ fn events() -> BoxedStrategy<Vec<Event>> {
 }
 
 /// What a view makes of an agent's token: as far as two sidecars could differ.
-fn judged(session: &Session) -> Vec<Result<Standing, countersign_identity::Refusal>> {
+fn judged(session: &Session) -> Vec<Result<VerifiedIdentity, countersign_identity::Refusal>> {
     let view = session.view();
     let judge = |agent: u128| {
         let claims = Claims {
@@ -144,7 +144,7 @@ fn judged(session: &Session) -> Vec<Result<Standing, countersign_identity::Refus
             until: [].into(),
         };
         let now = countersign_identity::Timestamp::from_seconds(60);
-        view.as_ref().map(|view| Standing::of(&claims, &view.facts_for(&claims), now))
+        view.as_ref().map(|view| VerifiedIdentity::evaluate(&claims, &view.evaluation_context(&claims), now))
     };
     (0..4).filter_map(judge).collect()
 }

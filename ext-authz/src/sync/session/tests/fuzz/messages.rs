@@ -40,16 +40,16 @@ fn roles() -> BoxedStrategy<v1::Roles> {
     vec(role, 0..3).prop_map(|roles| v1::Roles { roles }).boxed()
 }
 
-fn agents() -> BoxedStrategy<Vec<v1::AgentRecord>> {
+fn agents() -> BoxedStrategy<Vec<v1::AgentChanges>> {
     let grant = (id("role_"), proptest::arbitrary::any::<Option<i64>>())
-        .prop_map(|(role_id, until)| v1::Grant { role_id, until });
+        .prop_map(|(role_id, until)| v1::RoleGrant { role_id, until });
     let roles = (number(), vec(grant, 0..3)).prop_map(|(revision, grants)| v1::RolesFacet { revision, grants });
     let trust = (number(), prop_oneof![9 => 0..=10_000, 1 => proptest::arbitrary::any::<i32>()])
         .prop_map(|(revision, hundredths)| v1::TrustFacet { revision, hundredths });
     let status = (number(), prop_oneof![9 => 1..4, 1 => proptest::arbitrary::any::<i32>()], number())
         .prop_map(|(revision, status, cutoff)| v1::StatusFacet { revision, status, cutoff });
     let record = (id("agent_"), option::of(roles), option::of(trust), option::of(status))
-        .prop_map(|(agent_id, roles, trust, status)| v1::AgentRecord { agent_id, roles, trust, status });
+        .prop_map(|(agent_id, roles, trust, status)| v1::AgentChanges { agent_id, roles, trust, status });
     vec(record, 0..3).boxed()
 }
 
@@ -114,7 +114,7 @@ fn are_sound(
     info: Option<&v1::ServiceInfo>,
     keys: Option<&v1::Keys>,
     roles: Option<&v1::Roles>,
-    agents: &[v1::AgentRecord],
+    agents: &[v1::AgentChanges],
     deaths: &[v1::Revocation],
 ) -> bool {
     let info = info.is_none_or(|info| {
@@ -142,8 +142,8 @@ fn stand_once(roles: &[v1::Role]) -> bool {
     ids.len() == roles.len() && names.len() == roles.len()
 }
 
-fn is_sound_of_an_agent(record: &v1::AgentRecord) -> bool {
-    let v1::AgentRecord { agent_id, roles, trust, status } = record;
+fn is_sound_of_an_agent(record: &v1::AgentChanges) -> bool {
+    let v1::AgentChanges { agent_id, roles, trust, status } = record;
     agent_id.parse::<AgentId>().is_ok()
         && roles.as_ref().is_none_or(|facet| {
             facet.revision >= 0 && facet.grants.iter().all(|grant| grant.role_id.parse::<RoleId>().is_ok())

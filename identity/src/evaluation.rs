@@ -30,7 +30,7 @@ pub enum AgentStatus {
 
 /// A value and the revision of the change that made it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stamped<T> {
+pub struct Versioned<T> {
     /// When it became so.
     pub revision: Revision,
     /// What is so.
@@ -39,7 +39,7 @@ pub struct Stamped<T> {
 
 /// A role that an agent holds, and until when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grant {
+pub struct RoleGrant {
     /// The role.
     pub role: RoleId,
     /// The instant from which it is no longer held; `None` for no end.
@@ -48,7 +48,7 @@ pub struct Grant {
 
 /// An agent's status, and the revision below which its tokens are dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StatusRecord {
+pub struct StatusWithCutoff {
     /// Where the agent is in its life.
     pub status: AgentStatus,
     /// Tokens with a `rev` below this stay dead, also after reactivation.
@@ -57,16 +57,16 @@ pub struct StatusRecord {
 
 /// What changed of one agent, facet by facet, as seen from one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct AgentRecord {
+pub struct AgentChanges {
     /// Roles held at this service.
-    pub roles: Option<Stamped<Vec<Grant>>>,
+    pub roles: Option<Versioned<Vec<RoleGrant>>>,
     /// Trust.
-    pub trust: Option<Stamped<TrustScore>>,
+    pub trust: Option<Versioned<TrustScore>>,
     /// Status and cut-off.
-    pub status: Option<Stamped<StatusRecord>>,
+    pub status: Option<Versioned<StatusWithCutoff>>,
 }
 
-impl AgentRecord {
+impl AgentChanges {
     /// Takes over every facet that is newer in `other`.
     pub fn merge(&mut self, other: Self) {
         let Self { roles, trust, status } = other;
@@ -84,7 +84,7 @@ impl AgentRecord {
     }
 }
 
-fn newest<T>(mine: &mut Option<Stamped<T>>, theirs: Option<Stamped<T>>) {
+fn newest<T>(mine: &mut Option<Versioned<T>>, theirs: Option<Versioned<T>>) {
     if let Some(theirs) = theirs
         && mine.as_ref().is_none_or(|mine| mine.revision <= theirs.revision)
     {
@@ -127,7 +127,7 @@ impl RoleTable {
     }
 
     /// The names of granted roles and what they permit; a role that is not defined grants nothing.
-    pub fn define<'a>(&self, grants: impl Iterator<Item = &'a Grant>) -> (Vec<RoleName>, Vec<Permission>) {
+    pub fn define<'a>(&self, grants: impl Iterator<Item = &'a RoleGrant>) -> (Vec<RoleName>, Vec<Permission>) {
         define(grants.filter_map(|grant| self.get(grant.role)))
     }
 
@@ -139,7 +139,7 @@ impl RoleTable {
 
 /// What is known at one revision about a service and the token at hand.
 #[derive(Debug, Clone, Copy)]
-pub struct Facts<'a> {
+pub struct EvaluationContext<'a> {
     /// The service that asks.
     pub service: ServiceId,
     /// The issuer whose tokens it believes.
@@ -153,14 +153,14 @@ pub struct Facts<'a> {
     /// The service's roles.
     pub roles: &'a RoleTable,
     /// What changed of the token's agent, if anything is remembered.
-    pub agent: Option<&'a AgentRecord>,
+    pub agent: Option<&'a AgentChanges>,
     /// Whether the token or its login was revoked.
     pub revoked: bool,
 }
 
 /// Who stands before the service: the present truth about a verified agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct VerifiedIdentity {
     /// The agent.
     pub agent: AgentId,
     /// Its display name.
@@ -175,15 +175,15 @@ pub struct Standing {
     pub token: TokenId,
 }
 
-impl Standing {
+impl VerifiedIdentity {
     /// Judges signed claims in the order that API and sidecar share: claims, time, audience, floor,
     /// status, cut-off, revocation; then states roles, permissions and trust.
-    pub fn of(claims: &Claims, facts: &Facts<'_>, now: Timestamp) -> Result<Self, Refusal> {
-        check_times(claims, facts.issuer, now)?;
-        check_audience(claims, facts)?;
-        check_life(claims, facts)?;
-        let (roles, permissions) = held(claims, facts, now);
-        let trust = facts.agent.and_then(|record| record.trust.as_ref());
+    pub fn evaluate(claims: &Claims, evaluation: &EvaluationContext<'_>, now: Timestamp) -> Result<Self, Refusal> {
+        check_times(claims, evaluation.issuer, now)?;
+        check_audience(claims, evaluation)?;
+        check_life(claims, evaluation)?;
+        let (roles, permissions) = held(claims, evaluation, now);
+        let trust = evaluation.agent.and_then(|record| record.trust.as_ref());
         Ok(Self {
             agent: claims.sub,
             name: claims.name.clone(),
@@ -211,20 +211,20 @@ fn check_times(claims: &Claims, issuer: &str, now: Timestamp) -> Result<(), Refu
     Ok(())
 }
 
-fn check_audience(claims: &Claims, facts: &Facts<'_>) -> Result<(), Refusal> {
+fn check_audience(claims: &Claims, evaluation: &EvaluationContext<'_>) -> Result<(), Refusal> {
     match claims.audience() {
-        Some(Audience::Service(service)) if service == facts.service => Ok(()),
-        Some(Audience::Unbound) if facts.accepts_unbound => Ok(()),
+        Some(Audience::Service(service)) if service == evaluation.service => Ok(()),
+        Some(Audience::Unbound) if evaluation.accepts_unbound => Ok(()),
         Some(Audience::Unbound) => Err(Reason::TokenUnbound.into()),
         _ => Err(Reason::TokenAudienceMismatch.into()),
     }
 }
 
-fn check_life(claims: &Claims, facts: &Facts<'_>) -> Result<(), Refusal> {
-    if claims.rev < facts.floor {
+fn check_life(claims: &Claims, evaluation: &EvaluationContext<'_>) -> Result<(), Refusal> {
+    if claims.rev < evaluation.floor {
         return Err(Reason::TokenSuperseded.into());
     }
-    if let Some(facet) = facts.agent.and_then(|record| record.status.as_ref()) {
+    if let Some(facet) = evaluation.agent.and_then(|record| record.status.as_ref()) {
         if facet.revision > claims.rev {
             match facet.value.status {
                 AgentStatus::Active => {}
@@ -236,23 +236,23 @@ fn check_life(claims: &Claims, facts: &Facts<'_>) -> Result<(), Refusal> {
             return Err(Reason::TokenRevoked.into());
         }
     }
-    if facts.revoked { Err(Reason::TokenRevoked.into()) } else { Ok(()) }
+    if evaluation.revoked { Err(Reason::TokenRevoked.into()) } else { Ok(()) }
 }
 
 /// The roles held now and what they permit: from the record if it is newer than the token, else from
 /// the claims as today's definitions read them, and from the claims alone only where the token is
 /// newer than everything that is known here.
-fn held(claims: &Claims, facts: &Facts<'_>, now: Timestamp) -> (Vec<RoleName>, Vec<Permission>) {
+fn held(claims: &Claims, evaluation: &EvaluationContext<'_>, now: Timestamp) -> (Vec<RoleName>, Vec<Permission>) {
     let live = |role: &&RoleName| claims.until.get(*role).is_none_or(|end| now < Timestamp::from_seconds(*end));
-    let record = facts.agent.and_then(|record| record.roles.as_ref());
+    let record = evaluation.agent.and_then(|record| record.roles.as_ref());
     if let Some(facet) = record.filter(|facet| facet.revision > claims.rev) {
-        return facts.roles.define(facet.value.iter().filter(|grant| grant.until.is_none_or(|end| now < end)));
+        return evaluation.roles.define(facet.value.iter().filter(|grant| grant.until.is_none_or(|end| now < end)));
     }
     let named = claims.roles.iter().filter(live);
-    if claims.rev > facts.revision && claims.roles.iter().all(|role| live(&role)) {
+    if claims.rev > evaluation.revision && claims.roles.iter().all(|role| live(&role)) {
         return (sorted(named.cloned()), sorted(claims.permissions.iter().cloned()));
     }
-    define(named.filter_map(|name| facts.roles.meant(name, claims.rev)))
+    define(named.filter_map(|name| evaluation.roles.meant(name, claims.rev)))
 }
 
 fn define<'a>(definitions: impl Iterator<Item = &'a RoleDefinition>) -> (Vec<RoleName>, Vec<Permission>) {

@@ -46,7 +46,7 @@ fn table() -> RoleTable {
 
 struct Known {
     roles: RoleTable,
-    agent: AgentRecord,
+    agent: AgentChanges,
     revision: i64,
     floor: i64,
     accepts_unbound: bool,
@@ -55,14 +55,14 @@ struct Known {
 
 impl Default for Known {
     fn default() -> Self {
-        let agent = AgentRecord::default();
+        let agent = AgentChanges::default();
         Self { roles: table(), agent, revision: 20, floor: 0, accepts_unbound: true, revoked: false }
     }
 }
 
 impl Known {
-    fn judge(&self, claims: &Claims, seconds: i64) -> Result<Standing, Refusal> {
-        let facts = Facts {
+    fn judge(&self, claims: &Claims, seconds: i64) -> Result<VerifiedIdentity, Refusal> {
+        let evaluation = EvaluationContext {
             service: HERE,
             issuer: ISSUER,
             accepts_unbound: self.accepts_unbound,
@@ -72,7 +72,7 @@ impl Known {
             agent: Some(&self.agent),
             revoked: self.revoked,
         };
-        Standing::of(claims, &facts, Timestamp::from_seconds(seconds))
+        VerifiedIdentity::evaluate(claims, &evaluation, Timestamp::from_seconds(seconds))
     }
 
     fn roles(&self, claims: &Claims) -> Vec<String> {
@@ -84,16 +84,16 @@ impl Known {
     }
 }
 
-fn at<T>(revision: i64, value: T) -> Stamped<T> {
-    Stamped { revision: Revision::new(revision), value }
+fn at<T>(revision: i64, value: T) -> Versioned<T> {
+    Versioned { revision: Revision::new(revision), value }
 }
 
-fn grant(id: u128, until: Option<i64>) -> Grant {
-    Grant { role: RoleId::from_bits(id), until: until.map(Timestamp::from_seconds) }
+fn grant(id: u128, until: Option<i64>) -> RoleGrant {
+    RoleGrant { role: RoleId::from_bits(id), until: until.map(Timestamp::from_seconds) }
 }
 
-fn status(status: AgentStatus, cutoff: i64) -> StatusRecord {
-    StatusRecord { status, cutoff: Revision::new(cutoff) }
+fn status(status: AgentStatus, cutoff: i64) -> StatusWithCutoff {
+    StatusWithCutoff { status, cutoff: Revision::new(cutoff) }
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn assignments_end_at_their_second_in_token_and_record() {
 
 #[test]
 fn records_are_forgotten_at_the_floor_and_not_above() {
-    let mut record = AgentRecord { roles: Some(at(11, vec![])), trust: Some(at(12, TrustScore::MAX)), status: None };
+    let mut record = AgentChanges { roles: Some(at(11, vec![])), trust: Some(at(12, TrustScore::MAX)), status: None };
     assert!(!record.forget(Revision::new(11)));
     assert!(record.roles.is_none() && record.trust.is_some());
     assert!(record.forget(Revision::new(12)));
@@ -205,11 +205,11 @@ proptest! {
     #[test]
     fn merging_in_any_order_keeps_the_newest_of_each_facet(stamps in proptest::collection::vec((0_i64..50, 0_u8..3), 1..20)) {
         let record = |(revision, facet): &(i64, u8)| match facet {
-            0 => AgentRecord { roles: Some(at(*revision, vec![grant(revision.unsigned_abs().into(), None)])), ..AgentRecord::default() },
-            1 => AgentRecord { trust: Some(at(*revision, TrustScore::from_hundredths(*revision).unwrap())), ..AgentRecord::default() },
-            _ => AgentRecord { status: Some(at(*revision, status(AgentStatus::Active, *revision))), ..AgentRecord::default() },
+            0 => AgentChanges { roles: Some(at(*revision, vec![grant(revision.unsigned_abs().into(), None)])), ..AgentChanges::default() },
+            1 => AgentChanges { trust: Some(at(*revision, TrustScore::from_hundredths(*revision).unwrap())), ..AgentChanges::default() },
+            _ => AgentChanges { status: Some(at(*revision, status(AgentStatus::Active, *revision))), ..AgentChanges::default() },
         };
-        let (mut forwards, mut backwards) = (AgentRecord::default(), AgentRecord::default());
+        let (mut forwards, mut backwards) = (AgentChanges::default(), AgentChanges::default());
         for (early, late) in stamps.iter().zip(stamps.iter().rev()) {
             forwards.merge(record(early));
             backwards.merge(record(late));

@@ -1,16 +1,16 @@
 //! The only source of randomness. Tests may bring their own.
 
 /// Gives random bytes.
-pub trait Chance: Send + Sync + 'static {
+pub trait Rng: Send + Sync + 'static {
     /// Fills the buffer with unpredictable bytes.
     fn fill(&self, buffer: &mut [u8]);
 }
 
 /// The random generator of the cryptographic library, seeded by the system.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct SystemChance;
+pub struct SystemRng;
 
-impl Chance for SystemChance {
+impl Rng for SystemRng {
     /// # Panics
     ///
     /// If the system gives no randomness: nothing that follows would be safe.
