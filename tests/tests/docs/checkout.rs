@@ -9,8 +9,12 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Ports that pages and examples name: Envoy's listener and admin port, the service, and a receiver of webhooks.
-const PORTS: [&str; 4] = ["10000", "9901", "8080", "9000"];
+/// Ports that pages and examples name: of the programs, and of Envoy's listener and admin port, the service, and a receiver of
+/// webhooks.
+const PORTS: [&str; 7] = [API, SYNC, SIDECAR_ADMIN, "10000", "9901", "8080", "9000"];
+const API: &str = "8443";
+const SYNC: &str = "8444";
+const SIDECAR_ADMIN: &str = "9092";
 
 /// A checkout with built programs.
 pub struct Checkout {
@@ -49,15 +53,6 @@ impl Checkout {
         Block { code, expected, ..block }
     }
 
-    /// The output of all blocks, for a test that failed.
-    pub fn explanation(&self) -> String {
-        let number = |path: &PathBuf| path.file_name().and_then(|name| name.to_str()?.parse::<u32>().ok());
-        let mut files: Vec<_> = fs::read_dir(self.path("output")).unwrap().map(|entry| entry.unwrap().path()).collect();
-        files.sort_by_key(number);
-        let shown = |path: &PathBuf| format!("---- output {:?}\n{}", number(path), fs::read_to_string(path).unwrap());
-        files.iter().map(shown).collect()
-    }
-
     fn replaced(&self, text: &str) -> String {
         self.ports.iter().fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
     }
@@ -72,13 +67,13 @@ impl Checkout {
 
     /// The programs, where a page expects them. Ports and limits are set by flags, because the programs share an environment.
     fn add_programs(&self) {
-        let local = |name: &str| format!("{name}=127.0.0.1:{}", free_port());
+        let at = |name: &str, port: &str| format!("{name}=127.0.0.1:{}", self.replaced(port));
+        let admin = format!("listen.admin=127.0.0.1:{}", free_port());
+        let ports = [at("listen.api", API), at("listen.sync", SYNC), admin];
         let limits = no_limits().map(|(key, value)| format!("{key}={value}"));
-        let control_plane: Vec<_> = ["listen.api", "listen.sync", "listen.admin"].map(local).into_iter().chain(limits).collect();
-        let sidecar = [local("listen.admin")];
         self.add_program("countersign", &[]);
-        self.add_program("countersign-control-plane", &control_plane);
-        self.add_program("countersign-ext-authz", &sidecar);
+        self.add_program("countersign-control-plane", &ports.into_iter().chain(limits).collect::<Vec<_>>());
+        self.add_program("countersign-ext-authz", &[at("listen.admin", SIDECAR_ADMIN)]);
         // Without hot restart, several run beside each other.
         let envoy = format!("exec '{}' --disable-hot-restart --concurrency 1 \"$@\"", tools::envoy().display());
         write_executable(&self.path("envoy"), &format!("#!/bin/sh\n{envoy}\n"));

@@ -20,6 +20,8 @@ const QUICK_START: &str = "docs/use/quick-start.md";
 /// Where the other pages start: the control plane runs, an agent is registered and has a role.
 const STATE_OF_OTHER_PAGES: &str = "## 4. ";
 
+const LAST_LINES: usize = 10;
+
 fn pages() -> Vec<String> {
     let folder = countersign_tests::tools::root().join("docs/use");
     let mut pages: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().file_name()).collect();
@@ -33,8 +35,7 @@ fn run(path: &str) {
     let page = Page::read(path);
     let mut blocks = page.blocks.clone();
     if !blocks.iter().any(|block| block.code.contains("countersign-control-plane --dev")) {
-        let before = Page::read(QUICK_START).blocks_before(STATE_OF_OTHER_PAGES);
-        blocks.splice(0..0, before.into_iter().map(|block| Block { expected: None, ..block }));
+        blocks.splice(0..0, Page::read(QUICK_START).blocks_before(STATE_OF_OTHER_PAGES));
     }
     let checkout = Checkout::new();
     let blocks: Vec<_> = blocks.into_iter().map(|block| checkout.with_free_ports(block)).collect();
@@ -44,7 +45,17 @@ fn run(path: &str) {
         problems.extend(printed.as_deref().and_then(|printed| output::difference(block, printed)));
     }
     problems.extend(outcome.failure);
-    assert!(problems.is_empty(), "{}\n{}", problems.join("\n"), checkout.explanation());
+    let servers = blocks.iter().zip(&outcome.printed).filter(|(block, _)| block.kind == Kind::Background);
+    let logs: String =
+        servers.map(|(block, printed)| last_lines(block, printed.as_deref().unwrap_or_default())).collect();
+    assert!(problems.is_empty(), "{}\n{logs}", problems.join("\n"));
+}
+
+/// The end of what a server printed, for a test that failed.
+fn last_lines(Block { place, .. }: &Block, printed: &str) -> String {
+    let lines: Vec<_> = printed.lines().collect();
+    let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+    format!("---- the end of what {place} printed\n{}\n", last.join("\n"))
 }
 
 macro_rules! pages {

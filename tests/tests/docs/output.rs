@@ -75,7 +75,8 @@ fn time(text: &str) -> Option<usize> {
     if text.len() <= shape.len() || !fits.all(|fits| fits) {
         return None;
     }
-    let fraction = text[shape.len()..].trim_start_matches(|character: char| character == '.' || character.is_ascii_digit());
+    let fraction =
+        text[shape.len()..].trim_start_matches(|character: char| character == '.' || character.is_ascii_digit());
     fraction.starts_with('Z').then(|| text.len() - fraction.len() + 1)
 }
 

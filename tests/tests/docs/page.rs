@@ -24,7 +24,7 @@ pub struct Block {
     pub expected: Option<String>,
     /// The comment `<!-- not run: … -->` before it.
     pub reason: Option<String>,
-    line: usize,
+    pub line: usize,
 }
 
 /// A page.
