@@ -25,15 +25,11 @@ pub fn difference(block: &Block, printed: &str) -> Option<String> {
 }
 
 fn matches(pattern: &[String], lines: &[String]) -> bool {
-    match (pattern.split_first(), lines.split_first()) {
-        (None, None) => true,
-        (None, Some(_)) => false,
-        (Some((first, rest)), _) if first == ANYTHING => {
-            (0..=lines.len()).any(|skipped| matches(rest, &lines[skipped..]))
-        }
-        (Some(_), None) => false,
-        (Some((first, rest)), Some((line, after))) => line_matches(first, line) && matches(rest, after),
+    let Some((first, rest)) = pattern.split_first() else { return lines.is_empty() };
+    if first == ANYTHING {
+        return (0..=lines.len()).any(|skipped| matches(rest, &lines[skipped..]));
     }
+    lines.split_first().is_some_and(|(line, after)| line_matches(first, line) && matches(rest, after))
 }
 
 fn line_matches(pattern: &str, line: &str) -> bool {

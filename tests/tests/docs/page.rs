@@ -42,7 +42,7 @@ impl Page {
 
     /// The blocks above a heading, by the beginning of its line.
     pub fn blocks_before(self, heading: &str) -> Vec<Block> {
-        let end = self.text.lines().position(|line| line.starts_with(heading)).expect("the heading is there");
+        let end = self.text.lines().position(|line| line.starts_with(heading)).unwrap();
         self.blocks.into_iter().filter(|block| block.line < end).collect()
     }
 }
@@ -66,7 +66,7 @@ fn blocks(path: &str, text: &str) -> Vec<Block> {
         if let Some(kind) = kind {
             blocks.push(Block { kind, place, code, expected: None, reason: reason.take(), line: number });
         } else if language == "text" && follows {
-            blocks.last_mut().expect("a block that the output follows").expected = Some(code);
+            blocks.last_mut().unwrap().expected = Some(code);
         }
         follows = kind.is_some();
     }

@@ -59,10 +59,10 @@ fn written(blocks: &[Block], folder: &Path) -> String {
             Kind::Ignored => {}
             Kind::Run => write!(script, "exec >'{file}' 2>&1\n{code}").unwrap(),
             Kind::Background => {
-                write!(script, "{{\n{code}}} >'{file}' 2>&1 &\n").unwrap();
+                writeln!(script, "{{\n{code}}} >'{file}' 2>&1 &").unwrap();
                 if let Some(literal) = expected.as_deref().and_then(last_literal) {
                     let wait = format!("grep -qsF '{literal}' '{file}' && break; sleep 0.1");
-                    write!(script, "for _ in {{1..{TENTHS_TO_START}}}; do {wait}; done\n").unwrap();
+                    writeln!(script, "for _ in {{1..{TENTHS_TO_START}}}; do {wait}; done").unwrap();
                 }
             }
         }
