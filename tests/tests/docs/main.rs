@@ -12,6 +12,7 @@ mod page;
 mod script;
 
 use checkout::Checkout;
+use countersign_identity::Reason;
 use page::{Block, Kind, Page};
 use std::path::Path;
 
@@ -21,6 +22,8 @@ const QUICK_START: &str = "docs/use/quick-start.md";
 const STATE_OF_OTHER_PAGES: &str = "## 4. ";
 
 const LAST_LINES: usize = 10;
+
+const README_LINES: usize = 150;
 
 fn pages() -> Vec<String> {
     let folder = countersign_tests::tools::root().join("docs/use");
@@ -87,6 +90,26 @@ pages! {
 fn every_page_with_shell_blocks_has_a_test() {
     let with_blocks: Vec<_> = pages().into_iter().filter(|path| !Page::read(path).blocks.is_empty()).collect();
     assert_eq!(with_blocks, RUN);
+}
+
+#[test]
+fn errors_page_lists_every_reason_and_code() {
+    let page = Page::read("docs/use/errors.md").text;
+    let routes = Page::read("docs/use/api.md").text;
+    let errors = routes.lines().filter_map(|line| line.strip_suffix(" |")?.rsplit(" | ").next());
+    let codes = errors.flat_map(|errors| errors.split(", ")).filter(|code| code.bytes().all(is_of_code));
+    let reasons = Reason::ALL.iter().map(|reason| reason.as_str());
+    let missing: Vec<_> = codes.chain(reasons).filter(|name| !page.contains(&format!("`{name}`"))).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+fn is_of_code(byte: u8) -> bool {
+    byte.is_ascii_uppercase() || byte == b'_'
+}
+
+#[test]
+fn readme_is_read_in_five_minutes() {
+    assert!(Page::read("README.md").text.lines().count() <= README_LINES);
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub struct Block {
 /// A page.
 pub struct Page {
     pub blocks: Vec<Block>,
-    text: String,
+    pub text: String,
 }
 
 impl Page {
