@@ -7,7 +7,6 @@ that the pages for contributors name exists.
 
 import re
 import sys
-import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -95,7 +94,7 @@ def unknown_settings() -> list[str]:
         section = text.split(part, 1)[1].split("\n## ", 1)[0]
         rows = "\n".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| `"))
         named = {span.strip("[]") for span in CODE.findall(rows)}
-        known = keys(tomllib.loads((ROOT / server / "config.default.toml").read_text()))
+        known = keys((ROOT / server / "config.default.toml").read_text())
         tables = {key.split(".")[0] for key in known}
         problems += [f"{name(page)}: {server} has no setting `{key}`" for key in sorted(named - known - tables)]
         missing = (key for key in sorted(known) if key not in named and key.split(".")[0] not in named)
@@ -103,10 +102,14 @@ def unknown_settings() -> list[str]:
     return problems
 
 
-def keys(table: dict, prefix: str = "") -> set[str]:
-    found = set()
-    for key, value in table.items():
-        found |= keys(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key}
+def keys(toml: str) -> set[str]:
+    """The keys of a file that has one on each line. (Python 3.10 has no parser of TOML.)"""
+    found, table = set(), ""
+    for line in toml.splitlines():
+        if header := re.match(r"\[(.+)\]$", line):
+            table = header[1] + "."
+        elif key := re.match(r"(\w+) = ", line):
+            found.add(table + key[1])
     return found
 
 
