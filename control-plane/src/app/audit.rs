@@ -7,7 +7,7 @@ use super::{
 use crate::{
     config::Config,
     domain::audit::chain::Broken,
-    http::audit::present,
+    http::api::audit::present,
     metrics::{Labels, Metrics},
     store::{self, Purpose, Store, StoreError, deployment},
 };

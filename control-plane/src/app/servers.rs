@@ -20,7 +20,7 @@ use crate::{
 use axum::{Router, extract::ConnectInfo, middleware::AddExtension};
 use axum_server::accept::Accept;
 use countersign_identity::Timestamp;
-use countersign_process::{Readiness, Shutdown, admin, shutdown::DRAIN};
+use countersign_process::{Readiness, Shutdown, admin, shutdown::DRAIN_TIMEOUT};
 use countersign_proto::v1::sync_server::SyncServer;
 use hyper_util::rt::TokioTimer;
 use secrecy::ExposeSecret;
@@ -142,7 +142,7 @@ where
     let (asked, drain) = (shutdown.requested_owned(), handle.clone());
     tokio::spawn(async move {
         asked.await;
-        drain.graceful_shutdown(Some(DRAIN));
+        drain.graceful_shutdown(Some(DRAIN_TIMEOUT));
     });
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle);
     server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
@@ -219,7 +219,7 @@ fn show_keys(metrics: &Metrics, ring: &KeyRing, now: Timestamp) {
         metrics.signing_keys.with_label_values(&[status.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
     let start = ring.signer(now).and_then(|key| key.signs_from);
-    let since_epoch = |start: Timestamp| start.since(Timestamp::from_micros(0)).as_secs_f64();
+    let since_epoch = |start: Timestamp| start.duration_since(Timestamp::from_micros(0)).as_secs_f64();
     metrics.signing_key_since.set(start.map_or(0.0, since_epoch));
 }
 
@@ -296,6 +296,6 @@ pub(super) async fn wait(mut servers: Servers, shutdown: &Shutdown) -> Result<()
     shutdown.trigger();
     let rest = async { while servers.join_next().await.is_some() {} };
     // What has not drained by then is cut when the runtime ends.
-    let _cut = tokio::time::timeout(DRAIN, rest).await;
+    let _cut = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
     Ok(first?)
 }

@@ -4,7 +4,7 @@
 
 use super::{
     code::ErrorCode,
-    limits::{Told, seconds},
+    middleware::limits::{Told, seconds},
 };
 use crate::{
     domain::instant::rfc3339,

@@ -7,7 +7,7 @@ use crate::domain::{
     page::{Listed, Page},
 };
 use countersign_identity::{
-    AgentId, AgentKey, AgentStatus, Revision, RoleId, ServiceId, StatusWithCutoff, Timestamp, TrustScore,
+    AgentId, AgentStatus, P256PublicKey, Revision, RoleId, ServiceId, StatusWithCutoff, Timestamp, TrustScore,
 };
 use sqlx::any::AnyRow;
 
@@ -167,7 +167,7 @@ fn read(found: &AnyRow) -> Result<Agent, StoreError> {
             owner: read_owner(found)?,
             email: row::convert(found, "email")?,
             name: row::convert(found, "name")?,
-            key: AgentKey::from_sec1(&key).map_err(|_| StoreError::Corrupt("public_key"))?,
+            key: P256PublicKey::from_sec1(&key).map_err(|_| StoreError::Corrupt("public_key"))?,
             key_hash: row::get(found, "public_key_hash")?,
             metadata: row::metadata(found)?,
         },

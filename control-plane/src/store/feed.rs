@@ -37,7 +37,7 @@ pub async fn settle(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     // What was restored may have been served by a machine whose clock is ahead of this one's. If by far, two restorations
     // of it still must not come to the same, for that says which challenges are of before.
     let further = 1 + now.micros().rem_euclid(A_SECOND);
-    let later = now.after(CLOCKS_APART).micros();
+    let later = now.saturating_add(CLOCKS_APART).micros();
     sqlx::query(sql).bind(later).bind(further).bind(now.micros()).execute(&mut *conn).await?;
     let sql = "UPDATE feed SET floor = revision, restored_revision = revision WHERE id = 1";
     let done = sqlx::query(sql).execute(conn).await?;

@@ -10,7 +10,7 @@ pub async fn take(conn: &mut Conn, ticket: &Ticket, now: Timestamp) -> Result<Me
                ON CONFLICT (id) DO UPDATE SET body_digest = excluded.body_digest, response = '', done_at = excluded.done_at \
                WHERE idempotency.done_at <= $4";
     let query = sqlx::query(sql).bind(&ticket.id).bind(&ticket.body_digest).bind(now.micros());
-    if query.bind(now.before(REMEMBERED).micros()).execute(&mut *conn).await?.rows_affected() == 1 {
+    if query.bind(now.saturating_sub(REMEMBERED).micros()).execute(&mut *conn).await?.rows_affected() == 1 {
         return Ok(Memory::New);
     }
     let found = sqlx::query("SELECT body_digest, response FROM idempotency WHERE id = $1").bind(&ticket.id);
@@ -28,6 +28,6 @@ pub async fn keep(conn: &mut Conn, ticket: &Ticket, response: &str) -> Result<()
 /// Forgets what was done too long ago.
 pub async fn forget(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
     let query = sqlx::query("DELETE FROM idempotency WHERE done_at <= $1");
-    query.bind(now.before(REMEMBERED).micros()).execute(conn).await?;
+    query.bind(now.saturating_sub(REMEMBERED).micros()).execute(conn).await?;
     Ok(())
 }

@@ -80,7 +80,7 @@ fn no_field_can_be_changed() {
     let change: [fn(&mut Link); 16] = [
         |link| link.chain.push('x'),
         |link| link.sequence += 1,
-        |link| link.at = link.at.after(std::time::Duration::from_micros(1)),
+        |link| link.at = link.at.saturating_add(std::time::Duration::from_micros(1)),
         |link| link.act.push('x'),
         |link| link.actor_kind = "human".into(),
         |link| link.actor_issuer = Some(String::new()),

@@ -1,0 +1,15 @@
+//! Whose a refresh token says it is: for those who must know before they look at anything else.
+
+use crate::{
+    domain::credential::Credential,
+    operations::{Context, Denied},
+    store::sessions,
+};
+use countersign_identity::{AgentId, RefreshId};
+
+/// The agent whose login the refresh token of this id continues. Its secret is not looked at, so this is good for
+/// counting and for nothing else.
+pub async fn tell_holder(context: &Context, token: &str) -> Result<Option<AgentId>, Denied> {
+    let Some(presented) = Credential::<RefreshId>::parse(token) else { return Ok(None) };
+    Ok(sessions::find_holder(context.store.read().await?.conn(), presented.id()).await?)
+}

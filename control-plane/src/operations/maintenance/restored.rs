@@ -1,0 +1,44 @@
+//! Make a database that was restored forget what may not be so any more.
+
+use crate::{
+    domain::{
+        audit::{Act, Author, Entry},
+        instant::rfc3339,
+    },
+    operations::Denied,
+    store::{
+        Store, Write, audit,
+        deployment::{self, SetAside},
+        feed,
+    },
+};
+use countersign_identity::Timestamp;
+
+/// What was found and done.
+#[derive(Debug)]
+pub struct Settled {
+    /// Access tokens, logins and challenges of before are dead.
+    pub at: Timestamp,
+    /// What it said of itself.
+    pub was: Option<SetAside>,
+    /// When anything changed in it for the last time.
+    pub newest: Timestamp,
+}
+
+/// Settles a database that was restored, with nobody serving it. What happened since the backup is not in it: so what may
+/// have been used, ended or revoked meanwhile is dead, and sidecars begin anew.
+pub async fn settle_restored(store: &Store) -> Result<Settled, Denied> {
+    let work = async |mut tx: Write| {
+        let at = tx.now();
+        let was = deployment::set_aside(tx.conn()).await?;
+        // Revisions are instants, unless changes came faster than microseconds or a clock went back.
+        let changed = Timestamp::from_micros(feed::position(tx.conn()).await?.revision.number()).min(at);
+        let newest = audit::newest(tx.conn()).await?.map_or(changed, |act| act.max(changed));
+        let entry = Entry::of_deployment(Act::DatabaseRestored).saying("newestChangeAt", rfc3339(newest));
+        tx.record(&Author::SYSTEM, &entry).await?;
+        feed::settle(tx.conn(), at).await?;
+        deployment::take_back(tx.conn()).await?;
+        Ok::<_, Denied>(tx.commit(Settled { at, was, newest }).await?)
+    };
+    store.write("settle_restored", work).await
+}

@@ -1,0 +1,65 @@
+//! Change what a role permits, and what is said of it. Its name never changes: tokens carry it.
+
+use super::define::names;
+use crate::{
+    domain::{
+        audit::{Act, Author, Entry, Object},
+        change::Change,
+        role::{Role, fits_service},
+        text::Description,
+    },
+    operations::{Context, Denied, Missing},
+    store::{Write, roles, services},
+};
+use countersign_identity::{Permission, RoleId, ServiceId};
+
+/// What is to be changed; what is absent stays.
+#[derive(Debug, Clone)]
+pub struct RoleChange {
+    /// What it permits from now on.
+    pub permissions: Option<Vec<Permission>>,
+    /// What it is for.
+    pub description: Option<Description>,
+}
+
+/// Changes a role. Whoever holds it has its new permissions at once: sidecars compute them from definitions.
+pub async fn change_role(
+    context: &Context,
+    by: &Author,
+    service: ServiceId,
+    role: RoleId,
+    change: &RoleChange,
+) -> Result<Role, Denied> {
+    let work = async |mut tx: Write| {
+        if !services::lock(tx.conn(), service).await? {
+            return Err(Denied::Missing(Missing::Service));
+        }
+        let mut existing = roles::of_service(tx.conn(), service).await?;
+        let found = existing.iter().position(|other| other.definition.id == role);
+        let mut changed = existing.swap_remove(found.ok_or(Denied::Missing(Missing::Role))?);
+        let before = changed.clone();
+        let RoleChange { permissions, description } = change.clone();
+        changed.description = description.unwrap_or(changed.description);
+        if let Some(permissions) = permissions {
+            fits_service(&existing, &permissions).map_err(|error| Denied::Conflict(error.to_string()))?;
+            changed.definition.permissions = permissions;
+            tx.changed(Change::Definitions(service));
+        }
+        roles::update(tx.conn(), &changed).await?;
+        let act = difference(&before, &changed);
+        if !act.details.is_empty() {
+            tx.record(by, &act).await?;
+        }
+        Ok(tx.commit(changed).await?)
+    };
+    context.store.write("change_role", work).await
+}
+
+/// The act, which says what changed, if anything did.
+fn difference(before: &Role, after: &Role) -> Entry {
+    let (old, new) = (&before.definition, &after.definition);
+    Entry::at(after.service, Act::RoleChanged)
+        .with(Object::Role(new.id))
+        .changing("permissions", names(&old.permissions), names(&new.permissions))
+        .changing("description", before.description.as_str(), after.description.as_str())
+}
