@@ -28,6 +28,8 @@ NOT_IN_THE_TREE = re.compile(r"^(/|~|target/|\.tools/|https?://)|[<>*{}$ ]")
 PATH = re.compile(r"^[\w.-]+(/[\w.-]+)*/?$")
 EXTENSIONS = {"rs", "toml", "sh", "py", "md", "sql", "proto", "yaml", "lua", "json", "lock"}
 
+SOURCES = {".rs", ".proto", ".sql", ".lua", ".toml"}
+
 FENCE = re.compile(r"^( *)(```|~~~).*?^\1?\2 *$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)")
 CODE = re.compile(r"`([^`\n]+)`")
@@ -41,6 +43,7 @@ def main() -> int:
         *(problem for page in [*root_pages, *pages] for problem in broken_links(page)),
         *unreachable(pages),
         *(problem for page, bases in PATHS_CHECKED.items() for problem in missing_paths(ROOT / page, bases)),
+        *unknown_names(ROOT / "ARCHITECTURE.md"),
         *unknown_settings(),
     ]
     if len(sys.argv) > 1:
@@ -84,6 +87,17 @@ def is_path(span: str) -> bool:
         return False
     file = span.rsplit("/", 1)[-1]
     return "/" in span or file.rsplit(".", 1)[-1] in EXTENSIONS and "." in file
+
+
+def unknown_names(page: Path) -> list[str]:
+    """Names such as `View::apply` must occur in the sources."""
+    spans = {span for span in CODE.findall(prose(page)) if re.fullmatch(r"[A-Za-z_]\w*(::\w+)*", span)}
+    folders = ["identity", "proto", "process", "control-plane", "ext-authz", "client", "mangle", "tests"]
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in SOURCES]
+    words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in files)))
+    words |= {folder for folder in folders} | {path.stem for path in files}
+    missing = (span for span in sorted(spans) if not words.issuperset(span.split("::")))
+    return [f"{name(page)}: `{span}` is nowhere in the sources" for span in missing]
 
 
 def unknown_settings() -> list[str]:
