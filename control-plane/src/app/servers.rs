@@ -11,7 +11,8 @@ use crate::{
     },
     metrics::Metrics,
     operations::{
-        Context, announce_trust, forget_events, housekeep, settle_storms, tell_ended_roles, tend_signing_keys,
+        Context, delete_expired_events, publish_trust_changes, rotate_signing_keys_if_due, run_housekeeping,
+        settle_storms, tell_ended_roles,
     },
     store::Store,
     sync::{Reader, SyncService, Terms},
@@ -159,10 +160,10 @@ pub(super) fn keep_house(servers: &mut Servers, context: Arc<Context>, shutdown:
         loop {
             if rest.is_zero() || !context.store.is_writable() {
                 rest = HOUSEKEEPING;
-                if let Err(error) = housekeep(&context).await {
+                if let Err(error) = run_housekeeping(&context).await {
                     tracing::warn!(%error, "housekeeping failed; trying again soon");
                 }
-                if let Err(error) = forget_events(&context).await {
+                if let Err(error) = delete_expired_events(&context).await {
                     tracing::warn!(%error, "old events could not be forgotten; trying again soon");
                 }
             }
@@ -201,7 +202,7 @@ pub(super) fn keep_keys(servers: &mut Servers, state: &AppState, shutdown: &Shut
     }
     until_stopped(servers, shutdown, async move {
         loop {
-            match tend_signing_keys(&context).await {
+            match rotate_signing_keys_if_due(&context).await {
                 Ok(ring) => show_keys(&metrics, &ring, context.now()),
                 Err(error) => tracing::warn!(%error, "signing keys could not be looked after; trying again in seconds"),
             }
@@ -227,7 +228,7 @@ fn show_keys(metrics: &Metrics, ring: &KeyRing, now: Timestamp) {
 pub(super) fn keep_trust_told(servers: &mut Servers, context: Arc<Context>, shutdown: &Shutdown) {
     until_stopped(servers, shutdown, async move {
         loop {
-            if let Err(error) = announce_trust(&context).await {
+            if let Err(error) = publish_trust_changes(&context).await {
                 tracing::warn!(%error, "changed trust could not be announced; trying again in a second");
             }
             tokio::time::sleep(TRUST_PAUSE).await;

@@ -1,9 +1,9 @@
 //! Read who did what.
 
-use super::{Context, Denied, require_owner};
+use super::{Context, OperationError, require_owner};
 use crate::{
     domain::{
-        audit::{Chain, chain::Link},
+        audit::{AuditChain, chain::AuditEntry},
         caller::Human,
         page::{Listed, Page},
     },
@@ -11,19 +11,19 @@ use crate::{
 };
 use countersign_identity::Reason;
 
-pub use crate::store::audit::LinkFilter;
+pub use crate::store::audit::AuditFilter;
 
 /// Acts, newest first: those at a service for its owner, all for an administrator.
 pub async fn list_acts(
     context: &Context,
     human: &Human,
-    filter: &LinkFilter,
+    filter: &AuditFilter,
     page: Page,
-) -> Result<Listed<Link>, Denied> {
+) -> Result<Listed<AuditEntry>, OperationError> {
     match filter.chain {
-        Some(Chain::Service(service)) => require_owner(context, human, service).await.map(drop)?,
-        Some(Chain::Deployment) | None if human.admin => {}
-        Some(Chain::Deployment) | None => return Err(Reason::NotYours.into()),
+        Some(AuditChain::Service(service)) => require_owner(context, human, service).await.map(drop)?,
+        Some(AuditChain::Deployment) | None if human.admin => {}
+        Some(AuditChain::Deployment) | None => return Err(Reason::NotYours.into()),
     }
     Ok(audit::list(context.store.read().await?.conn(), filter, page).await?)
 }

@@ -8,7 +8,7 @@ use countersign_identity::{Reason, Refusal};
 
 /// What an id did not lead to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Missing {
+pub enum NotFound {
     /// No such agent.
     Agent,
     /// No such service.
@@ -27,7 +27,7 @@ pub enum Missing {
 
 /// Why an operation was not done.
 #[derive(Debug, thiserror::Error)]
-pub enum Denied {
+pub enum OperationError {
     /// Refused for a reason of the closed list.
     #[error("refused: {}", .0.reason.as_str())]
     Refused(Refusal),
@@ -36,13 +36,13 @@ pub enum Denied {
     InvalidSignature,
     /// What the request names does not exist.
     #[error("missing: {0:?}")]
-    Missing(Missing),
+    NotFound(NotFound),
     /// It contradicts what is there.
     #[error("conflict: {0}")]
     Conflict(String),
     /// The key of the request was used for another one.
     #[error("idempotency key reused")]
-    KeyReused,
+    IdempotencyKeyReused,
     /// A field is well-formed but cannot be accepted now.
     #[error("invalid field {field}: {message}")]
     Invalid {
@@ -59,22 +59,22 @@ pub enum Denied {
     Keyring(KeyringError),
 }
 
-impl StoreFailure for Denied {
+impl StoreFailure for OperationError {
     fn of_store(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
             Self::Keyring(_)
             | Self::Refused(_)
             | Self::InvalidSignature
-            | Self::Missing(_)
+            | Self::NotFound(_)
             | Self::Conflict(_)
-            | Self::KeyReused
+            | Self::IdempotencyKeyReused
             | Self::Invalid { .. } => None,
         }
     }
 }
 
-impl From<KeyringError> for Denied {
+impl From<KeyringError> for OperationError {
     fn from(error: KeyringError) -> Self {
         match error {
             KeyringError::Store(error) => Self::Store(error),
@@ -83,13 +83,13 @@ impl From<KeyringError> for Denied {
     }
 }
 
-impl From<Reason> for Denied {
+impl From<Reason> for OperationError {
     fn from(reason: Reason) -> Self {
         Self::Refused(reason.into())
     }
 }
 
-impl From<Refusal> for Denied {
+impl From<Refusal> for OperationError {
     fn from(refusal: Refusal) -> Self {
         Self::Refused(refusal)
     }

@@ -1,9 +1,9 @@
 //! Do a request once, however often it is sent: it is remembered in the transaction in which it is done.
 
-use super::Denied;
+use super::OperationError;
 use crate::{
     domain::{
-        audit::Author,
+        audit::Initiator,
         idempotency::{Memory, Repeat, Ticket},
     },
     store::{StoreError, Write, idempotency},
@@ -27,7 +27,7 @@ pub(in crate::operations) struct Once<T, R> {
 
 impl<T, R: Serialize + DeserializeOwned> Reply<T, R> {
     /// The reply to what `by` asks for.
-    pub(in crate::operations) fn to(&self, by: &Author, what: &[&str]) -> Once<T, R> {
+    pub(in crate::operations) fn to(&self, by: &Initiator, what: &[&str]) -> Once<T, R> {
         let (kind, issuer, id) = by.actor.parts();
         let who = [Some(kind), issuer, id.as_deref()];
         let scope: Vec<_> = who.into_iter().chain(what.iter().copied().map(Some)).collect();
@@ -37,7 +37,7 @@ impl<T, R: Serialize + DeserializeOwned> Reply<T, R> {
 
 impl<T, R: Serialize + DeserializeOwned> Once<T, R> {
     /// What was answered before. Asked first: whoever sends the same request waits until the transaction ends.
-    pub(in crate::operations) async fn before(&self, tx: &mut Write) -> Result<Option<R>, Denied> {
+    pub(in crate::operations) async fn before(&self, tx: &mut Write) -> Result<Option<R>, OperationError> {
         let Some(ticket) = &self.ticket else { return Ok(None) };
         let now = tx.now();
         match idempotency::take(tx.conn(), ticket, now).await? {
@@ -46,12 +46,12 @@ impl<T, R: Serialize + DeserializeOwned> Once<T, R> {
                 let read = serde_json::from_str(&response).map_err(|_| StoreError::Corrupt("response"))?;
                 Ok(Some(read))
             }
-            Memory::Reused => Err(Denied::KeyReused),
+            Memory::Reused => Err(OperationError::IdempotencyKeyReused),
         }
     }
 
     /// The answer to what was done now, which is kept with it.
-    pub(in crate::operations) async fn after(&self, tx: &mut Write, done: &T) -> Result<R, Denied> {
+    pub(in crate::operations) async fn after(&self, tx: &mut Write, done: &T) -> Result<R, OperationError> {
         let answer = (self.present)(done);
         if let Some(ticket) = &self.ticket {
             let text = serde_json::to_string(&answer).map_err(|_| StoreError::Corrupt("response"))?;

@@ -1,7 +1,7 @@
 //! The operations of the control plane, grouped by subject.
 //!
 //! `http` parses requests into the inputs of operations and presents their results. Operations depend on `store`, `keyring`,
-//! `webhooks` and `domain`. Each takes a [`Context`] and typed input, decides, and returns its result or a [`Denied`].
+//! `webhooks` and `domain`. Each takes a [`Context`] and typed input, decides, and returns its result or a [`OperationError`].
 
 mod agents;
 mod audit;
@@ -18,17 +18,19 @@ mod trust;
 mod webhooks;
 
 pub use agents::{AgentFilter, Holder, RegistrationRequest, list_agents, read_agent, register_agent, set_agent_status};
-pub use audit::{LinkFilter, list_acts};
+pub use audit::{AuditFilter, list_acts};
 pub use auth::{
-    Login, Storms, TokenPair, authenticate, issue_challenge, refresh, revoke_token, settle_storms, tell_holder, verify,
+    Login, Storms, TokenPair, authenticate, find_refresh_token_agent, issue_challenge, refresh, revoke_token,
+    settle_storms, verify,
 };
 pub use authorize::{find_service_key, require_manager, require_owner};
 pub use context::{Context, Rules};
-pub use error::{Denied, Missing};
+pub use error::{NotFound, OperationError};
 pub use idempotency::Reply;
 pub use maintenance::{
-    DatabaseHealth, Settled, announce_trust, begin_audit, count_active, forget_events, housekeep, probe_database,
-    probe_queue, settle_restored, tell_ended_roles, tend_signing_keys,
+    DatabaseHealth, Settled, count_active_records, delete_expired_events, ensure_audit_started,
+    invalidate_credentials_after_restore, probe_database, probe_queue, publish_trust_changes,
+    rotate_signing_keys_if_due, run_housekeeping, tell_ended_roles,
 };
 pub use roles::{
     AssignmentRequest, RoleChange, assign_role, change_role, create_role, delete_role, list_roles, revoke_role,
@@ -37,7 +39,7 @@ pub use services::{
     NewKey, NewService, ServiceChange, change_service, create_service, create_service_key, list_service_keys,
     list_services, revoke_service_key,
 };
-pub use signing_keys::{believed_keys, list_signing_keys, revoke_signing_key, rotate_signing_key};
+pub use signing_keys::{list_signing_keys, published_keys, revoke_signing_key, rotate_signing_key};
 pub use trust::{FeedbackRequest, submit_feedback, trust_history};
 pub use webhooks::{
     NewWebhook, Replay, WebhookChange, change_webhook, create_webhook, delete_webhook, list_deliveries, list_webhooks,

@@ -1,9 +1,9 @@
 //! Say how an agent behaved, and read what was said.
 
-use super::{Context, Denied, Missing, Reply};
+use super::{Context, NotFound, OperationError, Reply};
 use crate::{
     domain::{
-        audit::Author,
+        audit::Initiator,
         page::{Listed, Page},
         text::{Description, Metadata},
         trust::{Feedback, Opinion, Score, trust},
@@ -33,10 +33,10 @@ pub struct FeedbackRequest {
 /// agent come one after the other.
 pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     request: &FeedbackRequest,
     reply: &Reply<TrustScore, R>,
-) -> Result<R, Denied> {
+) -> Result<R, OperationError> {
     let once = &reply.to(by, &["submit_feedback"]);
     let (id, event) = (context.fresh(FeedbackId::from_bits), context.fresh(EventId::from_bits));
     let FeedbackRequest { service, agent, score, reason, metadata } = request;
@@ -46,9 +46,9 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         }
         let now = tx.now();
         if !agents::lock(tx.conn(), *agent).await? {
-            return Err(Denied::Missing(Missing::Agent));
+            return Err(OperationError::NotFound(NotFound::Agent));
         }
-        let speaker = services::find(tx.conn(), *service).await?.ok_or(Denied::Missing(Missing::Service))?;
+        let speaker = services::find(tx.conn(), *service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
         let mut opinions = store::trust::opinions(tx.conn(), *agent).await?;
         let before = opinions.iter().position(|opinion| opinion.service == *service);
         let before = before.map(|position| opinions.swap_remove(position));
@@ -65,7 +65,7 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         let (agent_id, service_id, feedback_id) = (*agent, *service, id);
         let (score, new_trust_score) = (score.points(), trust.points());
         let news = FeedbackReceived { agent_id, service_id, feedback_id, score, new_trust_score };
-        tx.tell(Event { id: event, at: now, news: News::FeedbackReceived(news) });
+        tx.emit(Event { id: event, at: now, news: News::FeedbackReceived(news) });
         let answer = once.after(&mut tx, &trust).await?;
         Ok(tx.commit(answer).await?)
     };
@@ -75,8 +75,8 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
 }
 
 /// What was said of an agent, newest first.
-pub async fn trust_history(context: &Context, agent: AgentId, page: Page) -> Result<Listed<Feedback>, Denied> {
+pub async fn trust_history(context: &Context, agent: AgentId, page: Page) -> Result<Listed<Feedback>, OperationError> {
     let mut read = context.store.read().await?;
-    agents::find(read.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
+    agents::find(read.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
     Ok(store::trust::history(read.conn(), agent, page).await?)
 }

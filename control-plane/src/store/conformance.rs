@@ -3,7 +3,7 @@
 use super::{Equipment, Purpose, Read, Store, StoreError, StoreFailure, Write, deployment::Deployment, feed, row};
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, chain::AuditKeys},
+        audit::{AuditAction, Initiator, NewAuditEntry, chain::AuditKeys},
         change::{Change, Span},
     },
     metrics::{Labels, Metrics},
@@ -167,7 +167,7 @@ impl Stage {
         let agents = |store: u128| (0..CROWD).map(move |number| AgentId::from_bits(store * CROWD + number));
         let change = async |store: &Store, agent: AgentId| {
             let work = async |mut tx: Write| {
-                tx.changed(Change::Status(agent));
+                tx.record_change(Change::Status(agent));
                 tx.commit(()).await
             };
             store.write("change", work).await.unwrap();
@@ -197,7 +197,7 @@ impl Stage {
     async fn an_act_comes_before_the_revision(&self) {
         let work = async |mut tx: Write| {
             tx.revision().await?;
-            tx.record(&Author::SYSTEM, &Entry::of_deployment(Act::AuditBegan)).await?;
+            tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_deployment(AuditAction::AuditBegan)).await?;
             tx.commit(()).await
         };
         assert!(matches!(self.one.write("late", work).await.unwrap_err(), StoreError::Order));

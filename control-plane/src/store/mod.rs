@@ -26,6 +26,7 @@ pub mod services;
 pub mod sessions;
 pub mod signing_keys;
 pub mod sqlite_file;
+mod statements;
 mod transaction;
 pub mod transfer;
 pub mod trust;

@@ -2,7 +2,7 @@
 
 use super::{Conn, StoreError, audit, feed, outbox, watch::Watch};
 use crate::domain::{
-    audit::{Author, Entry, chain::AuditKeys},
+    audit::{Initiator, NewAuditEntry, chain::AuditKeys},
     change::Change,
     webhook::event::Event,
 };
@@ -65,22 +65,22 @@ impl Write {
         self.now
     }
 
-    /// Records an act of management, which locks its chain until the end: call it late, but before
+    /// Appends an entry to the audit log. Locks its chain until the transaction ends: call it late, but before
     /// [`Self::revision`].
-    pub async fn record(&mut self, by: &Author, entry: &Entry) -> Result<(), StoreError> {
+    pub async fn audit(&mut self, by: &Initiator, entry: &NewAuditEntry) -> Result<(), StoreError> {
         if self.revision.is_some() {
             return Err(StoreError::Order);
         }
         audit::append(&mut self.conn, &self.audit_keys, entry, by, self.now).await
     }
 
-    /// Notes what sidecars must learn.
-    pub fn changed(&mut self, change: Change) {
+    /// Records a change to send to the sidecars; the feed is written at the commit.
+    pub fn record_change(&mut self, change: Change) {
         self.changes.push(change);
     }
 
-    /// Notes what webhooks are told.
-    pub fn tell(&mut self, event: Event) {
+    /// Emits a webhook event; the outbox is written at the commit.
+    pub fn emit(&mut self, event: Event) {
         self.events.push(event);
     }
 

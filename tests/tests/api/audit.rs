@@ -59,11 +59,11 @@ async fn fifty_acts_at_once_keep_the_chains_whole() {
         };
         tokio::join!(join_all((0..50).map(role)), join_all((0..25).map(register)));
         assert_whole(&control);
-        let service = links(&control, &format!("&serviceId={}&act=role.created", control.service())).await;
+        let service = links(&control, &format!("&serviceId={}&action=role.created", control.service())).await;
         let places: BTreeSet<_> = service.iter().map(|link| link["sequence"].as_i64()).collect();
         assert_eq!((service.len(), places.len()), (50, 50));
-        assert_eq!(links(&control, "&act=agent.registered").await.len(), 25);
-        assert_eq!(links(&control, "&act=agent.status_changed").await.len(), 25);
+        assert_eq!(links(&control, "&action=agent.registered").await.len(), 25);
+        assert_eq!(links(&control, "&action=agent.status_changed").await.len(), 25);
     }
 }
 
@@ -89,7 +89,7 @@ async fn state_and_chain_agree_after_a_kill() {
             let roles = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
             let names = roles["data"].as_array().unwrap().iter().map(|role| role["name"].clone());
             let names: BTreeSet<_> = names.map(|name| name.to_string()).collect();
-            let recorded = links(&control, "&act=role.created").await;
+            let recorded = links(&control, "&action=role.created").await;
             let recorded: BTreeSet<_> = recorded.iter().map(|link| link["details"]["name"].to_string()).collect();
             assert_eq!(names, recorded, "round {round}");
             let begins = format!("\"role {round} ");

@@ -60,8 +60,8 @@ async fn done(control: &ControlPlane, agent: &Agent) -> (usize, usize, usize) {
         let listed = control.api.get_as(bearer, path).await.expect(200);
         usize::try_from(listed["pagination"]["total"].as_u64().unwrap()).unwrap()
     };
-    let roles = total(control.human(), "/audit?act=role.created").await;
-    let agents = total(control.human(), "/audit?act=agent.registered").await;
+    let roles = total(control.human(), "/audit?action=role.created").await;
+    let agents = total(control.human(), "/audit?action=agent.registered").await;
     (roles, agents, total(control.key(), &format!("/trust/agents/{}/history", agent.id)).await)
 }
 

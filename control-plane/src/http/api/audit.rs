@@ -1,8 +1,8 @@
-//! `/audit`: who did what.
+//! `GET /audit`: reads the audit log.
 
 use crate::{
     domain::{
-        audit::{Act, Chain, chain::Link},
+        audit::{AuditAction, AuditChain, chain::AuditEntry},
         page::Page,
     },
     http::{
@@ -19,7 +19,7 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{self, LinkFilter},
+    operations::{self, AuditFilter},
 };
 use axum::{
     Json,
@@ -29,89 +29,90 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-/// A page of a listing.
-type LinkPage = Paged<LinkRecord>;
+type AuditEntryPage = Paged<AuditEntryRecord>;
 
-/// An act, and its place in the chain of its service or of the deployment.
+/// An entry of the audit log.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct LinkRecord {
-    /// The service in whose chain it stands; null for the chain of the deployment.
+pub struct AuditEntryRecord {
+    /// The service whose chain contains the entry; null for the chain of the deployment.
     #[schema(value_type = Option<schema::ServiceId>, required)]
     service_id: Option<String>,
-    /// Its place in the chain, from 1.
+    /// Position in the chain, from 1.
     #[schema(minimum = 1, example = 7)]
     sequence: i64,
-    /// When it was done.
+    /// Time of the action.
     #[schema(value_type = schema::Instant)]
     at: Instant,
-    #[schema(value_type = schema::Act)]
-    act: String,
+    #[schema(value_type = schema::AuditAction)]
+    action: String,
     actor: ActorRecord,
-    /// From which address; null if the control plane did it.
+    /// IP address of the client; null if the control plane acted by itself.
     #[schema(required, example = "192.0.2.7")]
     address: Option<String>,
-    /// By which request: its `X-Request-Id`; null if the control plane did it.
+    /// `X-Request-Id` of the request; null if the control plane acted by itself.
     #[schema(required, example = "01979a3c5d1e7b429f601c2d3e4f5a6b")]
     request_id: Option<String>,
-    /// To which agent; null if to none.
+    /// The agent affected; null if none.
     #[schema(value_type = Option<schema::AgentId>, required)]
     agent_id: Option<String>,
-    /// With what; null if with nothing.
+    /// The object affected; null if none.
     #[schema(required)]
     object: Option<ObjectRecord>,
-    /// More about it, by names that depend on the act.
-    #[schema(value_type = schema::ActDetails)]
+    /// Additional fields; their names depend on the action.
+    #[schema(value_type = schema::AuditDetails)]
     details: Value,
-    /// The hash of the link before; empty in the first.
+    /// Hash of the previous entry in the chain; empty in the first.
     #[schema(pattern = "^([0-9a-f]{64})?$", example = "")]
     previous_hash: String,
-    /// SHA-256 of all above.
+    /// SHA-256 of all fields above.
     #[schema(pattern = "^[0-9a-f]{64}$", example = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
     hash: String,
 }
 
-/// Who acted.
+/// The caller behind an action.
 #[derive(Serialize, ToSchema)]
 struct ActorRecord {
-    /// `service_key`, `human`, `public` (a registration by nobody known) or `system` (the control plane itself).
+    /// `service_key`, `human`, `public` (an unauthenticated registration) or `system` (the control plane itself).
     #[schema(example = "human")]
     kind: String,
-    /// Of a person: who issued their token.
+    /// Token issuer of a human user; null for other kinds.
     #[schema(required, example = "https://login.example.org")]
     issuer: Option<String>,
-    /// The id of the key, or the subject of the person.
+    /// Id of the API key, or subject of the human user.
     #[schema(required, example = "alice")]
     id: Option<String>,
 }
 
-/// With what an act was done.
+/// The object of an action.
 #[derive(Serialize, ToSchema)]
 struct ObjectRecord {
-    /// What it is.
+    /// Kind of the object.
     #[schema(required, example = "role")]
     kind: Option<String>,
-    /// Its id.
+    /// Id of the object.
     #[schema(example = "role_01jyd3rq8yfd19yr0w5mz4ypkb")]
     id: String,
 }
 
-/// Read who did what
+/// List audit entries
 ///
-/// The latest first. Administrators read all; the owner of a service, what was done there: `serviceId` says where.
+/// Newest first. Administrators can read all entries. The owner of a service can read the entries of that service, and must
+/// pass `serviceId`.
 #[utoipa::path(
-    get, path = "/audit", operation_id = "listActs", tag = "Services",
+    get, path = "/audit", operation_id = "listAuditEntries", tag = "Services",
     params(
         Page,
-        ("serviceId" = Option<schema::ServiceId>, Query, description = "Only at this service"),
-        ("agentId" = Option<schema::AgentId>, Query, description = "Only to this agent"),
-        ("act" = Option<schema::Act>, Query, description = "Only this"),
-        ("since" = Option<schema::Instant>, Query, description = "Not before"),
-        ("until" = Option<schema::Instant>, Query, description = "Before"),
+        ("serviceId" = Option<schema::ServiceId>, Query, description = "Only entries of this service"),
+        ("agentId" = Option<schema::AgentId>, Query, description = "Only entries about this agent"),
+        ("action" = Option<schema::AuditAction>, Query, description = "Only this action"),
+        ("act" = Option<schema::AuditAction>, Query, deprecated, description = "Old name of `action`"),
+        ("since" = Option<schema::Instant>, Query, description = "Earliest time, inclusive"),
+        ("until" = Option<schema::Instant>, Query, description = "Latest time, exclusive"),
     ),
     security(("humanToken" = [])),
     responses(
-        (status = 200, description = "A page of acts", body = LinkPage),
+        (status = 200, description = "A page of audit entries", body = AuditEntryPage),
         Errors<(Owner, Paging, NoService, NoAgent)>,
     )
 )]
@@ -120,50 +121,55 @@ pub async fn list(
     presented: Presented,
     page: Result<Page, ApiError>,
     RawQuery(query): RawQuery,
-) -> Result<Json<LinkPage>, ApiError> {
+) -> Result<Json<AuditEntryPage>, ApiError> {
     let human = presented.human(&state).await?;
     let (page, filter) = (page?, filter(query.as_deref().unwrap_or_default())?);
     let listed = operations::list_acts(&state.context, &human, &filter, page).await?;
-    Ok(Json(paging::present(page, listed, |link| present(&link))))
+    Ok(Json(paging::present(page, listed, |entry| present(&entry))))
 }
 
-/// `serviceId`, `act`, `agentId`, `since` and `until` of the query; all are optional.
-fn filter(query: &str) -> Result<LinkFilter, ApiError> {
+/// Reads `serviceId`, `action`, `agentId`, `since` and `until` from the query; all are optional.
+fn filter(query: &str) -> Result<AuditFilter, ApiError> {
     let parameter = |name| paging::parameter(query, name).map_err(|problem| ApiError::invalid(&[problem]));
     let service = parameter("serviceId")?.map(|service| id(&service)).transpose()?;
     let agent = parameter("agentId")?.map(|agent| id(&agent)).transpose()?;
+    let action = match field(query, "action")? {
+        // Deprecated alias.
+        None => field(query, "act")?,
+        action => action,
+    };
     let (since, until) = (field(query, "since")?, field(query, "until")?);
-    Ok(LinkFilter { chain: service.map(Chain::Service), act: field(query, "act")?, agent, since, until })
+    Ok(AuditFilter { chain: service.map(AuditChain::Service), action, agent, since, until })
 }
 
-impl FromField for Act {
-    type Word = schema::Act;
+impl FromField for AuditAction {
+    type Word = schema::AuditAction;
 
     fn from_field(value: Value) -> Result<Self, String> {
-        let names = || Self::ALL.iter().map(|act| act.as_str()).collect::<Vec<_>>().join("`, `");
+        let names = || Self::ALL.iter().map(|action| action.as_str()).collect::<Vec<_>>().join("`, `");
         value.as_str().and_then(Self::parse).ok_or_else(|| format!("must be one of `{}`", names()))
     }
 }
 
-/// A link, for programs: here and in an export.
-pub fn present(link: &Link) -> LinkRecord {
-    let object = link.object_id.clone().map(|id| ObjectRecord { kind: link.object_kind.clone(), id });
-    LinkRecord {
-        service_id: Some(link.chain.clone()).filter(|chain| *chain != Chain::Deployment.to_string()),
-        sequence: link.sequence,
-        at: Instant(link.at),
-        act: link.act.clone(),
+/// The JSON form of an entry, for the API and for `audit export`.
+pub fn present(entry: &AuditEntry) -> AuditEntryRecord {
+    let object = entry.object_id.clone().map(|id| ObjectRecord { kind: entry.object_kind.clone(), id });
+    AuditEntryRecord {
+        service_id: Some(entry.chain.clone()).filter(|chain| *chain != AuditChain::Deployment.to_string()),
+        sequence: entry.sequence,
+        at: Instant(entry.at),
+        action: entry.action.clone(),
         actor: ActorRecord {
-            kind: link.actor_kind.clone(),
-            issuer: link.actor_issuer.clone(),
-            id: link.actor_id.clone(),
+            kind: entry.actor_kind.clone(),
+            issuer: entry.actor_issuer.clone(),
+            id: entry.actor_id.clone(),
         },
-        address: link.address.clone(),
-        request_id: link.request_id.clone(),
-        agent_id: link.agent.clone(),
+        address: entry.address.clone(),
+        request_id: entry.request_id.clone(),
+        agent_id: entry.agent.clone(),
         object,
-        details: serde_json::from_str::<Value>(&link.details).unwrap_or_else(|_| json!(link.details)),
-        previous_hash: link.previous.clone(),
-        hash: link.hash.clone(),
+        details: serde_json::from_str::<Value>(&entry.details).unwrap_or_else(|_| json!(entry.details)),
+        previous_hash: entry.previous.clone(),
+        hash: entry.hash.clone(),
     }
 }

@@ -7,7 +7,7 @@ use crate::{
         request::caller::Presented,
         state::AppState,
     },
-    operations::count_active,
+    operations::count_active_records,
 };
 use axum::{Json, extract::State};
 use serde::Serialize;
@@ -41,7 +41,7 @@ pub struct Status {
 )]
 pub async fn status(State(state): State<AppState>, presented: Presented) -> Result<Json<Status>, ApiError> {
     presented.full_key(&state).await?;
-    let (active_services, active_agents) = count_active(&state.context).await?;
+    let (active_services, active_agents) = count_active_records(&state.context).await?;
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION"),
         uptime: state.context.since_boot().saturating_sub(state.began).as_secs(),

@@ -7,7 +7,7 @@ mod records;
 
 use crate::{
     domain::{
-        audit::Author,
+        audit::Initiator,
         page::Page,
         text::Description,
         webhook::{Place, TargetStatus, event::EventFilter, url::TargetUrl},
@@ -74,10 +74,10 @@ body! {
 }
 
 /// Whoever may manage the webhooks of a service.
-pub struct AtService(Place, Author);
+pub struct AtService(Place, Initiator);
 
 /// Whoever may manage the webhooks of the deployment.
-pub struct AtDeployment(Place, Author);
+pub struct AtDeployment(Place, Initiator);
 
 #[derive(Deserialize)]
 struct ServicePath {

@@ -10,7 +10,7 @@ use crate::{
         },
         state::AppState,
     },
-    operations::believed_keys,
+    operations::published_keys,
 };
 use axum::{
     extract::State,
@@ -60,7 +60,7 @@ pub struct ServerMetadata {
     )
 )]
 pub async fn jwks(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
-    let body = json!({ "keys": believed_keys(&state.context).await?.published() }).to_string();
+    let body = json!({ "keys": published_keys(&state.context).await?.published() }).to_string();
     let age = state.context.jwks_max_age();
     Ok(caching::answer(&headers, HeaderValue::from_static("application/jwk-set+json"), body.into(), age))
 }

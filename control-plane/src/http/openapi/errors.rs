@@ -8,7 +8,7 @@ use crate::{
         api::verify::RefusedToken,
         error::{ApiError, ErrorBody, Problem},
     },
-    operations::{Denied, Missing},
+    operations::{NotFound, OperationError},
 };
 use axum::http::StatusCode;
 use countersign_identity::{Reason, Refusal, Timestamp};
@@ -137,7 +137,7 @@ fn refused(reasons: &[Reason]) -> Vec<ApiError> {
 }
 
 fn conflict(message: &str) -> Vec<ApiError> {
-    vec![Denied::Conflict(message.to_owned()).into()]
+    vec![OperationError::Conflict(message.to_owned()).into()]
 }
 
 fn wrong(field: &str, message: &str) -> Vec<ApiError> {
@@ -179,19 +179,19 @@ cases! {
     /// What can be wrong with `limit` and `offset`.
     Paging = wrong("limit", "must be a whole number, 1 or more");
     /// No such agent.
-    NoAgent = vec![ApiError::missing(Missing::Agent)];
+    NoAgent = vec![ApiError::resource_not_found(NotFound::Agent)];
     /// No such service.
-    NoService = vec![ApiError::missing(Missing::Service)];
+    NoService = vec![ApiError::resource_not_found(NotFound::Service)];
     /// No such role.
-    NoRole = vec![ApiError::missing(Missing::Role)];
+    NoRole = vec![ApiError::resource_not_found(NotFound::Role)];
     /// No such API key.
-    NoKey = vec![ApiError::missing(Missing::Key)];
+    NoKey = vec![ApiError::resource_not_found(NotFound::Key)];
     /// No such signing key.
-    NoSigningKey = vec![ApiError::missing(Missing::SigningKey)];
+    NoSigningKey = vec![ApiError::resource_not_found(NotFound::SigningKey)];
     /// No such webhook at this place.
-    NoWebhook = vec![ApiError::missing(Missing::Webhook)];
+    NoWebhook = vec![ApiError::resource_not_found(NotFound::Webhook)];
     /// Nothing was delivered under this id.
-    NoDelivery = vec![ApiError::missing(Missing::Delivery)];
+    NoDelivery = vec![ApiError::resource_not_found(NotFound::Delivery)];
     /// There are as many webhooks as there can be.
     TooManyWebhooks = conflict("there are 10 webhooks already: delete one, or change it");
     /// What can be wrong with the URL of a webhook.
@@ -203,12 +203,12 @@ cases! {
     /// An agent cannot hold one more role.
     TooManyRoles = conflict("all role names of one agent together have at most 2048 bytes");
     /// What can be wrong with an `Idempotency-Key`.
-    Repeated = [wrong("Idempotency-Key", "must be one string"), vec![Denied::KeyReused.into()]].concat_all();
+    Repeated = [wrong("Idempotency-Key", "must be one string"), vec![OperationError::IdempotencyKeyReused.into()]].concat_all();
     /// The agent was revoked for good.
     Revoked = conflict("the agent is revoked, which is for good: register again, with a new key");
     /// What can be wrong with the answer to a challenge.
     Challenge = [
-        vec![Denied::InvalidSignature.into()],
+        vec![OperationError::InvalidSignature.into()],
         [ChallengeInvalid, ChallengeExpired, ChallengeUsed].map(ApiError::from).into(),
     ].concat_all();
     /// The agent is suspended or revoked.

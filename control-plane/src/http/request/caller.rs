@@ -3,7 +3,7 @@
 use super::origin;
 use crate::{
     domain::{
-        audit::{Actor, Author, Origin},
+        audit::{Actor, Initiator, Origin},
         caller::{Caller, Human},
         service::ServiceKey,
     },
@@ -93,7 +93,7 @@ impl Presented {
     }
 
     /// The service's key with full scope, its owner, or an administrator: whoever it is, as the author of what follows.
-    pub async fn manager_of(&self, state: &AppState, service: ServiceId) -> Result<Author, ApiError> {
+    pub async fn manager_of(&self, state: &AppState, service: ServiceId) -> Result<Initiator, ApiError> {
         let is_human = |credential: &SecretString| !credential.expose_secret().starts_with(SERVICE_CREDENTIAL);
         let caller = if self.credential.as_ref().is_some_and(is_human) {
             Caller::Human(self.human(state).await?)
@@ -108,17 +108,17 @@ impl Presented {
     }
 
     /// A person, or nobody we know, as the author of what follows.
-    pub fn author_of(&self, human: Option<&Human>) -> Author {
+    pub fn author_of(&self, human: Option<&Human>) -> Initiator {
         self.author(human.map_or(Actor::Public, |human| Actor::Human(human.owner.clone())))
     }
 
     /// The holder of a key, as the author of what follows.
-    pub fn author_with(&self, key: &ServiceKey) -> Author {
+    pub fn author_with(&self, key: &ServiceKey) -> Initiator {
         self.author(Actor::ServiceKey(key.id))
     }
 
-    fn author(&self, actor: Actor) -> Author {
-        Author { actor, origin: self.origin.clone() }
+    fn author(&self, actor: Actor) -> Initiator {
+        Initiator { actor, origin: self.origin.clone() }
     }
 
     /// A person.

@@ -1,6 +1,6 @@
 //! Ids in paths and bodies. One that does not parse does not exist: the 404 of its kind.
 
-use crate::{http::error::ApiError, operations::Missing};
+use crate::{http::error::ApiError, operations::NotFound};
 use axum::{extract::FromRequestParts, http::request::Parts};
 use countersign_identity::{AgentId, ApiKeyId, EventId, Kid, RoleId, ServiceId, WebhookId};
 use serde::de::DeserializeOwned;
@@ -21,38 +21,38 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for InPath<
 /// An id and the error that says it leads nowhere.
 pub trait PathId: FromStr {
     /// What is missing then.
-    const KIND: Missing;
+    const KIND: NotFound;
 }
 
 impl PathId for AgentId {
-    const KIND: Missing = Missing::Agent;
+    const KIND: NotFound = NotFound::Agent;
 }
 
 impl PathId for ServiceId {
-    const KIND: Missing = Missing::Service;
+    const KIND: NotFound = NotFound::Service;
 }
 
 impl PathId for ApiKeyId {
-    const KIND: Missing = Missing::Key;
+    const KIND: NotFound = NotFound::Key;
 }
 
 impl PathId for Kid {
-    const KIND: Missing = Missing::SigningKey;
+    const KIND: NotFound = NotFound::SigningKey;
 }
 
 impl PathId for RoleId {
-    const KIND: Missing = Missing::Role;
+    const KIND: NotFound = NotFound::Role;
 }
 
 impl PathId for WebhookId {
-    const KIND: Missing = Missing::Webhook;
+    const KIND: NotFound = NotFound::Webhook;
 }
 
 impl PathId for EventId {
-    const KIND: Missing = Missing::Delivery;
+    const KIND: NotFound = NotFound::Delivery;
 }
 
 /// Reads an id.
 pub fn id<T: PathId>(text: &str) -> Result<T, ApiError> {
-    text.parse().map_err(|_| ApiError::missing(T::KIND))
+    text.parse().map_err(|_| ApiError::resource_not_found(T::KIND))
 }

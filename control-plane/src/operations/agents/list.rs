@@ -5,7 +5,7 @@ use crate::{
         agent::Agent,
         page::{Listed, Page},
     },
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{agents, assignments, roles},
 };
 use countersign_identity::{AgentStatus, RoleGrant, RoleId, RoleTable, ServiceId};
@@ -35,11 +35,11 @@ pub async fn list_agents(
     service: ServiceId,
     filter: AgentFilter,
     page: Page,
-) -> Result<(Listed<Holder>, RoleTable), Denied> {
+) -> Result<(Listed<Holder>, RoleTable), OperationError> {
     let now = context.now();
     let mut read = context.store.read().await?;
     if let Some(role) = filter.role {
-        roles::find(read.conn(), service, role).await?.ok_or(Denied::Missing(Missing::Role))?;
+        roles::find(read.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
     }
     let wanted = agents::Holding { service, role: filter.role, status: filter.status, now };
     let Listed { items, total } = agents::list(read.conn(), &wanted, page).await?;

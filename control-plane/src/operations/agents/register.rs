@@ -3,11 +3,11 @@
 use crate::{
     domain::{
         agent::{Agent, Registration},
-        audit::{Act, Author, Entry},
+        audit::{AuditAction, Initiator, NewAuditEntry},
         caller::Human,
         text::{DisplayName, EmailAddress, Metadata},
     },
-    operations::{Context, Denied, Reply},
+    operations::{Context, OperationError, Reply},
     store::agents,
 };
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
@@ -30,17 +30,18 @@ pub struct RegistrationRequest {
 /// anything else is a new one, so that nobody can squat a key.
 pub async fn register_agent<R: Serialize + DeserializeOwned>(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     human: Option<Human>,
     request: RegistrationRequest,
     reply: &Reply<Agent, R>,
-) -> Result<R, Denied> {
+) -> Result<R, OperationError> {
     if human.is_none() && !context.rules.public_registration {
         return Err(Reason::HumanTokenMissing.into());
     }
     let RegistrationRequest { email, name, key, metadata } = request;
-    let key_hash =
-        key.fingerprint().map_err(|_| Denied::Invalid { field: "publicKey", message: "must be a P-256 key" })?;
+    let key_hash = key
+        .fingerprint()
+        .map_err(|_| OperationError::Invalid { field: "publicKey", message: "must be a P-256 key" })?;
     // Of people whom we do not know, an address is all that tells them apart.
     let registrant = if human.is_none() { email.as_str() } else { "" };
     let once = &reply.to(by, &["register_agent", registrant]);
@@ -67,8 +68,10 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
             last_seen_at: None,
         };
         agents::insert(tx.conn(), &agent).await?;
-        let act = Entry::of_deployment(Act::AgentRegistered).to(id).saying("name", registration.name.as_str());
-        tx.record(by, &act.saying("publicKeyHash", registration.key_hash.as_str())).await?;
+        let entry = NewAuditEntry::for_deployment(AuditAction::AgentRegistered)
+            .agent(id)
+            .detail("name", registration.name.as_str());
+        tx.audit(by, &entry.detail("publicKeyHash", registration.key_hash.as_str())).await?;
         let answer = once.after(&mut tx, &agent).await?;
         Ok(tx.commit(answer).await?)
     };

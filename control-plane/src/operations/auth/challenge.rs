@@ -2,7 +2,7 @@
 
 use crate::{
     domain::challenge::Challenge,
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{agents, feed, services},
 };
 use countersign_identity::{AgentId, ServiceId, Timestamp};
@@ -23,12 +23,12 @@ pub async fn issue_challenge(
     context: &Context,
     agent: AgentId,
     service: Option<ServiceId>,
-) -> Result<IssuedChallenge, Denied> {
+) -> Result<IssuedChallenge, OperationError> {
     let mut read = context.store.read().await?;
-    let found = agents::find(read.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
+    let found = agents::find(read.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
     found.require_active()?;
     if let Some(service) = service {
-        services::find(read.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
+        services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
     let challenge = Challenge {
         agent,

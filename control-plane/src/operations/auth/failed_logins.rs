@@ -6,7 +6,7 @@ use crate::{
         event::{AuthenticationFailed, Concerns, Event, EventKind, Failure, News},
         storm::{Storm, WINDOW},
     },
-    operations::{Context, Denied},
+    operations::{Context, OperationError},
     store::{Write, outbox},
 };
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp};
@@ -69,16 +69,16 @@ impl Storms {
 }
 
 /// Why a login was refused, if that is for webhooks to know.
-pub(in crate::operations) const fn failure_of(denied: &Denied) -> Option<Failure> {
+pub(in crate::operations) const fn failure_of(denied: &OperationError) -> Option<Failure> {
     match denied {
-        Denied::Refused(refusal) => Some(Failure::Refused(refusal.reason)),
-        Denied::InvalidSignature => Some(Failure::InvalidSignature),
-        Denied::Missing(_)
-        | Denied::Conflict(_)
-        | Denied::KeyReused
-        | Denied::Invalid { .. }
-        | Denied::Store(_)
-        | Denied::Keyring(_) => None,
+        OperationError::Refused(refusal) => Some(Failure::Refused(refusal.reason)),
+        OperationError::InvalidSignature => Some(Failure::InvalidSignature),
+        OperationError::NotFound(_)
+        | OperationError::Conflict(_)
+        | OperationError::IdempotencyKeyReused
+        | OperationError::Invalid { .. }
+        | OperationError::Store(_)
+        | OperationError::Keyring(_) => None,
     }
 }
 
@@ -94,7 +94,7 @@ pub(in crate::operations) async fn tell_failed_login(
     }
 }
 
-async fn tell(context: &Context, who: Who, failure: Failure, from: Option<IpAddr>) -> Result<(), Denied> {
+async fn tell(context: &Context, who: Who, failure: Failure, from: Option<IpAddr>) -> Result<(), OperationError> {
     let (now, concerns) = (context.now(), Concerns::of(who.0, who.1));
     if context.storms.count(who, now) {
         return Ok(());
@@ -110,10 +110,10 @@ async fn tell(context: &Context, who: Who, failure: Failure, from: Option<IpAddr
         if storm.hear() {
             let news = news(who, failure, from, None);
             let at = tx.now();
-            tx.tell(Event { id, at, news });
+            tx.emit(Event { id, at, news });
         }
         outbox::put_storm(tx.conn(), who.0, who.1, &storm).await?;
-        Ok::<_, Denied>(tx.commit(storm).await?)
+        Ok::<_, OperationError>(tx.commit(storm).await?)
     };
     let storm = context.store.write("tell_failed_login", work).await?;
     if storm.is_full() {
@@ -123,7 +123,7 @@ async fn tell(context: &Context, who: Who, failure: Failure, from: Option<IpAddr
 }
 
 /// Says what this process has counted, and tells of the storms that are over.
-pub async fn settle_storms(context: &Context) -> Result<(), Denied> {
+pub async fn settle_storms(context: &Context) -> Result<(), OperationError> {
     let counted = &context.storms.counted();
     if !counted.is_empty() {
         let work = async |mut tx: Write| {
@@ -134,7 +134,7 @@ pub async fn settle_storms(context: &Context) -> Result<(), Denied> {
                 storm.suppressed += count;
                 outbox::put_storm(tx.conn(), who.0, who.1, &storm).await?;
             }
-            Ok::<_, Denied>(tx.commit(()).await?)
+            Ok::<_, OperationError>(tx.commit(()).await?)
         };
         context.store.write("count_failed_logins", work).await?;
     }
@@ -147,13 +147,13 @@ pub async fn settle_storms(context: &Context) -> Result<(), Denied> {
         for (agent, service, storm) in outbox::take_storms(tx.conn(), horizon).await? {
             sum_up(&mut tx, context, (agent, service), &storm);
         }
-        Ok::<_, Denied>(tx.commit(()).await?)
+        Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("settle_storms", work).await
 }
 
 /// The storm that a failure belongs to now; one that is over is told of and followed by another.
-async fn current(tx: &mut Write, context: &Context, who: Who) -> Result<Storm, Denied> {
+async fn current(tx: &mut Write, context: &Context, who: Who) -> Result<Storm, OperationError> {
     let now = tx.now();
     let storm = outbox::storm(tx.conn(), who.0, who.1, now).await?;
     if !storm.is_over(now) {
@@ -166,7 +166,7 @@ async fn current(tx: &mut Write, context: &Context, who: Who) -> Result<Storm, D
 fn sum_up(tx: &mut Write, context: &Context, who: Who, storm: &Storm) {
     if storm.suppressed > 0 {
         let news = news(who, Failure::Suppressed, None, Some(storm.suppressed));
-        tx.tell(Event { id: context.fresh(EventId::from_bits), at: storm.ends_at(), news });
+        tx.emit(Event { id: context.fresh(EventId::from_bits), at: storm.ends_at(), news });
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{
         session::Session,
         webhook::event::{Authenticated, Event, News},
     },
-    operations::{Context, Denied, Missing, TokenPair},
+    operations::{Context, NotFound, OperationError, TokenPair},
     store::{Write, agents, feed, services, sessions},
 };
 use countersign_identity::{EventId, Reason, ServiceId, SessionId, public_key::EcdsaSignature};
@@ -31,7 +31,7 @@ pub struct Login {
 }
 
 /// Logs in. Whatever is wrong with the signature does not consume the challenge.
-pub async fn authenticate(context: &Context, login: &Login) -> Result<TokenPair, Denied> {
+pub async fn authenticate(context: &Context, login: &Login) -> Result<TokenPair, OperationError> {
     // Of a challenge that is none of ours nobody knows whose it is.
     let challenge = context.challenge_keys.open(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
     let done = answer(context, &challenge, login).await;
@@ -41,7 +41,7 @@ pub async fn authenticate(context: &Context, login: &Login) -> Result<TokenPair,
     done
 }
 
-async fn answer(context: &Context, challenge: &Challenge, login: &Login) -> Result<TokenPair, Denied> {
+async fn answer(context: &Context, challenge: &Challenge, login: &Login) -> Result<TokenPair, OperationError> {
     if context.now() >= challenge.expires_at {
         return Err(Reason::ChallengeExpired.into());
     }
@@ -72,11 +72,11 @@ async fn answer(context: &Context, challenge: &Challenge, login: &Login) -> Resu
             ended_at: None,
         };
         if !sessions::begin(tx.conn(), &session, &challenge.unique_text()).await? {
-            return Err(Denied::from(Reason::ChallengeUsed));
+            return Err(OperationError::from(Reason::ChallengeUsed));
         }
         let issued = issue(&mut tx, context, fresh_ref, rev, (&agent, &session, service)).await?;
         let news = Authenticated { agent_id: agent.id, service_id: service, ip_address: login.from };
-        tx.tell(Event { id: event, at: now, news: News::Authenticated(news) });
+        tx.emit(Event { id: event, at: now, news: News::Authenticated(news) });
         Ok(tx.commit(issued).await?)
     };
     let issued = context.store.write("authenticate", work).await?;
@@ -84,11 +84,12 @@ async fn answer(context: &Context, challenge: &Challenge, login: &Login) -> Resu
 }
 
 /// The service that challenge and login agree on.
-fn agreed_service(challenge: &Challenge, wanted: Option<ServiceId>) -> Result<Option<ServiceId>, Denied> {
+fn agreed_service(challenge: &Challenge, wanted: Option<ServiceId>) -> Result<Option<ServiceId>, OperationError> {
     match (challenge.service, wanted) {
-        (Some(asked), Some(wanted)) if asked != wanted => {
-            Err(Denied::Invalid { field: "serviceId", message: "must be the service that the challenge was asked for" })
-        }
+        (Some(asked), Some(wanted)) if asked != wanted => Err(OperationError::Invalid {
+            field: "serviceId",
+            message: "must be the service that the challenge was asked for",
+        }),
         (asked, wanted) => Ok(asked.or(wanted)),
     }
 }
@@ -99,7 +100,7 @@ async fn prove(
     challenge: &Challenge,
     service: Option<ServiceId>,
     signature: &str,
-) -> Result<(), Denied> {
+) -> Result<(), OperationError> {
     let mut read = context.store.read().await?;
     if sessions::used_challenge(read.conn(), &challenge.unique_text()).await? {
         return Err(Reason::ChallengeUsed.into());
@@ -108,18 +109,18 @@ async fn prove(
     let agent = agents::find(read.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
     // Asked before the signature is looked at: webhooks are not told of services that do not exist.
     if let Some(service) = service {
-        services::find(read.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
+        services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
-    let signature = EcdsaSignature::from_hex(signature).map_err(|_| Denied::InvalidSignature)?;
+    let signature = EcdsaSignature::from_hex(signature).map_err(|_| OperationError::InvalidSignature)?;
     let nonce = context.challenge_keys.nonce(challenge);
     // Signed are the UTF-8 bytes of the nonce as sent; the 32 bytes that it encodes are accepted too.
     if !agent.registration.key.verifies(&[hex::encode(nonce).as_bytes(), &nonce], &signature) {
-        return Err(Denied::InvalidSignature);
+        return Err(OperationError::InvalidSignature);
     }
     Ok(agent.require_active()?)
 }
 
-async fn active_agent(tx: &mut Write, challenge: &Challenge) -> Result<Agent, Denied> {
+async fn active_agent(tx: &mut Write, challenge: &Challenge) -> Result<Agent, OperationError> {
     let agent = agents::find(tx.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
     agent.require_active()?;
     Ok(agent)

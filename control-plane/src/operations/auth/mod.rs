@@ -14,6 +14,6 @@ pub use failed_logins::{Storms, settle_storms};
 pub use login::{Login, authenticate};
 pub use refresh::refresh;
 pub use revoke::revoke_token;
-pub use token_subject::tell_holder;
+pub use token_subject::find_refresh_token_agent;
 pub use tokens::TokenPair;
 pub use verify::verify;

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     domain::{credential::Credential, session::RefreshToken, webhook::event::Failure},
-    operations::{Context, Denied, Missing, TokenPair},
+    operations::{Context, NotFound, OperationError, TokenPair},
     store::{Committed, Conn, Write, agents, feed, services, sessions},
 };
 use countersign_identity::{AgentId, Reason, RefreshId, ServiceId};
@@ -22,12 +22,12 @@ pub async fn refresh(
     token: &str,
     service: Option<ServiceId>,
     from: Option<IpAddr>,
-) -> Result<TokenPair, Denied> {
+) -> Result<TokenPair, OperationError> {
     let presented = &Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
     let mut read = context.store.read().await?;
     find_presented(read.conn(), presented).await?;
     if let Some(service) = service {
-        services::find(read.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
+        services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
     drop(read);
 
@@ -63,7 +63,7 @@ pub async fn refresh(
     }
 }
 
-async fn find_presented(conn: &mut Conn, presented: &Credential<RefreshId>) -> Result<RefreshToken, Denied> {
+async fn find_presented(conn: &mut Conn, presented: &Credential<RefreshId>) -> Result<RefreshToken, OperationError> {
     Ok(sessions::find_presented(conn, presented).await?.ok_or(Reason::RefreshInvalid)?)
 }
 
@@ -72,7 +72,7 @@ async fn end_login(
     mut tx: Write,
     token: &RefreshToken,
     who: Holder,
-) -> Result<Committed<Result<Issued, Holder>>, Denied> {
+) -> Result<Committed<Result<Issued, Holder>>, OperationError> {
     end_session(&mut tx, token.session).await?;
     Ok(tx.commit(Err(who)).await?)
 }

@@ -2,14 +2,14 @@
 
 use crate::{
     domain::credential::Credential,
-    operations::{Context, Denied},
+    operations::{Context, OperationError},
     store::sessions,
 };
 use countersign_identity::{AgentId, RefreshId};
 
 /// The agent whose login the refresh token of this id continues. Its secret is not looked at, so this is good for
 /// counting and for nothing else.
-pub async fn tell_holder(context: &Context, token: &str) -> Result<Option<AgentId>, Denied> {
+pub async fn find_refresh_token_agent(context: &Context, token: &str) -> Result<Option<AgentId>, OperationError> {
     let Some(presented) = Credential::<RefreshId>::parse(token) else { return Ok(None) };
     Ok(sessions::find_holder(context.store.read().await?.conn(), presented.id()).await?)
 }

@@ -7,7 +7,7 @@ use crate::{
         session::{RefreshToken, Session},
     },
     keyring::Signer,
-    operations::{Context, Denied},
+    operations::{Context, OperationError},
     store::{Conn, Write, agents, assignments, roles, sessions},
 };
 use countersign_identity::{
@@ -40,7 +40,7 @@ impl Fresh {
     }
 
     /// Signs the claims and reveals the refresh token, after the transaction has committed.
-    pub(in crate::operations) fn sign(self, context: &Context, issued: &Issued) -> Result<TokenPair, Denied> {
+    pub(in crate::operations) fn sign(self, context: &Context, issued: &Issued) -> Result<TokenPair, OperationError> {
         let access = issued.signer.sign(&issued.claims)?.into();
         Ok(TokenPair { access, refresh: self.refresh.reveal(), expires_in: context.rules.access_life })
     }
@@ -57,7 +57,7 @@ pub(in crate::operations) async fn resolve_service(
     conn: &mut Conn,
     agent: &Agent,
     now: Timestamp,
-) -> Result<Option<ServiceId>, Denied> {
+) -> Result<Option<ServiceId>, OperationError> {
     Ok(assignments::oldest_service(conn, agent.id, now).await?)
 }
 
@@ -69,7 +69,7 @@ pub(in crate::operations) async fn issue(
     fresh: &Fresh,
     rev: Revision,
     (agent, session, service): (&Agent, &Session, Option<ServiceId>),
-) -> Result<Issued, Denied> {
+) -> Result<Issued, OperationError> {
     let now = tx.now();
     let refresh = RefreshToken {
         id: fresh.refresh.id(),
@@ -119,7 +119,7 @@ async fn held_at(
     agent: &Agent,
     now: Timestamp,
     expires: Timestamp,
-) -> Result<Held, Denied> {
+) -> Result<Held, OperationError> {
     let grants = assignments::held(conn, service, agent.id, now).await?;
     let table: RoleTable = roles::of_service(conn, service).await?.into_iter().map(|role| role.definition).collect();
     let (roles, permissions) = table.resolve(grants.iter());

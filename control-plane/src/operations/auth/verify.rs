@@ -2,7 +2,7 @@
 
 use super::revoke::is_revoked;
 use crate::{
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{Conn, agents, assignments, feed, roles, services, signing_keys},
 };
 use countersign_identity::{
@@ -11,14 +11,14 @@ use countersign_identity::{
 };
 
 /// Says who stands behind the token, or why it is refused.
-pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Result<VerifiedIdentity, Denied> {
+pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Result<VerifiedIdentity, OperationError> {
     let unverified = UnverifiedToken::parse(token)?;
     let mut read = context.store.read().await?;
     let signed = unverified.verify(&signing_keys::ring(read.conn()).await?.set())?;
     let claims = signed.claims();
     let now = context.now();
     let position = feed::position(read.conn()).await?;
-    let service = services::find(read.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
+    let service = services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     let table = roles::of_service(read.conn(), service.id).await?;
     let table: RoleTable = table.into_iter().map(|role| role.definition).collect();
     let record = record(read.conn(), service.id, claims, position.revision, now).await?;
@@ -45,7 +45,7 @@ async fn record(
     claims: &Claims,
     revision: Revision,
     now: Timestamp,
-) -> Result<Option<AgentChanges>, Denied> {
+) -> Result<Option<AgentChanges>, OperationError> {
     let Some(agent) = agents::find(conn, claims.sub).await? else { return Ok(None) };
     let grants = assignments::held(conn, service, agent.id, now).await?;
     Ok(Some(AgentChanges {

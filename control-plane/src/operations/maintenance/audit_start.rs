@@ -1,22 +1,22 @@
 //! Begin the audit of a database that has none.
 
 use crate::{
-    domain::audit::{Act, Author, Entry},
-    operations::Denied,
+    domain::audit::{AuditAction, Initiator, NewAuditEntry},
+    operations::OperationError,
     store::{Store, Write, audit},
 };
 
 /// Begins the chain of the deployment, and those of services that were made before there was an audit. Once: a chain that
 /// is missing later is missed.
-pub async fn begin_audit(store: &Store) -> Result<(), Denied> {
+pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
     let work = async |mut tx: Write| {
-        if !audit::began(tx.conn()).await? {
-            tx.record(&Author::SYSTEM, &Entry::of_deployment(Act::AuditBegan)).await?;
-            for service in audit::unrecorded(tx.conn()).await? {
-                tx.record(&Author::SYSTEM, &Entry::at(service, Act::AuditBegan)).await?;
+        if !audit::lock_and_check_started(tx.conn()).await? {
+            tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_deployment(AuditAction::AuditBegan)).await?;
+            for service in audit::services_without_chain(tx.conn()).await? {
+                tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_service(service, AuditAction::AuditBegan)).await?;
             }
         }
-        Ok::<_, Denied>(tx.commit(()).await?)
+        Ok::<_, OperationError>(tx.commit(()).await?)
     };
-    store.write("begin_audit", work).await
+    store.write("ensure_audit_started", work).await
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     domain::webhook::event::{Event, LossReason, News, RoleRevoked},
-    operations::{Context, Denied},
+    operations::{Context, OperationError},
     store::{
         Write,
         assignments::{self, Ended, Loss},
@@ -15,7 +15,7 @@ use countersign_identity::EventId;
 const AT_ONCE: i64 = 500;
 
 /// Tells of all roles that have ended or were lost since the last time.
-pub async fn tell_ended_roles(context: &Context) -> Result<(), Denied> {
+pub async fn tell_ended_roles(context: &Context) -> Result<(), OperationError> {
     while assignments::any_ends(context.store.read().await?.conn(), context.now()).await? {
         let some = async |mut tx: Write| {
             let now = tx.now();
@@ -26,7 +26,7 @@ pub async fn tell_ended_roles(context: &Context) -> Result<(), Denied> {
                     tell_loss(&mut tx, context, Loss { agent, service, role, name, at, reason });
                 }
             }
-            Ok::<_, Denied>(tx.commit(()).await?)
+            Ok::<_, OperationError>(tx.commit(()).await?)
         };
         context.store.write("tell_ended_roles", some).await?;
     }
@@ -35,7 +35,7 @@ pub async fn tell_ended_roles(context: &Context) -> Result<(), Denied> {
             for loss in assignments::take_losses(tx.conn(), AT_ONCE).await? {
                 tell_loss(&mut tx, context, loss);
             }
-            Ok::<_, Denied>(tx.commit(()).await?)
+            Ok::<_, OperationError>(tx.commit(()).await?)
         };
         context.store.write("tell_lost_roles", some).await?;
     }
@@ -46,5 +46,5 @@ pub async fn tell_ended_roles(context: &Context) -> Result<(), Denied> {
 pub(in crate::operations) fn tell_loss(tx: &mut Write, context: &Context, loss: Loss) {
     let Loss { agent: agent_id, service: service_id, role: role_id, name: role_name, at, reason } = loss;
     let news = News::RoleRevoked(RoleRevoked { agent_id, service_id, role_id, role_name, reason });
-    tx.tell(Event { id: context.fresh(EventId::from_bits), at, news });
+    tx.emit(Event { id: context.fresh(EventId::from_bits), at, news });
 }

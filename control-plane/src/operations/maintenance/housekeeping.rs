@@ -1,7 +1,7 @@
 //! Forget what no living token can depend on, and see whether the database answers.
 
 use crate::{
-    operations::{Context, Denied, context::made_at},
+    operations::{Context, OperationError, context::made_at},
     store::{Write, deliveries, feed, idempotency, outbox, sessions, webhook_targets},
     webhooks::QueueHealth,
 };
@@ -13,16 +13,16 @@ const MARGIN: Duration = Duration::from_mins(5);
 
 /// Raises the floor past changes that are older than every living token, and forgets dead logins and requests that will not
 /// come again.
-pub async fn housekeep(context: &Context) -> Result<(), Denied> {
+pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     let horizon = context.now().saturating_sub(context.rules.access_life + MARGIN);
     let work = async |mut tx: Write| {
         feed::raise_floor(tx.conn(), horizon).await?;
         sessions::forget_before(tx.conn(), horizon).await?;
         let now = tx.now();
         idempotency::forget(tx.conn(), now).await?;
-        Ok::<_, Denied>(tx.commit(()).await?)
+        Ok::<_, OperationError>(tx.commit(()).await?)
     };
-    context.store.write("housekeep", work).await
+    context.store.write("run_housekeeping", work).await
 }
 
 /// Events that one transaction forgets.
@@ -33,7 +33,7 @@ const UNDER_WAY: Duration = Duration::from_mins(1);
 
 /// Forgets events that are too old to be delivered, what was on its way to targets that are deleted, and secrets of before:
 /// bit by bit, so that nobody waits for it.
-pub async fn forget_events(context: &Context) -> Result<(), Denied> {
+pub async fn delete_expired_events(context: &Context) -> Result<(), OperationError> {
     let horizon = EventId::from_bits(made_at(context.now().saturating_sub(context.rules.events_life)));
     let mut read = context.store.read().await?;
     let targets = webhook_targets::all(read.conn()).await?;
@@ -50,21 +50,21 @@ pub async fn forget_events(context: &Context) -> Result<(), Denied> {
                 let before = tx.now().saturating_sub(UNDER_WAY);
                 webhook_targets::remove(tx.conn(), target, before).await?;
             }
-            Ok::<_, Denied>(tx.commit(more).await?)
+            Ok::<_, OperationError>(tx.commit(more).await?)
         };
         while context.store.write("forget_deliveries", some).await? {}
     }
     while outbox::any_before(context.store.read().await?.conn(), horizon).await? {
         let some = async |mut tx: Write| {
             outbox::forget(tx.conn(), horizon, AT_ONCE).await?;
-            Ok::<_, Denied>(tx.commit(()).await?)
+            Ok::<_, OperationError>(tx.commit(()).await?)
         };
-        context.store.write("forget_events", some).await?;
+        context.store.write("delete_expired_events", some).await?;
     }
     let secrets = async |mut tx: Write| {
         let now = tx.now();
         webhook_targets::forget_secrets(tx.conn(), now).await?;
-        Ok::<_, Denied>(tx.commit(()).await?)
+        Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("forget_secrets", secrets).await
 }

@@ -1,9 +1,9 @@
 //! See to it that there are signing keys, and that none stays for longer than it must.
 
 use crate::{
-    domain::{audit::Author, signing_key::KeyRing},
+    domain::{audit::Initiator, signing_key::KeyRing},
     operations::{
-        Context, Denied,
+        Context, OperationError,
         signing_keys::ring::{change_ring, rotated},
     },
     store::signing_keys,
@@ -11,13 +11,13 @@ use crate::{
 
 /// Makes what is missing, removes keys whose last token is dead, rotates by age, and makes sure that the key that
 /// signs can be opened. Gives the keys as they are then.
-pub async fn tend_signing_keys(context: &Context) -> Result<KeyRing, Denied> {
+pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<KeyRing, OperationError> {
     let rules = &context.rules.keys;
     let found = signing_keys::ring(context.store.read().await?.conn()).await?;
     let mut tended = found.clone();
     tended.tend(rules, context.now(), context.keyring.make_fresh(context.rng.as_ref())?.publics());
     if tended != found {
-        change_ring(context, ("tend_signing_keys", &Author::SYSTEM), |ring, now, fresh| {
+        change_ring(context, ("rotate_signing_keys_if_due", &Initiator::SYSTEM), |ring, now, fresh| {
             let rotation = ring.tend(rules, now, fresh);
             ((), rotation.as_ref().map(rotated))
         })

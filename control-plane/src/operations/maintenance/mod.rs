@@ -8,10 +8,10 @@ mod key_rotation;
 mod restored;
 mod trust_feed;
 
-pub use audit_start::begin_audit;
-pub use counts::count_active;
+pub use audit_start::ensure_audit_started;
+pub use counts::count_active_records;
 pub use expiry::tell_ended_roles;
-pub use housekeeping::{DatabaseHealth, forget_events, housekeep, probe_database, probe_queue};
-pub use key_rotation::tend_signing_keys;
-pub use restored::{Settled, settle_restored};
-pub use trust_feed::announce_trust;
+pub use housekeeping::{DatabaseHealth, delete_expired_events, probe_database, probe_queue, run_housekeeping};
+pub use key_rotation::rotate_signing_keys_if_due;
+pub use restored::{Settled, invalidate_credentials_after_restore};
+pub use trust_feed::publish_trust_changes;

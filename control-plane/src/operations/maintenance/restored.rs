@@ -2,10 +2,10 @@
 
 use crate::{
     domain::{
-        audit::{Act, Author, Entry},
+        audit::{AuditAction, Initiator, NewAuditEntry},
         instant::rfc3339,
     },
-    operations::Denied,
+    operations::OperationError,
     store::{
         Store, Write, audit,
         deployment::{self, SetAside},
@@ -27,18 +27,19 @@ pub struct Settled {
 
 /// Settles a database that was restored, with nobody serving it. What happened since the backup is not in it: so what may
 /// have been used, ended or revoked meanwhile is dead, and sidecars begin anew.
-pub async fn settle_restored(store: &Store) -> Result<Settled, Denied> {
+pub async fn invalidate_credentials_after_restore(store: &Store) -> Result<Settled, OperationError> {
     let work = async |mut tx: Write| {
         let at = tx.now();
         let was = deployment::set_aside(tx.conn()).await?;
         // Revisions are instants, unless changes came faster than microseconds or a clock went back.
         let changed = Timestamp::from_micros(feed::position(tx.conn()).await?.revision.number()).min(at);
-        let newest = audit::newest(tx.conn()).await?.map_or(changed, |act| act.max(changed));
-        let entry = Entry::of_deployment(Act::DatabaseRestored).saying("newestChangeAt", rfc3339(newest));
-        tx.record(&Author::SYSTEM, &entry).await?;
+        let newest = audit::newest_time(tx.conn()).await?.map_or(changed, |act| act.max(changed));
+        let entry =
+            NewAuditEntry::for_deployment(AuditAction::DatabaseRestored).detail("newestChangeAt", rfc3339(newest));
+        tx.audit(&Initiator::SYSTEM, &entry).await?;
         feed::settle(tx.conn(), at).await?;
         deployment::take_back(tx.conn()).await?;
-        Ok::<_, Denied>(tx.commit(Settled { at, was, newest }).await?)
+        Ok::<_, OperationError>(tx.commit(Settled { at, was, newest }).await?)
     };
-    store.write("settle_restored", work).await
+    store.write("invalidate_credentials_after_restore", work).await
 }

@@ -2,20 +2,20 @@
 
 use crate::{
     domain::change::Change,
-    operations::{Context, Denied},
+    operations::{Context, OperationError},
     store::{Write, trust},
 };
 
 /// Appends a change for every agent whose trust changed since the last time.
-pub async fn announce_trust(context: &Context) -> Result<(), Denied> {
+pub async fn publish_trust_changes(context: &Context) -> Result<(), OperationError> {
     if !trust::any_marks(context.store.read().await?.conn()).await? {
         return Ok(());
     }
     let work = async |mut tx: Write| {
         for agent in trust::take_marks(tx.conn()).await? {
-            tx.changed(Change::Trust(agent));
+            tx.record_change(Change::Trust(agent));
         }
-        Ok::<_, Denied>(tx.commit(()).await?)
+        Ok::<_, OperationError>(tx.commit(()).await?)
     };
-    context.store.write("announce_trust", work).await
+    context.store.write("publish_trust_changes", work).await
 }

@@ -2,12 +2,12 @@
 
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
         role::{Assignment, fits_agent},
         webhook::event::{Event, LossReason, News, RoleAssigned},
     },
-    operations::{Context, Denied, Missing, maintenance::expiry::tell_loss},
+    operations::{Context, NotFound, OperationError, maintenance::expiry::tell_loss},
     store::{
         Write, agents,
         assignments::{self, Loss},
@@ -31,24 +31,31 @@ pub struct AssignmentRequest {
 
 /// Assigns a role; assigning again replaces its end. Ends fall on whole seconds, since tokens count in
 /// these.
-pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequest) -> Result<(), Denied> {
+pub async fn assign_role(context: &Context, by: &Initiator, request: AssignmentRequest) -> Result<(), OperationError> {
     let AssignmentRequest { service, agent, role, expires_at } = request;
     let expires_at = expires_at.map(Timestamp::truncated_to_second);
     let event = context.fresh(EventId::from_bits);
     let work = async |mut tx: Write| {
         let now = tx.now();
         if expires_at.is_some_and(|end| end <= now) {
-            return Err(Denied::Invalid { field: "expiresAt", message: "must lie in the future, in whole seconds" });
+            return Err(OperationError::Invalid {
+                field: "expiresAt",
+                message: "must lie in the future, in whole seconds",
+            });
         }
         services::lock(tx.conn(), service).await?;
-        agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
+        agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         let existing = roles::of_service(tx.conn(), service).await?;
         let held = assignments::held(tx.conn(), service, agent, now).await?;
         let after = existing
             .iter()
             .filter(|other| other.definition.id == role || held.iter().any(|grant| grant.role == other.definition.id));
-        let given = existing.iter().find(|other| other.definition.id == role).ok_or(Denied::Missing(Missing::Role))?;
-        fits_agent(after.map(|role| &role.definition.name)).map_err(|error| Denied::Conflict(error.to_string()))?;
+        let given = existing
+            .iter()
+            .find(|other| other.definition.id == role)
+            .ok_or(OperationError::NotFound(NotFound::Role))?;
+        fits_agent(after.map(|role| &role.definition.name))
+            .map_err(|error| OperationError::Conflict(error.to_string()))?;
         let name = given.definition.name.clone();
         // What has ended, and nobody was told of yet, ended before.
         if let Some(at) = assignments::take_one_end(tx.conn(), agent, role, now).await? {
@@ -58,15 +65,16 @@ pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequ
         assignments::put(tx.conn(), &Assignment { agent, role, service, assigned_at: now, expires_at }).await?;
         let before = held.iter().find(|grant| grant.role == role).map(|grant| grant.until);
         if before != Some(expires_at) {
-            let act = Entry::at(service, Act::RoleAssigned).to(agent).with(Object::Role(role));
-            let act = act.saying("name", given.definition.name.as_str()).saying("until", seconds(expires_at));
-            let act = before.into_iter().fold(act, |act, end| act.saying("untilBefore", seconds(end)));
-            tx.record(by, &act).await?;
+            let entry =
+                NewAuditEntry::for_service(service, AuditAction::RoleAssigned).agent(agent).object(Object::Role(role));
+            let entry = entry.detail("name", given.definition.name.as_str()).detail("until", seconds(expires_at));
+            let entry = before.into_iter().fold(entry, |entry, end| entry.detail("untilBefore", seconds(end)));
+            tx.audit(by, &entry).await?;
             let (agent_id, service_id, role_id) = (agent, service, role);
             let news = RoleAssigned { agent_id, service_id, role_id, role_name: name, expires_at };
-            tx.tell(Event { id: event, at: now, news: News::RoleAssigned(news) });
+            tx.emit(Event { id: event, at: now, news: News::RoleAssigned(news) });
         }
-        tx.changed(Change::Roles(agent, service));
+        tx.record_change(Change::Roles(agent, service));
         Ok(tx.commit(()).await?)
     };
     context.store.write("assign_role", work).await

@@ -3,12 +3,12 @@
 use super::define::names;
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
         role::{Role, fits_service},
         text::Description,
     },
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{Write, roles, services},
 };
 use countersign_identity::{Permission, RoleId, ServiceId};
@@ -25,30 +25,30 @@ pub struct RoleChange {
 /// Changes a role. Whoever holds it has its new permissions at once: sidecars compute them from definitions.
 pub async fn change_role(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     service: ServiceId,
     role: RoleId,
     change: &RoleChange,
-) -> Result<Role, Denied> {
+) -> Result<Role, OperationError> {
     let work = async |mut tx: Write| {
         if !services::lock(tx.conn(), service).await? {
-            return Err(Denied::Missing(Missing::Service));
+            return Err(OperationError::NotFound(NotFound::Service));
         }
         let mut existing = roles::of_service(tx.conn(), service).await?;
         let found = existing.iter().position(|other| other.definition.id == role);
-        let mut changed = existing.swap_remove(found.ok_or(Denied::Missing(Missing::Role))?);
+        let mut changed = existing.swap_remove(found.ok_or(OperationError::NotFound(NotFound::Role))?);
         let before = changed.clone();
         let RoleChange { permissions, description } = change.clone();
         changed.description = description.unwrap_or(changed.description);
         if let Some(permissions) = permissions {
-            fits_service(&existing, &permissions).map_err(|error| Denied::Conflict(error.to_string()))?;
+            fits_service(&existing, &permissions).map_err(|error| OperationError::Conflict(error.to_string()))?;
             changed.definition.permissions = permissions;
-            tx.changed(Change::Definitions(service));
+            tx.record_change(Change::Definitions(service));
         }
         roles::update(tx.conn(), &changed).await?;
-        let act = difference(&before, &changed);
-        if !act.details.is_empty() {
-            tx.record(by, &act).await?;
+        let entry = difference(&before, &changed);
+        if !entry.details.is_empty() {
+            tx.audit(by, &entry).await?;
         }
         Ok(tx.commit(changed).await?)
     };
@@ -56,10 +56,10 @@ pub async fn change_role(
 }
 
 /// The act, which says what changed, if anything did.
-fn difference(before: &Role, after: &Role) -> Entry {
+fn difference(before: &Role, after: &Role) -> NewAuditEntry {
     let (old, new) = (&before.definition, &after.definition);
-    Entry::at(after.service, Act::RoleChanged)
-        .with(Object::Role(new.id))
-        .changing("permissions", names(&old.permissions), names(&new.permissions))
-        .changing("description", before.description.as_str(), after.description.as_str())
+    NewAuditEntry::for_service(after.service, AuditAction::RoleChanged)
+        .object(Object::Role(new.id))
+        .changed("permissions", names(&old.permissions), names(&new.permissions))
+        .changed("description", before.description.as_str(), after.description.as_str())
 }

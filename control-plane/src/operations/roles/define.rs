@@ -2,11 +2,11 @@
 
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
         role::{Role, RoleRequest, fits_service},
     },
-    operations::{Context, Denied, Missing, Reply},
+    operations::{Context, NotFound, OperationError, Reply},
     store::{Write, roles, services},
 };
 use countersign_identity::{Permission, RoleDefinition, RoleId, ServiceId};
@@ -15,36 +15,36 @@ use serde::{Serialize, de::DeserializeOwned};
 /// Defines a role. Its name is unique at the service and is never changed.
 pub async fn create_role<R: Serialize + DeserializeOwned>(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     service: ServiceId,
     request: &RoleRequest,
     reply: &Reply<Role, R>,
-) -> Result<R, Denied> {
+) -> Result<R, OperationError> {
     let once = &reply.to(by, &["create_role", &service.to_string()]);
     let id = context.fresh(RoleId::from_bits);
     let RoleRequest { name, description, permissions } = request;
-    let act = &Entry::at(service, Act::RoleCreated)
-        .with(Object::Role(id))
-        .saying("name", name.as_str())
-        .saying("description", description.as_str())
-        .saying("permissions", names(permissions));
+    let entry = &NewAuditEntry::for_service(service, AuditAction::RoleCreated)
+        .object(Object::Role(id))
+        .detail("name", name.as_str())
+        .detail("description", description.as_str())
+        .detail("permissions", names(permissions));
     let work = async |mut tx: Write| {
         if let Some(answer) = once.before(&mut tx).await? {
             return Ok(tx.commit(answer).await?);
         }
         if !services::lock(tx.conn(), service).await? {
-            return Err(Denied::Missing(Missing::Service));
+            return Err(OperationError::NotFound(NotFound::Service));
         }
         let existing = roles::of_service(tx.conn(), service).await?;
-        fits_service(&existing, permissions).map_err(|error| Denied::Conflict(error.to_string()))?;
-        tx.record(by, act).await?;
+        fits_service(&existing, permissions).map_err(|error| OperationError::Conflict(error.to_string()))?;
+        tx.audit(by, entry).await?;
         let created_revision = tx.revision().await?;
         let definition = RoleDefinition { id, name: name.clone(), permissions: permissions.clone(), created_revision };
         let role = Role { definition, service, description: description.clone(), created_at: tx.now() };
         if !roles::insert(tx.conn(), &role).await? {
-            return Err(Denied::Conflict(format!("the service has a role named `{name}` already")));
+            return Err(OperationError::Conflict(format!("the service has a role named `{name}` already")));
         }
-        tx.changed(Change::Definitions(service));
+        tx.record_change(Change::Definitions(service));
         let answer = once.after(&mut tx, &role).await?;
         Ok(tx.commit(answer).await?)
     };
@@ -57,8 +57,8 @@ pub(in crate::operations) fn names(permissions: &[Permission]) -> Vec<&str> {
 }
 
 /// All roles of a service, oldest first.
-pub async fn list_roles(context: &Context, service: ServiceId) -> Result<Vec<Role>, Denied> {
+pub async fn list_roles(context: &Context, service: ServiceId) -> Result<Vec<Role>, OperationError> {
     let mut read = context.store.read().await?;
-    services::find(read.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
+    services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     Ok(roles::of_service(read.conn(), service).await?)
 }

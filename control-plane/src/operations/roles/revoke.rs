@@ -2,11 +2,11 @@
 
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
         webhook::event::LossReason,
     },
-    operations::{Context, Denied, Missing, maintenance::expiry::tell_loss},
+    operations::{Context, NotFound, OperationError, maintenance::expiry::tell_loss},
     store::{
         Write, agents,
         assignments::{self, Loss, Removed},
@@ -18,25 +18,26 @@ use countersign_identity::{AgentId, RoleId, ServiceId};
 /// Revokes a role; false if the agent did not hold it.
 pub async fn revoke_role(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     service: ServiceId,
     agent: AgentId,
     role: RoleId,
-) -> Result<bool, Denied> {
+) -> Result<bool, OperationError> {
     let work = async |mut tx: Write| {
         let now = tx.now();
-        agents::find(tx.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
-        let found = roles::find(tx.conn(), service, role).await?.ok_or(Denied::Missing(Missing::Role))?;
+        agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
+        let found = roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
         let removed = assignments::remove(tx.conn(), service, agent, role).await?;
         let name = found.definition.name;
         if removed.is_some() {
-            tx.changed(Change::Roles(agent, service));
+            tx.record_change(Change::Roles(agent, service));
         }
         // An expired assignment is absent everywhere: removing its row revokes nothing, and only says what is not told yet.
         let was_live = removed.is_some_and(|removed| removed.until.is_none_or(|end| now < end));
         if was_live {
-            let act = Entry::at(service, Act::RoleRevoked).to(agent).with(Object::Role(role));
-            tx.record(by, &act.saying("name", name.as_str())).await?;
+            let entry =
+                NewAuditEntry::for_service(service, AuditAction::RoleRevoked).agent(agent).object(Object::Role(role));
+            tx.audit(by, &entry.detail("name", name.as_str())).await?;
         }
         if let Some(Removed { until, end_is_told: false }) = removed {
             let (at, reason) = match until {

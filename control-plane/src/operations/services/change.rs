@@ -2,12 +2,12 @@
 
 use crate::{
     domain::{
-        audit::{Act, Author, Entry},
+        audit::{AuditAction, Initiator, NewAuditEntry},
         change::Change,
         service::Service,
         text::DisplayName,
     },
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{Write, services},
 };
 use countersign_identity::ServiceId;
@@ -24,15 +24,15 @@ pub struct ServiceChange {
 /// Changes a service. Its sidecars judge tokens by it at once.
 pub async fn change_service(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     service: ServiceId,
     change: &ServiceChange,
-) -> Result<Service, Denied> {
+) -> Result<Service, OperationError> {
     let work = async |mut tx: Write| {
         if !services::lock(tx.conn(), service).await? {
-            return Err(Denied::Missing(Missing::Service));
+            return Err(OperationError::NotFound(NotFound::Service));
         }
-        let before = services::find(tx.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
+        let before = services::find(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
         let ServiceChange { name, accepts_unbound } = change.clone();
         let after = Service {
             name: name.unwrap_or_else(|| before.name.clone()),
@@ -41,14 +41,14 @@ pub async fn change_service(
         };
         let now = tx.now();
         services::update(tx.conn(), &after, now).await?;
-        let act = Entry::at(service, Act::ServiceChanged)
-            .changing("name", before.name.as_str(), after.name.as_str())
-            .changing("acceptsUnboundTokens", before.accepts_unbound, after.accepts_unbound);
-        if !act.details.is_empty() {
-            tx.record(by, &act).await?;
+        let entry = NewAuditEntry::for_service(service, AuditAction::ServiceChanged)
+            .changed("name", before.name.as_str(), after.name.as_str())
+            .changed("acceptsUnboundTokens", before.accepts_unbound, after.accepts_unbound);
+        if !entry.details.is_empty() {
+            tx.audit(by, &entry).await?;
         }
         if after.accepts_unbound != before.accepts_unbound {
-            tx.changed(Change::Terms(service));
+            tx.record_change(Change::Terms(service));
         }
         Ok(tx.commit(after).await?)
     };

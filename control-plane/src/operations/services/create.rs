@@ -3,12 +3,12 @@
 use crate::{
     domain::{
         agent::Owner,
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         credential::Credential,
         service::{KeyScope, Service, ServiceKey},
         text::DisplayName,
     },
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{Write, services},
 };
 use countersign_identity::{ApiKeyId, ServiceId};
@@ -35,20 +35,20 @@ pub struct NewKey {
 /// Makes a service that belongs to `owner`.
 pub async fn create_service(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     owner: Owner,
     request: NewService,
-) -> Result<Service, Denied> {
+) -> Result<Service, OperationError> {
     let NewService { name, accepts_unbound } = request;
     let id = context.fresh(ServiceId::from_bits);
     let service = &Service { id, owner, name, accepts_unbound, created_at: context.now() };
-    let act = &Entry::at(id, Act::ServiceCreated)
-        .saying("name", service.name.as_str())
-        .saying("acceptsUnboundTokens", accepts_unbound);
+    let entry = &NewAuditEntry::for_service(id, AuditAction::ServiceCreated)
+        .detail("name", service.name.as_str())
+        .detail("acceptsUnboundTokens", accepts_unbound);
     let work = async |mut tx: Write| {
         services::insert(tx.conn(), service).await?;
-        tx.record(by, act).await?;
-        Ok::<_, Denied>(tx.commit(service.clone()).await?)
+        tx.audit(by, entry).await?;
+        Ok::<_, OperationError>(tx.commit(service.clone()).await?)
     };
     context.store.write("create_service", work).await
 }
@@ -56,23 +56,23 @@ pub async fn create_service(
 /// Makes an API key; its plain text is returned here and nowhere else.
 pub async fn create_service_key(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     service: ServiceId,
     request: NewKey,
-) -> Result<(ServiceKey, SecretString), Denied> {
+) -> Result<(ServiceKey, SecretString), OperationError> {
     let NewKey { name, scope } = request;
     let credential = Credential::new(context.fresh(ApiKeyId::from_bits), context.fresh_secret());
     let (id, secret, created_at) = (credential.id(), credential.hash(), context.now());
     let key = &ServiceKey { id, service, name, scope, secret, created_at, revoked_at: None };
-    let act = &Entry::at(service, Act::ServiceKeyCreated)
-        .with(Object::ServiceKey(id))
-        .saying("name", key.name.as_str())
-        .saying("scope", scope.as_str());
+    let entry = &NewAuditEntry::for_service(service, AuditAction::ServiceKeyCreated)
+        .object(Object::ServiceKey(id))
+        .detail("name", key.name.as_str())
+        .detail("scope", scope.as_str());
     let work = async |mut tx: Write| {
-        services::find(tx.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
+        services::find(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
         services::insert_key(tx.conn(), key).await?;
-        tx.record(by, act).await?;
-        Ok::<_, Denied>(tx.commit(key.clone()).await?)
+        tx.audit(by, entry).await?;
+        Ok::<_, OperationError>(tx.commit(key.clone()).await?)
     };
     Ok((context.store.write("create_service_key", work).await?, credential.reveal()))
 }
@@ -80,21 +80,21 @@ pub async fn create_service_key(
 /// Revokes an API key of a service; false if it was revoked before.
 pub async fn revoke_service_key(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     service: ServiceId,
     key: ApiKeyId,
-) -> Result<bool, Denied> {
-    let act = &Entry::at(service, Act::ServiceKeyRevoked).with(Object::ServiceKey(key));
+) -> Result<bool, OperationError> {
+    let entry = &NewAuditEntry::for_service(service, AuditAction::ServiceKeyRevoked).object(Object::ServiceKey(key));
     let work = async |mut tx: Write| {
         let now = tx.now();
         let revoked = services::revoke_key(tx.conn(), service, key, now).await?;
         if revoked {
-            tx.record(by, act).await?;
+            tx.audit(by, entry).await?;
         } else if !services::has_key(tx.conn(), service, key).await? {
             // Not "revoked before": it may be good, at another service.
-            return Err(Denied::Missing(Missing::Key));
+            return Err(OperationError::NotFound(NotFound::Key));
         }
-        Ok::<_, Denied>(tx.commit(revoked).await?)
+        Ok::<_, OperationError>(tx.commit(revoked).await?)
     };
     context.store.write("revoke_service_key", work).await
 }

@@ -6,13 +6,13 @@ use crate::{
         page::{Listed, Page},
         service::{Service, ServiceKey},
     },
-    operations::{Context, Denied},
+    operations::{Context, OperationError},
     store::services,
 };
 use countersign_identity::ServiceId;
 
 /// The services that a person owns, or all of them for an administrator; newest first.
-pub async fn list_services(context: &Context, human: &Human, page: Page) -> Result<Listed<Service>, Denied> {
+pub async fn list_services(context: &Context, human: &Human, page: Page) -> Result<Listed<Service>, OperationError> {
     let owner = (!human.admin).then_some(&human.owner);
     Ok(services::list(context.store.read().await?.conn(), owner, page).await?)
 }
@@ -22,6 +22,6 @@ pub async fn list_service_keys(
     context: &Context,
     service: ServiceId,
     page: Page,
-) -> Result<Listed<ServiceKey>, Denied> {
+) -> Result<Listed<ServiceKey>, OperationError> {
     Ok(services::list_keys(context.store.read().await?.conn(), service, page).await?)
 }

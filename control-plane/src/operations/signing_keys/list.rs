@@ -5,16 +5,16 @@ use crate::{
         page::{Listed, Page},
         signing_key::{KeyRing, SigningKey},
     },
-    operations::{Context, Denied},
+    operations::{Context, OperationError},
     store::signing_keys,
 };
 
 /// All keys that ever were, the one published last first.
-pub async fn list_signing_keys(context: &Context, page: Page) -> Result<Listed<SigningKey>, Denied> {
+pub async fn list_signing_keys(context: &Context, page: Page) -> Result<Listed<SigningKey>, OperationError> {
     Ok(signing_keys::list(context.store.read().await?.conn(), page).await?)
 }
 
 /// The keys whose tokens are believed now.
-pub async fn believed_keys(context: &Context) -> Result<KeyRing, Denied> {
+pub async fn published_keys(context: &Context) -> Result<KeyRing, OperationError> {
     Ok(signing_keys::ring(context.store.read().await?.conn()).await?)
 }

@@ -2,12 +2,12 @@
 
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
         signing_key::{KeyRing, Rotation},
     },
     keyring::{FreshKeys, KeyringError},
-    operations::{Context, Denied},
+    operations::{Context, OperationError},
     store::{Write, deployment, signing_keys},
 };
 use countersign_identity::{P256PublicKey, Timestamp};
@@ -16,34 +16,35 @@ use countersign_identity::{P256PublicKey, Timestamp};
 /// that is an act, it is recorded, unless nothing changed. Sidecars learn of it if other keys are believed from then on.
 pub(in crate::operations) async fn change_ring<T>(
     context: &Context,
-    (name, by): (&'static str, &Author),
-    decide: impl Fn(&mut KeyRing, Timestamp, &mut dyn Iterator<Item = P256PublicKey>) -> (T, Option<Entry>),
-) -> Result<T, Denied> {
+    (name, by): (&'static str, &Initiator),
+    decide: impl Fn(&mut KeyRing, Timestamp, &mut dyn Iterator<Item = P256PublicKey>) -> (T, Option<NewAuditEntry>),
+) -> Result<T, OperationError> {
     let fresh = &context.keyring.make_fresh(context.rng.as_ref())?;
     let decide = &decide;
     let work = async |mut tx: Write| {
         deployment::lock(tx.conn()).await?;
         let before = signing_keys::ring(tx.conn()).await?;
         let (mut ring, now) = (before.clone(), tx.now());
-        let (outcome, act) = decide(&mut ring, now, &mut fresh.publics());
+        let (outcome, entry) = decide(&mut ring, now, &mut fresh.publics());
         if ring != before {
             keep(&mut tx, &before, &ring, fresh).await?;
-            if let Some(act) = act {
-                tx.record(by, &act).await?;
+            if let Some(entry) = entry {
+                tx.audit(by, &entry).await?;
             }
         }
-        Ok::<_, Denied>(tx.commit(outcome).await?)
+        Ok::<_, OperationError>(tx.commit(outcome).await?)
     };
     context.store.write(name, work).await
 }
 
 /// The act of a rotation.
-pub(in crate::operations) fn rotated(rotation: &Rotation) -> Entry {
-    let act = Entry::of_deployment(Act::SigningKeyRotated).with(Object::SigningKey(rotation.kid.clone()));
-    act.saying("signsFrom", rotation.signs_from.seconds())
+pub(in crate::operations) fn rotated(rotation: &Rotation) -> NewAuditEntry {
+    let entry =
+        NewAuditEntry::for_deployment(AuditAction::SigningKeyRotated).object(Object::SigningKey(rotation.kid.clone()));
+    entry.detail("signsFrom", rotation.signs_from.seconds())
 }
 
-async fn keep(tx: &mut Write, before: &KeyRing, ring: &KeyRing, fresh: &FreshKeys) -> Result<(), Denied> {
+async fn keep(tx: &mut Write, before: &KeyRing, ring: &KeyRing, fresh: &FreshKeys) -> Result<(), OperationError> {
     for key in ring.keys().iter().filter(|key| !before.keys().contains(key)) {
         if before.keys().iter().any(|old| old.kid == key.kid) {
             signing_keys::update(tx.conn(), key).await?;
@@ -53,7 +54,7 @@ async fn keep(tx: &mut Write, before: &KeyRing, ring: &KeyRing, fresh: &FreshKey
         }
     }
     if !ring.live().map(|key| &key.kid).eq(before.live().map(|key| &key.kid)) {
-        tx.changed(Change::Keys);
+        tx.record_change(Change::Keys);
     }
     Ok(())
 }

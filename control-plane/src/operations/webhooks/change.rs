@@ -3,13 +3,13 @@
 use super::create::reachable;
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         text::Description,
         webhook::{
             BOTH_SECRETS, Place, Target, TargetStatus, event::EventFilter, secret::WebhookSecret, url::TargetUrl,
         },
     },
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{Write, webhook_targets},
 };
 use countersign_identity::{Timestamp, WebhookId};
@@ -31,29 +31,29 @@ pub struct WebhookChange {
 /// Changes a target. What is on its way to it goes where it is then.
 pub async fn change_webhook(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     place: Place,
     webhook: WebhookId,
     change: &WebhookChange,
-) -> Result<Target, Denied> {
+) -> Result<Target, OperationError> {
     if let Some(url) = &change.url {
         reachable(context, url).await?;
     }
     let work = async |mut tx: Write| {
         let before = locked(&mut tx, place, webhook).await?;
         let after = changed(&before, change.clone(), tx.now());
-        let act = Entry::of(place.chain(), Act::WebhookChanged)
-            .with(Object::Webhook(webhook))
-            .changing("host", before.url.host().to_string(), after.url.host().to_string())
-            .changing("events", before.events.names(), after.events.names())
-            .changing("status", before.status().as_str(), after.status().as_str());
-        if after.url != before.url || after.description != before.description || !act.details.is_empty() {
+        let entry = NewAuditEntry::new(place.chain(), AuditAction::WebhookChanged)
+            .object(Object::Webhook(webhook))
+            .changed("host", before.url.host().to_string(), after.url.host().to_string())
+            .changed("events", before.events.names(), after.events.names())
+            .changed("status", before.status().as_str(), after.status().as_str());
+        if after.url != before.url || after.description != before.description || !entry.details.is_empty() {
             let resumed = after.status() == TargetStatus::Active && before.status() != TargetStatus::Active;
             webhook_targets::update(tx.conn(), &after, resumed).await?;
-            tx.record(by, &act).await?;
+            tx.audit(by, &entry).await?;
             return Ok(tx.commit(after).await?);
         }
-        Ok::<_, Denied>(tx.commit(before).await?)
+        Ok::<_, OperationError>(tx.commit(before).await?)
     };
     let target = context.store.write("change_webhook", work).await?;
     context.pulse.ring();
@@ -89,38 +89,48 @@ fn changed(before: &Target, change: WebhookChange, now: Timestamp) -> Target {
 /// signs too. One that was still signing beside the present one signs no more.
 pub async fn rotate_webhook_secret(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     place: Place,
     webhook: WebhookId,
-) -> Result<(SecretString, Timestamp), Denied> {
+) -> Result<(SecretString, Timestamp), OperationError> {
     let secret = WebhookSecret::new(context.fresh_secret());
     let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
     let work = async |mut tx: Write| {
         locked(&mut tx, place, webhook).await?;
         let until = tx.now().saturating_add(BOTH_SECRETS);
         webhook_targets::rotate(tx.conn(), webhook, sealed, until).await?;
-        let act = Entry::of(place.chain(), Act::WebhookSecretRotated).with(Object::Webhook(webhook));
-        tx.record(by, &act).await?;
-        Ok::<_, Denied>(tx.commit(until).await?)
+        let entry =
+            NewAuditEntry::new(place.chain(), AuditAction::WebhookSecretRotated).object(Object::Webhook(webhook));
+        tx.audit(by, &entry).await?;
+        Ok::<_, OperationError>(tx.commit(until).await?)
     };
     Ok((secret.reveal(), context.store.write("rotate_webhook_secret", work).await?))
 }
 
 /// Deletes a target, with what is on its way to it.
-pub async fn delete_webhook(context: &Context, by: &Author, place: Place, webhook: WebhookId) -> Result<(), Denied> {
+pub async fn delete_webhook(
+    context: &Context,
+    by: &Initiator,
+    place: Place,
+    webhook: WebhookId,
+) -> Result<(), OperationError> {
     let work = async |mut tx: Write| {
         let found = locked(&mut tx, place, webhook).await?;
         let now = tx.now();
         webhook_targets::delete(tx.conn(), webhook, now).await?;
-        let act = Entry::of(place.chain(), Act::WebhookDeleted).with(Object::Webhook(webhook));
-        tx.record(by, &act.saying("host", found.url.host().to_string())).await?;
-        Ok::<_, Denied>(tx.commit(()).await?)
+        let entry = NewAuditEntry::new(place.chain(), AuditAction::WebhookDeleted).object(Object::Webhook(webhook));
+        tx.audit(by, &entry.detail("host", found.url.host().to_string())).await?;
+        Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("delete_webhook", work).await
 }
 
 /// The target, which nobody else changes until the transaction ends.
-pub(in crate::operations) async fn locked(tx: &mut Write, place: Place, webhook: WebhookId) -> Result<Target, Denied> {
+pub(in crate::operations) async fn locked(
+    tx: &mut Write,
+    place: Place,
+    webhook: WebhookId,
+) -> Result<Target, OperationError> {
     webhook_targets::lock(tx.conn(), place, webhook).await?;
-    webhook_targets::find(tx.conn(), place, webhook).await?.ok_or(Denied::Missing(Missing::Webhook))
+    webhook_targets::find(tx.conn(), place, webhook).await?.ok_or(OperationError::NotFound(NotFound::Webhook))
 }

@@ -2,11 +2,11 @@
 
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         text::Description,
         webhook::{MOST_TARGETS, Place, Target, event::EventFilter, secret::WebhookSecret, url::TargetUrl},
     },
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{Write, deployment, services, webhook_targets},
 };
 use countersign_identity::WebhookId;
@@ -26,10 +26,10 @@ pub struct NewWebhook {
 /// Makes a target; the plain text of its secret is returned here and nowhere else.
 pub async fn create_webhook(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     place: Place,
     request: NewWebhook,
-) -> Result<(Target, SecretString), Denied> {
+) -> Result<(Target, SecretString), OperationError> {
     let NewWebhook { url, events, description } = request;
     reachable(context, &url).await?;
     let (id, secret, now) =
@@ -48,34 +48,38 @@ pub async fn create_webhook(
         failing_since: None,
         previous_until: None,
     };
-    let act = &Entry::of(place.chain(), Act::WebhookCreated)
-        .with(Object::Webhook(id))
-        .saying("host", target.url.host().to_string())
-        .saying("events", target.events.names());
+    let entry = &NewAuditEntry::new(place.chain(), AuditAction::WebhookCreated)
+        .object(Object::Webhook(id))
+        .detail("host", target.url.host().to_string())
+        .detail("events", target.events.names());
     let work = async |mut tx: Write| {
         lock(&mut tx, place).await?;
         if webhook_targets::list(tx.conn(), place).await?.len() >= MOST_TARGETS {
-            return Err(Denied::Conflict(format!(
+            return Err(OperationError::Conflict(format!(
                 "there are {MOST_TARGETS} webhooks already: delete one, or change it"
             )));
         }
         webhook_targets::insert(tx.conn(), target, sealed).await?;
-        tx.record(by, act).await?;
+        tx.audit(by, entry).await?;
         Ok(tx.commit(target.clone()).await?)
     };
     Ok((context.store.write("create_webhook", work).await?, secret.reveal()))
 }
 
 /// Whether a URL leads to where events may be sent.
-pub(in crate::operations) async fn reachable(context: &Context, url: &TargetUrl) -> Result<(), Denied> {
-    context.guard.check(url).await.map_err(|refused| Denied::Invalid { field: "url", message: refused.as_str() })
+pub(in crate::operations) async fn reachable(context: &Context, url: &TargetUrl) -> Result<(), OperationError> {
+    context
+        .guard
+        .check(url)
+        .await
+        .map_err(|refused| OperationError::Invalid { field: "url", message: refused.as_str() })
 }
 
 /// Of several who make targets at one place, each sees what the one before has made.
-async fn lock(tx: &mut Write, place: Place) -> Result<(), Denied> {
+async fn lock(tx: &mut Write, place: Place) -> Result<(), OperationError> {
     match place {
         Place::Service(service) if services::lock(tx.conn(), service).await? => Ok(()),
-        Place::Service(_) => Err(Denied::Missing(Missing::Service)),
+        Place::Service(_) => Err(OperationError::NotFound(NotFound::Service)),
         Place::Deployment => Ok(deployment::lock(tx.conn()).await?),
     }
 }

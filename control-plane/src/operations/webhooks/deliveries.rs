@@ -3,14 +3,14 @@
 use super::change::locked;
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         webhook::{
             Place,
             delivery::DeliveryStatus,
             event::{Event, News, Test},
         },
     },
-    operations::{Context, Denied, Missing, context::made_at},
+    operations::{Context, NotFound, OperationError, context::made_at},
     store::{Write, deliveries, outbox},
 };
 use countersign_identity::{EventId, Timestamp, WebhookId};
@@ -35,15 +35,15 @@ const BEFORE: Duration = Duration::from_mins(1);
 /// all; what is put on its way is not found again.
 pub async fn replay_deliveries(
     context: &Context,
-    by: &Author,
+    by: &Initiator,
     place: Place,
     webhook: WebhookId,
     replay: Replay,
-) -> Result<u64, Denied> {
-    let act = Entry::of(place.chain(), Act::WebhookReplayed).with(Object::Webhook(webhook));
-    let act = &match replay {
-        Replay::One(event) => act.saying("event", event.to_string()),
-        Replay::Since(since, _) => act.saying("since", since.seconds()),
+) -> Result<u64, OperationError> {
+    let entry = NewAuditEntry::new(place.chain(), AuditAction::WebhookReplayed).object(Object::Webhook(webhook));
+    let entry = &match replay {
+        Replay::One(event) => entry.detail("event", event.to_string()),
+        Replay::Since(since, _) => entry.detail("since", since.seconds()),
     };
     let mut all = 0;
     loop {
@@ -52,9 +52,9 @@ pub async fn replay_deliveries(
             locked(&mut tx, place, webhook).await?;
             let count = replay_some(&mut tx, webhook, replay).await?;
             if is_first && count > 0 {
-                tx.record(by, act).await?;
+                tx.audit(by, entry).await?;
             }
-            Ok::<_, Denied>(tx.commit(count).await?)
+            Ok::<_, OperationError>(tx.commit(count).await?)
         };
         let count = context.store.write("replay_deliveries", some).await?;
         context.pulse.ring();
@@ -65,11 +65,11 @@ pub async fn replay_deliveries(
     }
 }
 
-async fn replay_some(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Result<u64, Denied> {
+async fn replay_some(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Result<u64, OperationError> {
     let now = tx.now();
     match replay {
         Replay::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => Ok(1),
-        Replay::One(_) => Err(Denied::Missing(Missing::Delivery)),
+        Replay::One(_) => Err(OperationError::NotFound(NotFound::Delivery)),
         Replay::Since(since, status) => {
             let oldest = EventId::from_bits(made_at(since.saturating_sub(BEFORE)));
             Ok(deliveries::replay_some(tx.conn(), webhook, (since, oldest), status, (now, AT_ONCE)).await?)
@@ -78,16 +78,21 @@ async fn replay_some(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Resu
 }
 
 /// Sends a test to a target, whatever it asked for and whether it is active or not; gives the id of its event.
-pub async fn test_webhook(context: &Context, by: &Author, place: Place, webhook: WebhookId) -> Result<EventId, Denied> {
+pub async fn test_webhook(
+    context: &Context,
+    by: &Initiator,
+    place: Place,
+    webhook: WebhookId,
+) -> Result<EventId, OperationError> {
     let id = context.fresh(EventId::from_bits);
     let news = News::Test(Test { webhook_id: webhook, service_id: place.service() });
     let work = async |mut tx: Write| {
         locked(&mut tx, place, webhook).await?;
         let now = tx.now();
         outbox::send_test(tx.conn(), &Event { id, at: now, news: news.clone() }, webhook, now).await?;
-        let act = Entry::of(place.chain(), Act::WebhookTested).with(Object::Webhook(webhook));
-        tx.record(by, &act).await?;
-        Ok::<_, Denied>(tx.commit(id).await?)
+        let entry = NewAuditEntry::new(place.chain(), AuditAction::WebhookTested).object(Object::Webhook(webhook));
+        tx.audit(by, &entry).await?;
+        Ok::<_, OperationError>(tx.commit(id).await?)
     };
     let id = context.store.write("test_webhook", work).await?;
     context.pulse.ring();

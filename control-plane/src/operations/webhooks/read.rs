@@ -8,24 +8,24 @@ use crate::{
             delivery::{Delivery, DeliveryStatus},
         },
     },
-    operations::{Context, Denied, Missing},
+    operations::{Context, NotFound, OperationError},
     store::{deliveries, outbox, services, webhook_targets},
 };
 use countersign_identity::{EventId, WebhookId};
 
 /// The targets of a place, oldest first.
-pub async fn list_webhooks(context: &Context, place: Place) -> Result<Vec<Target>, Denied> {
+pub async fn list_webhooks(context: &Context, place: Place) -> Result<Vec<Target>, OperationError> {
     let mut read = context.store.read().await?;
     if let Place::Service(service) = place {
-        services::find(read.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
+        services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
     Ok(webhook_targets::list(read.conn(), place).await?)
 }
 
 /// A target.
-pub async fn read_webhook(context: &Context, place: Place, webhook: WebhookId) -> Result<Target, Denied> {
+pub async fn read_webhook(context: &Context, place: Place, webhook: WebhookId) -> Result<Target, OperationError> {
     let found = webhook_targets::find(context.store.read().await?.conn(), place, webhook).await?;
-    found.ok_or(Denied::Missing(Missing::Webhook))
+    found.ok_or(OperationError::NotFound(NotFound::Webhook))
 }
 
 /// What was or is delivered to a target, newest first.
@@ -35,7 +35,7 @@ pub async fn list_deliveries(
     webhook: WebhookId,
     status: Option<DeliveryStatus>,
     page: Page,
-) -> Result<Listed<Delivery>, Denied> {
+) -> Result<Listed<Delivery>, OperationError> {
     read_webhook(context, place, webhook).await?;
     Ok(deliveries::list(context.store.read().await?.conn(), webhook, status, page).await?)
 }
@@ -46,10 +46,11 @@ pub async fn read_delivery(
     place: Place,
     webhook: WebhookId,
     event: EventId,
-) -> Result<(Delivery, String), Denied> {
+) -> Result<(Delivery, String), OperationError> {
     read_webhook(context, place, webhook).await?;
     let mut read = context.store.read().await?;
-    let found = deliveries::find(read.conn(), webhook, event).await?.ok_or(Denied::Missing(Missing::Delivery))?;
-    let body = outbox::body(read.conn(), event).await?.ok_or(Denied::Missing(Missing::Delivery))?;
+    let found =
+        deliveries::find(read.conn(), webhook, event).await?.ok_or(OperationError::NotFound(NotFound::Delivery))?;
+    let body = outbox::body(read.conn(), event).await?.ok_or(OperationError::NotFound(NotFound::Delivery))?;
     Ok((found, body))
 }

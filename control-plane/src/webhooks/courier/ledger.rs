@@ -3,7 +3,7 @@
 use super::Courier;
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         webhook::{
             DISABLED_AFTER, DisabledReason, FORGIVEN_AFTER, Place, Target,
             delivery::{Attempt, AttemptFailure, DeliveryState},
@@ -207,8 +207,8 @@ async fn record_all(tx: &mut Write, disabled: Vec<Disabled>) -> Result<(), Store
     disabled.sort_by(|(one, _), (other, _)| one.cmp(other));
     for (_, Disabled { place, target, reason }) in disabled {
         tracing::warn!(webhook = %target, reason = reason.as_str(), "a webhook is disabled");
-        let act = Entry::of(place.chain(), Act::WebhookDisabled).with(Object::Webhook(target));
-        tx.record(&Author::SYSTEM, &act.saying("reason", reason.as_str())).await?;
+        let entry = NewAuditEntry::new(place.chain(), AuditAction::WebhookDisabled).object(Object::Webhook(target));
+        tx.audit(&Initiator::SYSTEM, &entry.detail("reason", reason.as_str())).await?;
     }
     Ok(())
 }

@@ -132,7 +132,7 @@ async fn refusals(stage: &Stage, route: &Route, body: &Map<String, Value>) -> Ve
 
 /// Who, what, to whom, with what.
 fn judge(stage: &Stage, route: &Route, act: &str, link: &Value, answer: &Value) {
-    assert_eq!(link["act"], act);
+    assert_eq!(link["action"], act);
     let id_of = |key: &str| format!("key_{}", &key["svc_sk_".len()..][..26]);
     let actor = match route.door {
         Door::Registrant => json!({ "kind": "public", "issuer": null, "id": null }),
@@ -206,7 +206,7 @@ async fn a_person_is_named_wherever_a_key_would_do() {
     let body = json!({ "email": "a@example.org", "name": "mine", "publicKey": stage.agent.key.public_pem().unwrap() });
     stage.control.api.send_as(&stage.control.mint_human("dora"), "POST", "/auth/register", body).await.expect(201);
     let links = links(&stage.control, "").await;
-    let by: Vec<_> = links[..2].iter().map(|link| (&link["act"], &link["actor"]["id"])).collect();
+    let by: Vec<_> = links[..2].iter().map(|link| (&link["action"], &link["actor"]["id"])).collect();
     let expected = [(&json!("agent.registered"), &json!("dora")), (&json!("role.created"), &json!("developer"))];
     assert_eq!(by, expected);
 }

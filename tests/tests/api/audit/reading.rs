@@ -15,7 +15,7 @@ fn hash(link: &Value) -> String {
         Some(optional(&link["serviceId"]).unwrap_or("deployment".to_owned())),
         Some(link["sequence"].to_string()),
         Some(at.as_microsecond().to_string()),
-        optional(&link["act"]),
+        optional(&link["action"]),
         optional(&link["actor"]["kind"]),
         optional(&link["actor"]["issuer"]),
         optional(&link["actor"]["id"]),
@@ -62,7 +62,10 @@ async fn an_outsider_can_check_what_was_exported() {
     sorted.sort_by_key(order);
     assert_eq!(read, sorted, "the API and the export tell the same");
     let (said, _) = verify(&control);
-    assert!(last.values().all(|(length, hash)| said.contains(&format!(": ok, {length} links, head {hash}"))), "{said}");
+    assert!(
+        last.values().all(|(length, hash)| said.contains(&format!(": ok, {length} entries, head {hash}"))),
+        "{said}"
+    );
     let one = control.command(&["audit", "verify", "--service", control.service()]);
     assert_eq!(String::from_utf8(one.stdout).unwrap().lines().count(), 1);
     let none = control.command(&["audit", "verify", "--service", "service_of_nobody"]);
@@ -77,7 +80,7 @@ async fn owners_read_their_services_and_administrators_all() {
     let hers = text(&made["serviceId"]);
     let read = async |who: &str, query: &str| control.api.get_as(who, &format!("/audit{query}")).await;
     let own = read(&owner, &format!("?serviceId={hers}")).await.expect(200);
-    assert_eq!((&own["pagination"]["total"], &own["data"][0]["act"]), (&json!(1), &json!("service.created")));
+    assert_eq!((&own["pagination"]["total"], &own["data"][0]["action"]), (&json!(1), &json!("service.created")));
     for (who, query) in [
         (&owner, String::new()),
         (&owner, format!("?serviceId={}", control.service())),
@@ -102,17 +105,22 @@ async fn filters_leave_what_was_asked_for() {
         }
         let acts = async |query: &str| {
             let found = links(&control, query).await;
-            found.iter().map(|link| text(&link["act"])).collect::<Vec<_>>()
+            found.iter().map(|link| text(&link["action"])).collect::<Vec<_>>()
         };
         assert_eq!(acts(&format!("&agentId={}", one.id)).await, ["role.assigned", "agent.registered"]);
-        assert_eq!(acts("&act=role.assigned").await.len(), 2);
+        assert_eq!(acts("&action=role.assigned").await.len(), 2);
         let all = links(&control, "").await;
         let middle = text(&all[1]["at"]);
         assert_eq!(links(&control, &format!("&since={middle}")).await, all[..2]);
         assert_eq!(links(&control, &format!("&until={middle}")).await, all[2..]);
         let second = control.api.get_as(control.human(), "/audit?limit=1&offset=1").await.expect(200);
         assert_eq!((&second["data"][0], &second["pagination"]["hasMore"]), (&all[1], &json!(true)));
-        for (query, field) in [("act=role.made", "act"), ("since=yesterday", "since"), ("until=&until=", "until")] {
+        for (query, field) in [
+            ("action=role.made", "action"),
+            ("act=role.made", "act"),
+            ("since=yesterday", "since"),
+            ("until=&until=", "until"),
+        ] {
             let answer = control.api.get_as(control.human(), &format!("/audit?{query}")).await;
             assert_eq!(answer.status, 400, "{query}");
             assert!(answer.body["error"]["details"]["fields"][field].is_string(), "{}", answer.body);

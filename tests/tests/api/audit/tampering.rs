@@ -31,10 +31,10 @@ async fn fill(control: &ControlPlane) -> String {
 /// What is done to the database, and what must be said: of which chain, at which link, and why.
 fn deeds(service: &str, other: &str) -> Vec<(String, String)> {
     let at = |sequence: u8| format!("chain = '{service}' AND sequence = {sequence}");
-    let said = |sequence: u8, why: &str| format!("{service}: broken at link {sequence}: {why}");
-    let (changed, missing) = ("its content does not fit its hash", "it is missing");
-    let (unlinked, forged) = ("it does not follow", "it was not made with the master key");
-    let end = "the chain does not end where its head says";
+    let said = |sequence: u8, why: &str| format!("{service}: broken at entry {sequence}: {why}");
+    let (changed, missing) = ("its content does not match its hash", "the entry is missing");
+    let (unlinked, forged) = ("its previous hash is not", "its MAC was not made with the master key");
+    let end = "the end of the chain does not match its head";
     let mut deeds = vec![
         (format!("DELETE FROM audit_links WHERE {}", at(3)), said(3, missing)),
         (format!("DELETE FROM audit_links WHERE {}", at(1)), said(1, missing)),
@@ -76,7 +76,7 @@ fn deeds(service: &str, other: &str) -> Vec<(String, String)> {
         (format!("UPDATE audit_links SET chain = '{other}', sequence = 3 WHERE {}", at(5)), said(5, end)),
         (
             format!("UPDATE audit_links SET chain = '{other}', sequence = 3 WHERE {}", at(5)),
-            format!("{other}: broken at link 3: {changed}"),
+            format!("{other}: broken at entry 3: {changed}"),
         ),
         // A link of another chain in the place of one, whole.
         (
@@ -161,8 +161,8 @@ async fn later_acts_do_not_heal_a_chain() {
         control.make_role("three", &[]).await;
         control.make_key(&other, "sync").await;
         let (said, good) = verify(&control);
-        assert!(!good && said.contains(&format!("{service}: broken at link 6: ")), "{said}");
-        assert!(said.contains(&format!("{other}: broken at link 4: ")) && said.contains("deployment: ok, "), "{said}");
+        assert!(!good && said.contains(&format!("{service}: broken at entry 6: ")), "{said}");
+        assert!(said.contains(&format!("{other}: broken at entry 4: ")) && said.contains("deployment: ok, "), "{said}");
         assert!(control.log().contains("run `audit verify`"), "the log says it at once");
     }
 }
@@ -184,12 +184,12 @@ async fn acts_go_on_whatever_was_done_to_the_end_of_a_chain() {
             run(&mut database, &deed).await;
             control.make_role(&format!("after-{number}"), &[]).await;
             let (said, good) = verify(&control);
-            assert!(!good && said.contains(&format!("{service}: broken at link ")), "{deed}\n{said}");
+            assert!(!good && said.contains(&format!("{service}: broken at entry ")), "{deed}\n{said}");
         }
         run(&mut database, &format!("DELETE FROM audit_links WHERE chain = '{service}' AND sequence > 5")).await;
         control.make_role("last", &[]).await;
         let (said, good) = verify(&control);
-        assert!(!good && said.contains(&format!("{service}: broken at link 7: ")), "{said}");
+        assert!(!good && said.contains(&format!("{service}: broken at entry 7: ")), "{said}");
     }
 }
 
@@ -204,12 +204,12 @@ async fn a_chain_of_the_deployment_that_was_taken_away_stays_missing() {
         run(&mut database, "DELETE FROM audit_links WHERE chain = 'deployment'").await;
         run(&mut database, "DELETE FROM audit_heads WHERE chain = 'deployment'").await;
         control.restart().await;
-        assert!(control.log().contains("this audit chain was taken away"), "{}", control.log());
+        assert!(control.log().contains("this audit chain was removed"), "{}", control.log());
         let (said, good) = verify(&control);
-        assert!(!good && said.contains("deployment: broken at link 1: it is missing"), "{said}");
+        assert!(!good && said.contains("deployment: broken at entry 1: the entry is missing"), "{said}");
         Agent::register(&control, "later").await;
         let (said, good) = verify(&control);
-        assert!(!good && said.contains("deployment: broken at link 1: no chain begins"), "{said}");
+        assert!(!good && said.contains("deployment: broken at entry 1: no chain starts"), "{said}");
     }
 }
 
@@ -226,14 +226,14 @@ async fn an_audit_begins_once() {
         assert!(!good && said.lines().count() == 3 && !said.contains(": ok, "), "{said}");
         control.restart().await;
         assert_whole(&control);
-        let began = links(&control, "&act=audit.began").await;
+        let began = links(&control, "&action=audit.began").await;
         assert_eq!((began.len(), &began[0]["actor"]["kind"]), (3, &serde_json::json!("system")));
         control.kill();
         run(&mut database, &format!("DELETE FROM audit_links WHERE chain = '{}'", control.service())).await;
         run(&mut database, &format!("DELETE FROM audit_heads WHERE chain = '{}'", control.service())).await;
         control.restart().await;
         let (said, good) = verify(&control);
-        assert!(!good && said.contains(&format!("{}: broken at link 1: ", control.service())), "{said}");
+        assert!(!good && said.contains(&format!("{}: broken at entry 1: ", control.service())), "{said}");
     }
 }
 
@@ -259,7 +259,7 @@ async fn a_long_chain_is_checked_to_its_end() {
     }
     let (said, good) = verify(&control);
     // Before them, the service was made, and its first key.
-    assert!(good && said.contains(&format!("{}: ok, 1052 links, ", control.service())), "{said}");
+    assert!(good && said.contains(&format!("{}: ok, 1052 entries, ", control.service())), "{said}");
     let exported = control.command(&["audit", "export", "--service", control.service()]);
     let lines = String::from_utf8(exported.stdout).unwrap();
     assert_eq!(lines.lines().count(), 1052);
@@ -268,7 +268,7 @@ async fn a_long_chain_is_checked_to_its_end() {
         let which = format!("chain = '{}' AND sequence = {sequence}", control.service());
         run(&mut database, &format!("UPDATE audit_links SET act = 'x' WHERE {which}")).await;
         let (said, good) = verify(&control);
-        assert!(!good && said.contains(&format!(": broken at link {sequence}: ")), "{said}");
+        assert!(!good && said.contains(&format!(": broken at entry {sequence}: ")), "{said}");
     }
     let exported = control.command(&["audit", "export", "--service", control.service()]);
     assert_eq!(exported.status.code(), Some(1));

@@ -68,7 +68,7 @@ impl Before {
 async fn assert_recorded(control: &ControlPlane) {
     let verified = control.command(&["audit", "verify"]);
     assert!(verified.status.success(), "{verified:?}");
-    let acts = control.api.get_as(control.human(), "/audit?act=database.restored").await.expect(200);
+    let acts = control.api.get_as(control.human(), "/audit?action=database.restored").await.expect(200);
     assert_eq!(acts["data"][0]["actor"]["kind"], "system");
     assert!(acts["data"][0]["details"]["newestChangeAt"].is_string(), "{acts}");
 }

@@ -111,10 +111,10 @@ words! {
     RefreshToken = text().examples(["rf_0197…"]);
     /// An access token or a refresh token; not empty.
     AnyToken = text().min_length(Some(1)).examples(["rf_0197…"]);
-    /// What was done. The names are stable; more may come.
-    Act = text().enum_values(Some(audit::Act::ALL.iter().map(|act| act.as_str()))).examples(["role.assigned"]);
-    /// What else is to be said of an act, by names that depend on it; more may come.
-    ActDetails = ObjectBuilder::new()
+    /// An audited action. Names are stable; later versions may add some.
+    AuditAction = text().enum_values(Some(audit::AuditAction::ALL.iter().map(|action| action.as_str()))).examples(["role.assigned"]);
+    /// Additional fields of an audit entry; their names depend on the action. Later versions may add some.
+    AuditDetails = ObjectBuilder::new()
         .schema_type(Type::Object)
         .examples([serde_json::json!({ "name": "editor", "until": null })]);
     /// An `https://` URL of at most 2048 characters, with port 443 or one from 1024 on, without user name, password and
