@@ -23,6 +23,7 @@ PATHS_CHECKED = {
     "docs/work/testing.md": [""],
     "docs/understand/decisions.md": [""],
 }
+NAMES_CHECKED = ["ARCHITECTURE.md", "docs/work/contributing.md", "docs/understand/decisions.md", "docs/glossary.md"]
 # Looks like a path, and is made at run time.
 NOT_IN_THE_TREE = re.compile(r"^(/|~|target/|\.tools/|https?://)|[<>*{}$ ]")
 PATH = re.compile(r"^[\w.-]+(/[\w.-]+)*/?$")
@@ -43,7 +44,7 @@ def main() -> int:
         *(problem for page in [*root_pages, *pages] for problem in broken_links(page)),
         *unreachable(pages),
         *(problem for page, bases in PATHS_CHECKED.items() for problem in missing_paths(ROOT / page, bases)),
-        *unknown_names(ROOT / "ARCHITECTURE.md"),
+        *unknown_names(),
         *unknown_settings(),
     ]
     if len(sys.argv) > 1:
@@ -89,15 +90,18 @@ def is_path(span: str) -> bool:
     return "/" in span or file.rsplit(".", 1)[-1] in EXTENSIONS and "." in file
 
 
-def unknown_names(page: Path) -> list[str]:
+def unknown_names() -> list[str]:
     """Names such as `View::apply` must occur in the sources."""
-    spans = {span for span in CODE.findall(prose(page)) if re.fullmatch(r"[A-Za-z_]\w*(::\w+)*", span)}
-    folders = ["identity", "proto", "process", "control-plane", "ext-authz", "client", "mangle", "tests"]
+    folders = ["identity", "proto", "process", "control-plane", "ext-authz", "client", "mangle", "tests", "examples"]
     files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in SOURCES]
     words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in files)))
-    words |= {folder for folder in folders} | {path.stem for path in files}
-    missing = (span for span in sorted(spans) if not words.issuperset(span.split("::")))
-    return [f"{name(page)}: `{span}` is nowhere in the sources" for span in missing]
+    words |= {*folders, *(part for path in files for part in path.relative_to(ROOT).with_suffix("").parts)}
+    problems = []
+    for page in NAMES_CHECKED:
+        spans = {span for span in CODE.findall(prose(ROOT / page)) if re.fullmatch(r"[A-Za-z_]\w*(::\w+)*", span)}
+        missing = (span for span in sorted(spans) if not words.issuperset(span.split("::")))
+        problems += [f"{page}: `{span}` is nowhere in the sources" for span in missing]
+    return problems
 
 
 def unknown_settings() -> list[str]:
