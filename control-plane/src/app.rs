@@ -24,7 +24,7 @@ use crate::{
     },
     ephemeral::Redis,
     files::{self, Lock},
-    http::{AppState, ErrorCode, Limits, PerMinute, Proxies, RATE_CATEGORIES},
+    http::{AppState, ErrorCode, Limits, PerMinute, RATE_CATEGORIES, TrustedProxies},
     humans::{Humans, OperatorError},
     keyring::{Keyring, MasterKey, MasterKeyError},
     metrics::{Labels, Metrics},
@@ -195,14 +195,14 @@ impl App {
             let file = development::settle(&context, operator, &config.data_dir, &places).await?;
             tracing::info!("development: `set -a; . {}` gives clients everything they need", file.display());
         }
-        let began = context.clock.since_boot();
+        let started_at = context.clock.since_boot();
         let humans = Arc::new(Humans::new(operator, issuers));
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
-        let proxies = Arc::new(Proxies { trusted: config.proxies.networks(), terminate_tls });
+        let proxies = Arc::new(TrustedProxies { trusted: config.proxies.networks(), terminate_tls });
         let redis = windows::redis(&config, &context, &metrics).await?.map(Arc::new);
         let windows = windows::windows(redis.clone(), &context);
         let limits = Arc::new(Limits::new(per_minute(config.limits), windows));
-        let state = AppState { context, humans, metrics, limits, proxies, began };
+        let state = AppState { context, humans, metrics, limits, proxies, started_at };
         Ok(Self { config, state, redis, post, certificate, ports, lock, readiness, unready })
     }
 

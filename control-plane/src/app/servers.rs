@@ -7,7 +7,7 @@ use crate::{
     domain::signing_key::{KeyRing, KeyStatus},
     http::{
         AppState, router,
-        tls::{ForProxies, TlsOnly},
+        tls::{HttpsAcceptor, PlainHttpAcceptor},
     },
     metrics::Metrics,
     operations::{
@@ -120,10 +120,10 @@ pub(super) fn serve_api(
     shutdown: &Shutdown,
 ) -> Result<(), AppError> {
     if state.proxies.terminate_tls {
-        return serve_http(servers, listener, ForProxies, state, shutdown);
+        return serve_http(servers, listener, PlainHttpAcceptor, state, shutdown);
     }
     let rng = state.context.rng.clone();
-    let acceptor = TlsOnly::new(TlsAcceptor::from(certificate.server_config()?), rng);
+    let acceptor = HttpsAcceptor::new(TlsAcceptor::from(certificate.server_config()?), rng);
     serve_http(servers, listener, acceptor, state, shutdown)
 }
 

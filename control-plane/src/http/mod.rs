@@ -11,10 +11,11 @@ mod openapi;
 mod request;
 mod router;
 mod state;
+mod timestamp;
 pub mod tls;
 
 pub use code::ErrorCode;
 pub use middleware::limits::{Limits, PerMinute, RATE_CATEGORIES};
-pub use request::origin::Proxies;
+pub use request::client_address::TrustedProxies;
 pub use router::{api_description, router};
 pub use state::AppState;

@@ -254,11 +254,11 @@ async fn bad_bodies_name_the_field_and_the_fix() {
           "fields": {
             "email": "must be an e-mail address of at most 254 characters",
             "name": "is required",
-            "nmae": "is not known here",
+            "nmae": "is not a known field",
             "publicKey": "must be a string"
           }
         },
-        "message": "`email` must be an e-mail address of at most 254 characters; `name` is required; `publicKey` must be a string; `nmae` is not known here"
+        "message": "`email` must be an e-mail address of at most 254 characters; `name` is required; `publicKey` must be a string; `nmae` is not a known field"
       }
     }
     "#);

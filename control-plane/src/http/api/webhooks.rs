@@ -16,14 +16,15 @@ use crate::{
         error::ApiError,
         openapi::{
             errors::{
-                Admin, Body, Errors, Manager, NoDelivery, NoService, NoWebhook, Paging, TooManyWebhooks, WrongUrl,
+                AdminAuth, DeliveryNotFound, Errors, InvalidBody, InvalidPaging, InvalidWebhookUrl, ManagerAuth,
+                ServiceNotFound, WebhookLimit, WebhookNotFound,
             },
-            schema::{self, EventInPath, ServiceInPath, WebhookInPath},
+            schema::{self, EventPathParam, ServicePathParam, WebhookPathParam},
         },
         request::{
-            body::{Fields, shape::body},
-            caller::Presented,
-            ids::{InPath, id},
+            body::{BodyFields, typed::body},
+            caller::Credentials,
+            ids::{PathParams, parse_id},
             paging,
         },
         state::AppState,
@@ -67,7 +68,7 @@ body! {
     /// Which deliveries are to be made once more.
     ReplayRequest {
         /// Those of events that happened then or later.
-        required "since" since: Timestamp as Instant,
+        required "since" since: Timestamp as TimestampSchema,
         /// Only those that ended so. What is on its way is not touched.
         optional "status" status: Ending,
     }
@@ -101,10 +102,10 @@ impl FromRequestParts<AppState> for AtService {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        let presented = Presented::from_request_parts(parts, state).await?;
-        let InPath(ServicePath { service }) = InPath::from_request_parts(parts, state).await?;
-        let service: ServiceId = id(&service)?;
-        let by = presented.manager_of(state, service).await?;
+        let credentials = Credentials::from_request_parts(parts, state).await?;
+        let PathParams(ServicePath { service }) = PathParams::from_request_parts(parts, state).await?;
+        let service: ServiceId = parse_id(&service)?;
+        let by = credentials.require_manager_of(state, service).await?;
         Ok(Self(Place::Service(service), by))
     }
 }
@@ -113,9 +114,9 @@ impl FromRequestParts<AppState> for AtDeployment {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        let presented = Presented::from_request_parts(parts, state).await?;
-        let human = presented.admin(state).await?;
-        Ok(Self(Place::Deployment, presented.author_of(Some(&human))))
+        let credentials = Credentials::from_request_parts(parts, state).await?;
+        let human = credentials.admin(state).await?;
+        Ok(Self(Place::Deployment, credentials.initiator_for_human(Some(&human))))
     }
 }
 
@@ -136,13 +137,13 @@ macro_rules! endpoints {
                 params($($parameter)?), request_body = WebhookRequest, security $security,
                 responses(
                     (status = 201, description = "The webhook", body = NewWebhookRecord),
-                    Errors<($($who,)+ Body, WrongUrl, TooManyWebhooks)>,
+                    Errors<($($who,)+ InvalidBody, InvalidWebhookUrl, WebhookLimit)>,
                 )
             )]
             pub async fn create(
                 State(state): State<AppState>,
                 $door(place, by): $door,
-                body: Fields,
+                body: BodyFields,
             ) -> Result<(StatusCode, Json<NewWebhookRecord>), ApiError> {
                 let WebhookRequest { url, events, description } = body.read()?;
                 let (events, description) = (events.unwrap_or_default(), description.unwrap_or_default());
@@ -165,37 +166,37 @@ macro_rules! endpoints {
             /// Read a webhook
             #[utoipa::path(
                 get, path = concat!($base, "/webhooks/{webhook}"), operation_id = concat!("read", $named, "Webhook"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath), security $security,
-                responses((status = 200, description = "The webhook", body = WebhookRecord), Errors<($($who,)+ NoWebhook)>)
+                params($($parameter,)? WebhookPathParam), security $security,
+                responses((status = 200, description = "The webhook", body = WebhookRecord), Errors<($($who,)+ WebhookNotFound)>)
             )]
             pub async fn read(
                 State(state): State<AppState>,
                 $door(place, _): $door,
-                InPath(path): InPath<WebhookPath>,
+                PathParams(path): PathParams<WebhookPath>,
             ) -> Result<Json<WebhookRecord>, ApiError> {
-                let target = operations::read_webhook(&state.context, place, id(&path.webhook)?).await?;
+                let target = operations::read_webhook(&state.context, place, parse_id(&path.webhook)?).await?;
                 Ok(Json(WebhookRecord::of(&target, state.context.now())))
             }
 
             /// Change, pause or resume a webhook
             #[utoipa::path(
                 patch, path = concat!($base, "/webhooks/{webhook}"), operation_id = concat!("change", $named, "Webhook"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath), request_body = WebhookChanges, security $security,
+                params($($parameter,)? WebhookPathParam), request_body = WebhookChanges, security $security,
                 responses(
                     (status = 200, description = "The webhook as it is now", body = WebhookRecord),
-                    Errors<($($who,)+ Body, WrongUrl, NoWebhook)>,
+                    Errors<($($who,)+ InvalidBody, InvalidWebhookUrl, WebhookNotFound)>,
                 )
             )]
             pub async fn change(
                 State(state): State<AppState>,
                 $door(place, by): $door,
-                InPath(path): InPath<WebhookPath>,
-                body: Fields,
+                PathParams(path): PathParams<WebhookPath>,
+                body: BodyFields,
             ) -> Result<Json<WebhookRecord>, ApiError> {
                 let WebhookChanges { url, events, description, status } = body.read()?;
                 let paused = status.map(|status| status == TargetStatus::Paused);
                 let change = WebhookChange { url, events, description, paused };
-                let target = operations::change_webhook(&state.context, &by, place, id(&path.webhook)?, &change).await?;
+                let target = operations::change_webhook(&state.context, &by, place, parse_id(&path.webhook)?, &change).await?;
                 Ok(Json(WebhookRecord::of(&target, state.context.now())))
             }
 
@@ -204,15 +205,15 @@ macro_rules! endpoints {
             /// With what is on its way to it. A delivery that is being made may still arrive.
             #[utoipa::path(
                 delete, path = concat!($base, "/webhooks/{webhook}"), operation_id = concat!("delete", $named, "Webhook"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath), security $security,
-                responses((status = 200, description = "It is gone", body = WebhookDeleted), Errors<($($who,)+ NoWebhook)>)
+                params($($parameter,)? WebhookPathParam), security $security,
+                responses((status = 200, description = "It is gone", body = WebhookDeleted), Errors<($($who,)+ WebhookNotFound)>)
             )]
             pub async fn remove(
                 State(state): State<AppState>,
                 $door(place, by): $door,
-                InPath(path): InPath<WebhookPath>,
+                PathParams(path): PathParams<WebhookPath>,
             ) -> Result<Json<WebhookDeleted>, ApiError> {
-                operations::delete_webhook(&state.context, &by, place, id(&path.webhook)?).await?;
+                operations::delete_webhook(&state.context, &by, place, parse_id(&path.webhook)?).await?;
                 Ok(Json(WebhookDeleted { deleted: true }))
             }
 
@@ -223,15 +224,15 @@ macro_rules! endpoints {
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks/{webhook}/rotate-secret"),
                 operation_id = concat!("rotate", $named, "WebhookSecret"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath), security $security,
-                responses((status = 200, description = "The new secret", body = NewSecret), Errors<($($who,)+ NoWebhook)>)
+                params($($parameter,)? WebhookPathParam), security $security,
+                responses((status = 200, description = "The new secret", body = NewSecret), Errors<($($who,)+ WebhookNotFound)>)
             )]
             pub async fn rotate(
                 State(state): State<AppState>,
                 $door(place, by): $door,
-                InPath(path): InPath<WebhookPath>,
+                PathParams(path): PathParams<WebhookPath>,
             ) -> Result<Json<NewSecret>, ApiError> {
-                let webhook = id(&path.webhook)?;
+                let webhook = parse_id(&path.webhook)?;
                 let (secret, until) = operations::rotate_webhook_secret(&state.context, &by, place, webhook).await?;
                 Ok(Json(NewSecret::of(&secret, until)))
             }
@@ -242,15 +243,15 @@ macro_rules! endpoints {
             /// delivery to see what came of it.
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks/{webhook}/test"), operation_id = concat!("test", $named, "Webhook"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath), security $security,
-                responses((status = 202, description = "The test is on its way", body = TestSent), Errors<($($who,)+ NoWebhook)>)
+                params($($parameter,)? WebhookPathParam), security $security,
+                responses((status = 202, description = "The test is on its way", body = TestSent), Errors<($($who,)+ WebhookNotFound)>)
             )]
             pub async fn test(
                 State(state): State<AppState>,
                 $door(place, by): $door,
-                InPath(path): InPath<WebhookPath>,
+                PathParams(path): PathParams<WebhookPath>,
             ) -> Result<(StatusCode, Json<TestSent>), ApiError> {
-                let event_id = operations::test_webhook(&state.context, &by, place, id(&path.webhook)?).await?;
+                let event_id = operations::test_webhook(&state.context, &by, place, parse_id(&path.webhook)?).await?;
                 Ok((StatusCode::ACCEPTED, Json(TestSent { event_id })))
             }
 
@@ -261,24 +262,24 @@ macro_rules! endpoints {
                 get, path = concat!($base, "/webhooks/{webhook}/deliveries"),
                 operation_id = concat!("list", $named, "WebhookDeliveries"), tag = "Webhooks",
                 params(
-                    $($parameter,)? WebhookInPath, Page,
-                    ("status" = Option<schema::DeliveryStatus>, Query, description = "Only those that stand so"),
+                    $($parameter,)? WebhookPathParam, Page,
+                    ("status" = Option<schema::DeliveryStatusSchema>, Query, description = "Only those that stand so"),
                 ),
                 security $security,
                 responses(
                     (status = 200, description = "A page of deliveries", body = DeliveryPage),
-                    Errors<($($who,)+ NoWebhook, Paging)>,
+                    Errors<($($who,)+ WebhookNotFound, InvalidPaging)>,
                 )
             )]
             pub async fn list_deliveries(
                 State(state): State<AppState>,
                 $door(place, _): $door,
-                InPath(path): InPath<WebhookPath>,
+                PathParams(path): PathParams<WebhookPath>,
                 page: Result<Page, ApiError>,
                 RawQuery(query): RawQuery,
             ) -> Result<Json<DeliveryPage>, ApiError> {
-                let (webhook, page) = (id(&path.webhook)?, page?);
-                let status = paging::field(query.as_deref().unwrap_or_default(), "status")?;
+                let (webhook, page) = (parse_id(&path.webhook)?, page?);
+                let status = paging::parsed_query_parameter(query.as_deref().unwrap_or_default(), "status")?;
                 let listed = operations::list_deliveries(&state.context, place, webhook, status, page).await?;
                 Ok(Json(paging::present(page, listed, |delivery| DeliveryRecord::of(&delivery))))
             }
@@ -289,20 +290,20 @@ macro_rules! endpoints {
             #[utoipa::path(
                 get, path = concat!($base, "/webhooks/{webhook}/deliveries/{event}"),
                 operation_id = concat!("read", $named, "WebhookDelivery"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath, EventInPath), security $security,
+                params($($parameter,)? WebhookPathParam, EventPathParam), security $security,
                 responses(
                     (status = 200, description = "The delivery", body = DeliveryWithPayload),
-                    Errors<($($who,)+ NoWebhook, NoDelivery)>,
+                    Errors<($($who,)+ WebhookNotFound, DeliveryNotFound)>,
                 )
             )]
             pub async fn read_delivery(
                 State(state): State<AppState>,
                 $door(place, _): $door,
-                InPath(path): InPath<DeliveryPath>,
+                PathParams(path): PathParams<DeliveryPath>,
             ) -> Result<Json<DeliveryWithPayload>, ApiError> {
                 let DeliveryPath { webhook, event } = path;
                 let (delivery, body) =
-                    operations::read_delivery(&state.context, place, id(&webhook)?, id(&event)?).await?;
+                    operations::read_delivery(&state.context, place, parse_id(&webhook)?, parse_id(&event)?).await?;
                 Ok(Json(DeliveryWithPayload::of(&delivery, &body)))
             }
 
@@ -312,20 +313,20 @@ macro_rules! endpoints {
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks/{webhook}/deliveries/{event}/replay"),
                 operation_id = concat!("replay", $named, "WebhookDelivery"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath, EventInPath), security $security,
+                params($($parameter,)? WebhookPathParam, EventPathParam), security $security,
                 responses(
                     (status = 202, description = "It is on its way", body = Replayed),
-                    Errors<($($who,)+ NoWebhook, NoDelivery)>,
+                    Errors<($($who,)+ WebhookNotFound, DeliveryNotFound)>,
                 )
             )]
             pub async fn replay_one(
                 State(state): State<AppState>,
                 $door(place, by): $door,
-                InPath(path): InPath<DeliveryPath>,
+                PathParams(path): PathParams<DeliveryPath>,
             ) -> Result<(StatusCode, Json<Replayed>), ApiError> {
                 let DeliveryPath { webhook, event } = path;
-                let replay = Replay::One(id(&event)?);
-                let replayed = operations::replay_deliveries(&state.context, &by, place, id(&webhook)?, replay).await?;
+                let replay = Replay::One(parse_id(&event)?);
+                let replayed = operations::replay_deliveries(&state.context, &by, place, parse_id(&webhook)?, replay).await?;
                 Ok((StatusCode::ACCEPTED, Json(Replayed { replayed })))
             }
 
@@ -335,20 +336,20 @@ macro_rules! endpoints {
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks/{webhook}/replay"),
                 operation_id = concat!("replay", $named, "WebhookDeliveries"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath), request_body = ReplayRequest, security $security,
+                params($($parameter,)? WebhookPathParam), request_body = ReplayRequest, security $security,
                 responses(
                     (status = 202, description = "They are on their way", body = Replayed),
-                    Errors<($($who,)+ Body, NoWebhook)>,
+                    Errors<($($who,)+ InvalidBody, WebhookNotFound)>,
                 )
             )]
             pub async fn replay(
                 State(state): State<AppState>,
                 $door(place, by): $door,
-                InPath(path): InPath<WebhookPath>,
-                body: Fields,
+                PathParams(path): PathParams<WebhookPath>,
+                body: BodyFields,
             ) -> Result<(StatusCode, Json<Replayed>), ApiError> {
                 let ReplayRequest { since, status } = body.read()?;
-                let (webhook, replay) = (id(&path.webhook)?, Replay::Since(since, status.map(|Ending(status)| status)));
+                let (webhook, replay) = (parse_id(&path.webhook)?, Replay::Since(since, status.map(|Ending(status)| status)));
                 let replayed = operations::replay_deliveries(&state.context, &by, place, webhook, replay).await?;
                 Ok((StatusCode::ACCEPTED, Json(Replayed { replayed })))
             }
@@ -357,8 +358,8 @@ macro_rules! endpoints {
 }
 
 endpoints! {
-    service, AtService, "/services/{service}", "Service", (Manager, NoService), (ServiceInPath),
+    service, AtService, "/services/{service}", "Service", (ManagerAuth, ServiceNotFound), (ServicePathParam),
     (("serviceKey" = []), ("humanToken" = []))
 }
 
-endpoints! { deployment, AtDeployment, "", "Deployment", (Admin), (), (("humanToken" = [])) }
+endpoints! { deployment, AtDeployment, "", "Deployment", (AdminAuth), (), (("humanToken" = [])) }

@@ -11,9 +11,9 @@ use crate::{
         },
     },
     http::{
-        error::Instant,
         openapi::schema,
-        request::{body::FromField, paging::Paged},
+        request::{body::FromField, paging::PageResponse},
+        timestamp::Rfc3339,
     },
 };
 use countersign_identity::{EventId, ServiceId, Timestamp, WebhookId};
@@ -23,7 +23,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 /// A page of a listing.
-pub type DeliveryPage = Paged<DeliveryRecord>;
+pub type DeliveryPage = PageResponse<DeliveryRecord>;
 
 /// All webhooks of a place.
 #[derive(Serialize, ToSchema)]
@@ -36,16 +36,16 @@ pub struct WebhookList {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookRecord {
-    #[schema(value_type = schema::WebhookId)]
+    #[schema(value_type = schema::WebhookIdSchema)]
     webhook_id: WebhookId,
     /// The service whose events it gets; null if it gets those of all.
-    #[schema(value_type = Option<schema::ServiceId>, required)]
+    #[schema(value_type = Option<schema::ServiceIdSchema>, required)]
     service_id: Option<ServiceId>,
-    #[schema(value_type = schema::WebhookUrl)]
+    #[schema(value_type = schema::WebhookUrlSchema)]
     url: String,
-    #[schema(value_type = schema::EventFilter)]
+    #[schema(value_type = schema::EventFilterSchema)]
     events: Vec<&'static str>,
-    #[schema(value_type = schema::Description)]
+    #[schema(value_type = schema::DescriptionSchema)]
     description: String,
     /// `active`, `paused` (as asked for) or `disabled` (nothing can be delivered). What is not active keeps its events.
     #[schema(example = "active")]
@@ -54,17 +54,17 @@ pub struct WebhookRecord {
     #[schema(required, example = "failing")]
     disabled_reason: Option<&'static str>,
     /// Since when nothing could be delivered; null if it could.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    failing_since: Option<Instant>,
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    failing_since: Option<Rfc3339>,
     /// Until when the secret of before signs too; null if there is none that does.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    previous_secret_expires_at: Option<Instant>,
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    previous_secret_expires_at: Option<Rfc3339>,
     /// When it was made.
-    #[schema(value_type = schema::Instant)]
-    created_at: Instant,
+    #[schema(value_type = schema::TimestampSchema)]
+    created_at: Rfc3339,
     /// When somebody changed it last.
-    #[schema(value_type = schema::Instant)]
-    updated_at: Instant,
+    #[schema(value_type = schema::TimestampSchema)]
+    updated_at: Rfc3339,
 }
 
 /// A webhook with its secret, which is told this once.
@@ -72,7 +72,7 @@ pub struct WebhookRecord {
 pub struct NewWebhookRecord {
     #[serde(flatten)]
     webhook: WebhookRecord,
-    #[schema(value_type = schema::WebhookSecret)]
+    #[schema(value_type = schema::WebhookSecretSchema)]
     secret: String,
 }
 
@@ -80,11 +80,11 @@ pub struct NewWebhookRecord {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewSecret {
-    #[schema(value_type = schema::WebhookSecret)]
+    #[schema(value_type = schema::WebhookSecretSchema)]
     secret: String,
     /// Until when the secret of before signs too.
-    #[schema(value_type = schema::Instant)]
-    previous_secret_expires_at: Instant,
+    #[schema(value_type = schema::TimestampSchema)]
+    previous_secret_expires_at: Rfc3339,
 }
 
 /// A webhook is gone.
@@ -99,7 +99,7 @@ pub struct WebhookDeleted {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TestSent {
-    #[schema(value_type = schema::EventId)]
+    #[schema(value_type = schema::EventIdSchema)]
     pub event_id: EventId,
 }
 
@@ -115,25 +115,25 @@ pub struct Replayed {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DeliveryRecord {
-    #[schema(value_type = schema::EventId)]
+    #[schema(value_type = schema::EventIdSchema)]
     event_id: EventId,
     /// What kind of event it is.
     #[schema(example = "agent.role_revoked")]
     event: &'static str,
     /// When it happened.
-    #[schema(value_type = schema::Instant)]
-    occurred_at: Instant,
-    #[schema(value_type = schema::DeliveryStatus)]
+    #[schema(value_type = schema::TimestampSchema)]
+    occurred_at: Rfc3339,
+    #[schema(value_type = schema::DeliveryStatusSchema)]
     status: &'static str,
     /// How often it was tried, since it was last asked for.
     #[schema(minimum = 0, example = 1)]
     attempts: u32,
     /// When it is tried next, if the webhook is active; null if it is not on its way.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    next_attempt_at: Option<Instant>,
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    next_attempt_at: Option<Rfc3339>,
     /// When it was last tried.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    last_attempt_at: Option<Instant>,
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    last_attempt_at: Option<Rfc3339>,
     /// The HTTP status of the last answer.
     #[schema(required, minimum = 100, maximum = 999, example = 200)]
     response_status: Option<u16>,
@@ -150,7 +150,7 @@ pub struct DeliveryRecord {
 pub struct DeliveryWithPayload {
     #[serde(flatten)]
     delivery: DeliveryRecord,
-    #[schema(value_type = schema::EventPayload)]
+    #[schema(value_type = schema::EventPayloadSchema)]
     payload: Value,
 }
 
@@ -164,10 +164,10 @@ impl WebhookRecord {
             description: target.description.to_string(),
             status: target.status().as_str(),
             disabled_reason: target.disabled.map(|(_, reason)| reason.as_str()),
-            failing_since: target.failing_since.map(Instant),
-            previous_secret_expires_at: target.previous_until.filter(|until| now < *until).map(Instant),
-            created_at: Instant(target.created_at),
-            updated_at: Instant(target.updated_at),
+            failing_since: target.failing_since.map(Rfc3339),
+            previous_secret_expires_at: target.previous_until.filter(|until| now < *until).map(Rfc3339),
+            created_at: Rfc3339(target.created_at),
+            updated_at: Rfc3339(target.updated_at),
         }
     }
 }
@@ -180,7 +180,7 @@ impl NewWebhookRecord {
 
 impl NewSecret {
     pub fn of(secret: &SecretString, until: Timestamp) -> Self {
-        Self { secret: expose(secret).to_owned(), previous_secret_expires_at: Instant(until) }
+        Self { secret: expose(secret).to_owned(), previous_secret_expires_at: Rfc3339(until) }
     }
 }
 
@@ -192,11 +192,11 @@ impl DeliveryRecord {
         Self {
             event_id: *event,
             event: kind.as_str(),
-            occurred_at: Instant(*occurred_at),
+            occurred_at: Rfc3339(*occurred_at),
             status: state.status().as_str(),
             attempts: *attempts,
-            next_attempt_at: due.map(Instant),
-            last_attempt_at: last.as_ref().map(|last| Instant(last.at)),
+            next_attempt_at: due.map(Rfc3339),
+            last_attempt_at: last.as_ref().map(|last| Rfc3339(last.at)),
             response_status: answer.map(|answer| answer.status),
             response_body: answer.map(|answer| answer.excerpt.clone()),
             failure: last.as_ref().and_then(|last| last.failure).map(AttemptFailure::as_str),
@@ -212,7 +212,7 @@ impl DeliveryWithPayload {
 }
 
 impl FromField for TargetUrl {
-    type Word = schema::WebhookUrl;
+    type Schema = schema::WebhookUrlSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         Self::parse(&String::from_field(value)?).map_err(|error| error.to_string())
@@ -220,7 +220,7 @@ impl FromField for TargetUrl {
 }
 
 impl FromField for EventFilter {
-    type Word = schema::EventFilter;
+    type Schema = schema::EventFilterSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         let names = value.as_array().and_then(|names| names.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
@@ -229,7 +229,7 @@ impl FromField for EventFilter {
 }
 
 impl FromField for TargetStatus {
-    type Word = schema::WebhookStatus;
+    type Schema = schema::WebhookStatusSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         // Nobody disables a webhook but its receiver.
@@ -243,7 +243,7 @@ impl FromField for TargetStatus {
 pub struct Ending(pub DeliveryStatus);
 
 impl FromField for Ending {
-    type Word = schema::Ending;
+    type Schema = schema::FinalDeliveryStatusSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         let ended = value.as_str().and_then(DeliveryStatus::parse).filter(|status| *status != DeliveryStatus::Pending);
@@ -252,7 +252,7 @@ impl FromField for Ending {
 }
 
 impl FromField for DeliveryStatus {
-    type Word = schema::DeliveryStatus;
+    type Schema = schema::DeliveryStatusSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         let found = value.as_str().and_then(Self::parse);

@@ -1,10 +1,10 @@
-//! What a request counts as, beside an HTTP request.
+//! Maps routes to the metric of the operation that they run.
 
 use crate::metrics::Operations;
 use prometheus::IntCounterVec;
 
-/// The counter of what a route does, if it has one.
-pub fn counter<'a>(operations: &'a Operations, method: &str, route: &str) -> Option<&'a IntCounterVec> {
+/// The counter of the operation that this route runs; `None` for routes that only have the HTTP metrics.
+pub fn operation_counter<'a>(operations: &'a Operations, method: &str, route: &str) -> Option<&'a IntCounterVec> {
     match (method, route) {
         ("POST", "/auth/register") => Some(&operations.registrations),
         ("POST", "/auth/challenge") => Some(&operations.challenges),
