@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use countersign_control_plane::{Found, Names, Surroundings};
+use countersign_control_plane::{Dependencies, Found, Names};
 use countersign_tests::{Answer, SteppedPlane, eventually};
 use serde_json::{Value, json};
 use std::{
@@ -83,8 +83,8 @@ impl Stage {
     async fn set() -> Self {
         let (names, folder, receiver) =
             (Arc::new(Led::default()), tempfile::tempdir().unwrap(), Receiver::start().await);
-        let surroundings = Surroundings { names: names.clone(), ..Surroundings::default() };
-        let plane = SteppedPlane::start_in(folder.path(), &[], surroundings).await;
+        let dependencies = Dependencies { resolver: names.clone(), ..Dependencies::default() };
+        let plane = SteppedPlane::start_in(folder.path(), &[], dependencies).await;
         Self { plane, names, folder, receiver }
     }
 

@@ -1,50 +1,62 @@
-//! Who speaks for people: the issuers of the platform, and where there is none yet, the operator key.
+//! The issuers of human users' tokens: those of the settings, and the operator key as long as there is none.
 
 use super::AppError;
 use crate::{
-    config::{self, Config, DatabasePlace},
+    config::{AcceptedAlgorithm, Config, DatabaseLocation, IssuerSettings},
     files,
-    humans::{AdminClaim, Algorithm, Issuer, IssuerRules, KeysAt, OperatorKey, Patience, Web},
+    humans::{
+        AdminClaim, CacheLifetimes, Issuer, IssuerRules, JwksClient, JwsAlgorithm, KeyLocation, OperatorKey,
+        OperatorKeyError,
+    },
+    metrics::Metrics,
 };
 use countersign_process::{Clock, Rng};
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-/// How often a file with keys is read again, at the most.
-const FILE_REFRESH: Duration = Duration::from_mins(1);
+/// Minimum time between two reads of a file with keys.
+const FILE_REFRESH_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The operator key, if it may be used: it signs tokens that everybody with a hand on the data folder can make, so
-/// it ends where the platform says who its people are. With --dev it goes on: `dev.env` has such a token, and
-/// whoever tries out an issuer needs somebody to begin with.
-pub(super) fn operator(config: &Config, rng: &dyn Rng) -> Result<OperatorKey, AppError> {
+/// Checks that the settings allow the operator key. Everyone with access to the data directory can sign tokens with it, so it
+/// is disabled when the platform has an issuer. With --dev it stays enabled: `dev.env` contains a token signed by it, and
+/// a developer who tries an issuer needs a first administrator.
+pub(super) fn check_operator_key_enabled(config: &Config) -> Result<(), OperatorKeyError> {
     if !config.dev && !config.humans.issuers.is_empty() {
-        return Err(AppError::NoOperator(
-            "humans.issuers: people's tokens come from the issuers that are configured, so the operator key is out of \
-             use: ask one of them for a token",
+        return Err(OperatorKeyError::Disabled(
+            "humans.issuers: human users' tokens come from the configured issuers, so the operator key is disabled: \
+             request a token from one of them",
         ));
     }
-    if !config.dev && matches!(config.database_place(), Some(DatabasePlace::Postgres(_))) {
-        return Err(AppError::NoOperator(
-            "humans.issuers: with PostgreSQL, people's tokens come from issuers only, since a key in a folder would be \
-             good on one replica: configure one",
+    if !config.dev && matches!(config.database_location(), Some(DatabaseLocation::Postgres(_))) {
+        return Err(OperatorKeyError::Disabled(
+            "humans.issuers: with PostgreSQL, human users' tokens come from issuers only, because an operator key in the \
+             data_dir of one replica would not be accepted by the others: configure an issuer",
         ));
     }
-    Ok(OperatorKey::open(&config.data_dir.join("operator.key"), rng)?)
+    Ok(())
 }
 
-/// The operator key, or none where it is out of use.
-pub(super) fn operator_if_any(config: &Config, rng: &dyn Rng) -> Result<Option<OperatorKey>, AppError> {
-    match operator(config, rng) {
-        Ok(key) => Ok(Some(key)),
-        Err(AppError::NoOperator(_)) => Ok(None),
-        Err(error) => Err(error),
+/// The file of the operator key.
+pub(super) fn operator_key_file(config: &Config) -> PathBuf {
+    config.data_dir.join("operator.key")
+}
+
+/// The operator key, which is created at the first start; `None` if it is disabled.
+pub(super) fn operator_key(config: &Config, rng: &dyn Rng) -> Result<Option<OperatorKey>, AppError> {
+    if check_operator_key_enabled(config).is_err() {
+        return Ok(None);
     }
+    Ok(Some(OperatorKey::read_or_create(&operator_key_file(config), rng)?))
 }
 
-/// The issuers of the platform.
-pub(super) async fn issuers(config: &Config, clock: &Arc<dyn Clock>) -> Result<Vec<Issuer>, AppError> {
+/// The configured issuers.
+pub(super) async fn issuers(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    metrics: &Metrics,
+) -> Result<Vec<Issuer>, AppError> {
     let mut issuers = Vec::new();
     for (name, settings) in &config.humans.issuers {
-        issuers.push(issuer(config, name, settings, clock.clone()).await?);
+        issuers.push(issuer(config, name, settings, clock.clone(), metrics).await?);
     }
     Ok(issuers)
 }
@@ -52,39 +64,45 @@ pub(super) async fn issuers(config: &Config, clock: &Arc<dyn Clock>) -> Result<V
 async fn issuer(
     config: &Config,
     name: &str,
-    settings: &config::Issuer,
+    settings: &IssuerSettings,
     clock: Arc<dyn Clock>,
+    metrics: &Metrics,
 ) -> Result<Issuer, AppError> {
-    let config::Issuer { iss, audience, jwks_url, jwks_file, ca_file, algorithms, admin_claim, admin_value } = settings;
-    let wrong = |key: &str, error: String| AppError::Setting { setting: format!("humans.issuers.{name}.{key}"), error };
-    let mut patience = Patience { refresh: config.humans.keys_refresh(), max_age: config.humans.keys_max_age() };
-    let keys = if jwks_file.as_os_str().is_empty() {
-        let authorities = files::read_named(ca_file);
-        let authorities = authorities.map_err(|error| wrong("ca_file", format!("{}: {error}", ca_file.display())))?;
-        let web = Web::new(authorities.as_deref(), config.dev).map_err(|error| wrong("ca_file", error.to_string()))?;
+    let IssuerSettings { iss, audience, jwks_url, jwks_file, ca_file, algorithms, admin_claim, admin_value } = settings;
+    let key = |key: &str| format!("humans.issuers.{name}.{key}");
+    let mut lifetimes =
+        CacheLifetimes { refresh_after: config.humans.keys_refresh_after(), max_age: config.humans.keys_max_age() };
+    let location = if jwks_file.as_os_str().is_empty() {
+        let authorities =
+            files::read_if_set(ca_file).map_err(|error| AppError::setting_file(key("ca_file"), ca_file, error))?;
+        let client = JwksClient::new(authorities.as_deref(), config.dev)
+            .map_err(|error| AppError::setting(key("ca_file"), error))?;
         match jwks_url.as_str() {
-            "" => KeysAt::Discovery { issuer: iss.clone(), web },
-            url => KeysAt::Url { url: url.parse().map_err(|_| wrong("jwks_url", "is no URL".to_owned()))?, web },
+            "" => KeyLocation::Discovery { issuer: iss.clone(), client },
+            url => {
+                let url = url.parse().map_err(|_| AppError::setting(key("jwks_url"), "not a URL"))?;
+                KeyLocation::Url { url, client }
+            }
         }
     } else {
-        patience.refresh = FILE_REFRESH;
-        KeysAt::File(PathBuf::from(jwks_file))
+        lifetimes.refresh_after = FILE_REFRESH_INTERVAL;
+        KeyLocation::File(jwks_file.clone())
     };
-    keys.check().await.map_err(|error| wrong("jwks_file", error.to_string()))?;
+    location.validate().await.map_err(|error| AppError::setting(key("jwks_file"), error))?;
     let admin = AdminClaim { name: admin_claim.clone(), value: admin_value.clone() };
     let rules = IssuerRules {
         issuer: iss.clone(),
         audience: audience.clone(),
-        algorithms: algorithms.iter().map(|algorithm| algorithm_of(*algorithm)).collect(),
+        algorithms: algorithms.iter().map(|algorithm| jws_algorithm(*algorithm)).collect(),
         admin: (!admin_claim.is_empty()).then_some(admin),
     };
-    Ok(Issuer::new(rules, keys, patience, clock))
+    Ok(Issuer::new(rules, location, lifetimes, clock, metrics.jwks_fetches(name)))
 }
 
-const fn algorithm_of(algorithm: config::Algorithm) -> Algorithm {
+const fn jws_algorithm(algorithm: AcceptedAlgorithm) -> JwsAlgorithm {
     match algorithm {
-        config::Algorithm::RS256 => Algorithm::Rs256,
-        config::Algorithm::ES256 => Algorithm::Es256,
-        config::Algorithm::EdDSA => Algorithm::EdDsa,
+        AcceptedAlgorithm::RS256 => JwsAlgorithm::Rs256,
+        AcceptedAlgorithm::ES256 => JwsAlgorithm::Es256,
+        AcceptedAlgorithm::EdDSA => JwsAlgorithm::EdDsa,
     }
 }

@@ -1,65 +1,61 @@
-//! Where calls are counted: in this process, or with all replicas in a Redis; and how replicas wake each other.
+//! The Redis client and the rate limiter of the settings.
 
-mod certificates;
+mod tls;
 
-use super::{AppError, servers};
+use super::AppError;
 use crate::{
-    config::{Config, Inspection, RedisKind, SentinelSettings},
-    ephemeral::{Memory, Place, Redis, Servers, Watched, Windows},
+    config::{Config, ConfigInspection, RedisKind, SentinelSettings},
+    ephemeral::{
+        MemoryRateLimiter, RateLimiter, RedisClient, RedisEndpoint, RedisRateLimiter, RedisServers, SentinelTarget,
+    },
     metrics::Metrics,
     operations::Context,
-    store::Store,
 };
-use countersign_process::Shutdown;
 use secrecy::SecretString;
 use std::sync::Arc;
 
-/// How many characters of the master key's fingerprint name a deployment.
-const NAME_LEN: usize = 16;
+/// Length of the deployment's name in Redis keys: the first characters of the fingerprint of the master key.
+const DEPLOYMENT_NAME_LENGTH: usize = 16;
 
-/// The Redis of the settings, if there is one; it need not answer.
-pub(super) async fn redis(config: &Config, context: &Context, metrics: &Metrics) -> Result<Option<Redis>, AppError> {
-    let Some((kind, urls)) = config.redis.place() else { return Ok(None) };
-    let certificates = certificates::certificates(&config.redis)?;
-    let place = Place::new(servers_of(kind, urls, config.redis.sentinel()), certificates);
-    place.check()?;
+/// A client of the configured Redis, if any. It is connected if Redis is available.
+pub(super) async fn connect(
+    config: &Config,
+    context: &Context,
+    metrics: &Metrics,
+) -> Result<Option<RedisClient>, AppError> {
+    let Some((kind, urls)) = config.redis.endpoints() else { return Ok(None) };
+    let certificates = tls::certificates(&config.redis)?;
+    let endpoint = RedisEndpoint::new(servers(kind, urls, config.redis.sentinel()), certificates);
+    endpoint.validate().map_err(|error| AppError::setting("redis.url", error))?;
     let mut deployment = context.keyring.fingerprint();
-    deployment.truncate(NAME_LEN);
-    let redis = Redis::new(place, &deployment, context.clock.clone(), metrics.redis.clone());
-    redis.greet().await;
-    Ok(Some(redis))
+    deployment.truncate(DEPLOYMENT_NAME_LENGTH);
+    let client = RedisClient::new(endpoint, &deployment, metrics.redis.clone());
+    client.connect_at_startup().await;
+    Ok(Some(client))
 }
 
-/// What would be refused at a start of the files that `[redis]` names: who only looks at settings may ask for it, since
-/// nothing else would say that they are wrong than a Redis that is not there.
-pub fn unreadable(inspection: &Inspection) -> Option<AppError> {
-    certificates::certificates(&inspection.config()?.redis).err()
+/// Why the server would reject the files of `[redis]`, for inspections of the settings. While Redis is unavailable, nothing
+/// else would report that they are wrong.
+pub fn check_files(inspection: &ConfigInspection) -> Option<AppError> {
+    tls::certificates(&inspection.config()?.redis).err()
 }
 
-/// Where calls are counted.
-pub(super) fn windows(redis: Option<Arc<Redis>>, context: &Context) -> Arc<dyn Windows> {
-    match redis {
-        Some(redis) => redis,
-        None => Arc::new(Memory::new(context.clock.clone())),
+/// The rate limiter: in Redis if there is one, else in memory.
+pub(super) fn rate_limiter(client: Option<Arc<RedisClient>>, context: &Context) -> Arc<dyn RateLimiter> {
+    let clock = context.clock.clone();
+    match client {
+        Some(client) => Arc::new(RedisRateLimiter::new(client, clock)),
+        None => Arc::new(MemoryRateLimiter::new(clock)),
     }
 }
 
-/// Keeps the connection, tells other replicas of changes, and hears of theirs.
-pub(super) fn keep(servers: &mut servers::Servers, redis: &Arc<Redis>, store: &Store, shutdown: &Shutdown) {
-    let (keeping, telling, hearing) = (redis.clone(), redis.clone(), redis.clone());
-    let (newest, woken) = (store.committed(), store.clone());
-    servers::until_stopped(servers, shutdown, async move { keeping.keep().await });
-    servers::until_stopped(servers, shutdown, async move { hearing.hear(|| woken.wake()).await });
-    servers::until_stopped(servers, shutdown, async move { telling.tell(newest).await });
-}
-
-fn servers_of(kind: RedisKind, mut urls: Vec<SecretString>, sentinel: SentinelSettings) -> Servers {
+fn servers(kind: RedisKind, mut urls: Vec<SecretString>, sentinel: SentinelSettings) -> RedisServers {
     match kind {
-        RedisKind::Single => Servers::Single(urls.pop().unwrap_or_default()),
-        RedisKind::Cluster => Servers::Cluster(urls),
+        RedisKind::Single => RedisServers::Single(urls.pop().unwrap_or_default()),
+        RedisKind::Cluster => RedisServers::Cluster(urls),
         RedisKind::Sentinel => {
             let SentinelSettings { master, user, password } = sentinel;
-            Servers::Sentinel(urls, Watched { master, user, password })
+            RedisServers::Sentinel(urls, SentinelTarget { master, user, password })
         }
     }
 }

@@ -7,7 +7,7 @@ use super::{
     schema,
 };
 use crate::{
-    ephemeral::Presence,
+    ephemeral::RateLimitBackend,
     operations::{DatabaseHealth, QueueHealth, probe_database, probe_queue},
 };
 use axum::{Json, extract::State, http::StatusCode};
@@ -93,10 +93,10 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>)
         QueueHealth::Behind => Check::Degraded,
         QueueHealth::Down => Check::Down,
     };
-    let (redis, backend) = match state.limits.presence() {
-        Presence::Own => (Check::Up, "memory"),
-        Presence::Shared => (Check::Up, "redis"),
-        Presence::Lost => (Check::Down, "redis"),
+    let (redis, backend) = match state.limits.backend() {
+        RateLimitBackend::Memory => (Check::Up, "memory"),
+        RateLimitBackend::Redis => (Check::Up, "redis"),
+        RateLimitBackend::MemoryFallback => (Check::Down, "redis"),
     };
     // Agents log in all the same.
     let status = if webhook_queue.max(redis) == Check::Up { status } else { status.max(Overall::Degraded) };

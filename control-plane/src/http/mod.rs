@@ -36,7 +36,7 @@ mod verify;
 mod webhooks;
 mod well_known;
 
-pub use code::ErrorCode;
+pub use counted::initialize_operation_metrics;
 pub use limits::{Limits, PerMinute, RATE_CATEGORIES};
 pub use origin::Proxies;
 pub use router::{AppState, api_description, router};

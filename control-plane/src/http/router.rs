@@ -10,7 +10,7 @@ use super::{
     origin::{self, Proxies},
     roles, services, signing_keys, status, trust, verify, webhooks, well_known,
 };
-use crate::{humans::Humans, metrics::Metrics, operations::Context};
+use crate::{humans::HumanTokenVerifier, metrics::Metrics, operations::Context};
 use axum::{Extension, Router, middleware};
 use std::{sync::Arc, time::Duration};
 use tower_http::catch_panic::CatchPanicLayer;
@@ -22,7 +22,7 @@ pub struct AppState {
     /// What operations work with.
     pub context: Arc<Context>,
     /// Whose tokens speak for people.
-    pub humans: Arc<Humans>,
+    pub humans: Arc<HumanTokenVerifier>,
     /// What is counted.
     pub metrics: Metrics,
     /// How many requests pass.

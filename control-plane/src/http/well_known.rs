@@ -57,7 +57,7 @@ pub struct ServerMetadata {
 )]
 pub async fn jwks(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
     let body = json!({ "keys": believed_keys(&state.context).await?.published() }).to_string();
-    let age = state.context.rules.keys.caching;
+    let age = state.context.rules.keys.jwks_max_age;
     Ok(caching::answer(&headers, HeaderValue::from_static("application/jwk-set+json"), body.into(), age))
 }
 

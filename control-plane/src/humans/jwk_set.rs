@@ -1,4 +1,4 @@
-//! A JWKS (RFC 7517): the keys of an issuer that can verify what we accept, and which of them a token means.
+//! A JWK set (RFC 7517): parses the keys of an issuer and selects the key for a token.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::DecodingKey;
@@ -6,15 +6,15 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::{ops::RangeInclusive, sync::Arc};
 
-/// Bits of an RSA modulus: fewer are too weak (RFC 7518, section 3.3), more are a burden.
-const RSA_BITS: RangeInclusive<usize> = 2048..=8192;
+/// Size of an RSA modulus in bits: shorter keys are too weak (RFC 7518, section 3.3), longer ones too slow.
+const RSA_MODULUS_BITS: RangeInclusive<usize> = 2048..=8192;
 
-/// Bytes of an RSA exponent. It is 65537 nearly always.
-const RSA_EXPONENT: RangeInclusive<usize> = 1..=4;
+/// Size of an RSA exponent in bytes. It is nearly always 65537.
+const RSA_EXPONENT_BYTES: RangeInclusive<usize> = 1..=4;
 
-/// What a person's token may be signed with.
+/// A signature algorithm accepted in tokens of human users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Algorithm {
+pub enum JwsAlgorithm {
     /// RSASSA-PKCS1-v1_5 with SHA-256.
     Rs256,
     /// ECDSA on P-256 with SHA-256.
@@ -23,53 +23,53 @@ pub enum Algorithm {
     EdDsa,
 }
 
-/// The keys of an issuer.
+/// The usable keys of an issuer.
 #[derive(Debug, Default)]
-pub struct KeySet(Vec<Key>);
+pub struct JwkSet(Vec<VerificationKey>);
 
-/// A key, good for one algorithm.
+/// A public key for one algorithm.
 #[derive(Debug)]
-struct Key {
+struct VerificationKey {
     kid: Option<String>,
-    algorithm: Algorithm,
-    material: Material,
-    verifier: Arc<DecodingKey>,
+    algorithm: JwsAlgorithm,
+    public: PublicKey,
+    decoding_key: Arc<DecodingKey>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
-enum Material {
+enum PublicKey {
     Rsa { n: Vec<u8>, e: Vec<u8> },
     P256(Vec<u8>),
     Ed25519(Vec<u8>),
 }
 
-/// Which key a token means.
+/// The result of a key lookup.
 #[derive(Debug)]
-pub enum Pick {
-    /// This one.
+pub enum KeyMatch {
+    /// Exactly one key matches.
     Found(Arc<DecodingKey>),
-    /// One that is not in the set.
+    /// The set does not contain the key; a newer set may.
     Unknown,
-    /// One that is for something else, or any of several: no other set will make it good.
-    Unfit,
+    /// The key is for another algorithm, or several keys match: a newer set would not help.
+    Unusable,
 }
 
-/// Not a JSON object with a list `keys`.
+/// The document is not a JWK set.
 #[derive(Debug, thiserror::Error)]
-#[error("is no JWKS: a JSON object with a list `keys`")]
-pub struct NoKeySet;
+#[error("not a JWK set: must be a JSON object with an array `keys`")]
+pub struct InvalidJwkSet;
 
 #[derive(Deserialize)]
-struct Jwks {
+struct RawJwkSet {
     keys: Vec<Value>,
 }
 
-/// What we look at in a key; members that we do not know change nothing.
+/// The evaluated members of a JWK; others are ignored.
 #[derive(Deserialize)]
 struct Jwk {
     kty: String,
     #[serde(rename = "use")]
-    intended: Option<String>,
+    usage: Option<String>,
     key_ops: Option<Vec<String>>,
     alg: Option<String>,
     kid: Option<String>,
@@ -81,27 +81,35 @@ struct Jwk {
     d: Option<Value>,
 }
 
-impl Algorithm {
-    /// The algorithm of a token's header, if it is one of ours.
-    pub const fn of(algorithm: jsonwebtoken::Algorithm) -> Option<Self> {
+/// The algorithm of a token is not accepted.
+#[derive(Debug)]
+pub struct UnsupportedAlgorithm;
+
+impl TryFrom<jsonwebtoken::Algorithm> for JwsAlgorithm {
+    type Error = UnsupportedAlgorithm;
+
+    fn try_from(algorithm: jsonwebtoken::Algorithm) -> Result<Self, UnsupportedAlgorithm> {
         match algorithm {
-            jsonwebtoken::Algorithm::RS256 => Some(Self::Rs256),
-            jsonwebtoken::Algorithm::ES256 => Some(Self::Es256),
-            jsonwebtoken::Algorithm::EdDSA => Some(Self::EdDsa),
-            _ => None,
+            jsonwebtoken::Algorithm::RS256 => Ok(Self::Rs256),
+            jsonwebtoken::Algorithm::ES256 => Ok(Self::Es256),
+            jsonwebtoken::Algorithm::EdDSA => Ok(Self::EdDsa),
+            _ => Err(UnsupportedAlgorithm),
         }
     }
+}
 
-    /// As the library says it.
-    pub const fn in_library(self) -> jsonwebtoken::Algorithm {
-        match self {
-            Self::Rs256 => jsonwebtoken::Algorithm::RS256,
-            Self::Es256 => jsonwebtoken::Algorithm::ES256,
-            Self::EdDsa => jsonwebtoken::Algorithm::EdDSA,
+impl From<JwsAlgorithm> for jsonwebtoken::Algorithm {
+    fn from(algorithm: JwsAlgorithm) -> Self {
+        match algorithm {
+            JwsAlgorithm::Rs256 => Self::RS256,
+            JwsAlgorithm::Es256 => Self::ES256,
+            JwsAlgorithm::EdDsa => Self::EdDSA,
         }
     }
+}
 
-    /// What a key for it may say in `alg`; RFC 9864 has another name for the last.
+impl JwsAlgorithm {
+    /// Values of `alg` in a JWK for this algorithm. RFC 9864 renames `EdDSA` with Ed25519 to `Ed25519`.
     const fn names(self) -> &'static [&'static str] {
         match self {
             Self::Rs256 => &["RS256"],
@@ -111,65 +119,70 @@ impl Algorithm {
     }
 }
 
-impl KeySet {
-    /// Reads a JWKS. A key that we cannot use is passed over, as RFC 7517 wants it, and does not spoil the others.
-    pub fn read(json: &[u8]) -> Result<Self, NoKeySet> {
-        let Jwks { keys } = serde_json::from_slice(json).map_err(|_| NoKeySet)?;
-        let mut usable: Vec<Key> = Vec::new();
-        for key in keys.into_iter().filter_map(|jwk| serde_json::from_value(jwk).ok()).filter_map(Key::read) {
-            // The same key said twice is one key.
-            if !usable.iter().any(|other| other.kid == key.kid && other.material == key.material) {
+impl JwkSet {
+    /// Parses a JWK set. Unusable keys are ignored, as RFC 7517 requires.
+    pub fn parse(json: &[u8]) -> Result<Self, InvalidJwkSet> {
+        let RawJwkSet { keys } = serde_json::from_slice(json).map_err(|_| InvalidJwkSet)?;
+        let mut usable: Vec<VerificationKey> = Vec::new();
+        let jwks = keys.into_iter().filter_map(|jwk| serde_json::from_value(jwk).ok());
+        for key in jwks.filter_map(VerificationKey::from_jwk) {
+            // A duplicate of a key does not make it ambiguous.
+            if !usable.iter().any(|other| other.kid == key.kid && other.public == key.public) {
                 usable.push(key);
             }
         }
         Ok(Self(usable))
     }
 
-    /// How many keys can be used.
+    /// The number of usable keys.
     pub const fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// The one key that a token with this `kid` and algorithm can mean.
-    pub fn pick(&self, kid: Option<&str>, algorithm: Algorithm) -> Pick {
-        let named = || self.0.iter().filter(|key| kid.is_none() || key.kid.as_deref() == kid);
-        let mut fitting = named().filter(|key| key.algorithm == algorithm);
-        match (fitting.next(), fitting.next()) {
-            (Some(key), None) => Pick::Found(key.verifier.clone()),
-            (None, _) if kid.is_none() || named().next().is_none() => Pick::Unknown,
-            _ => Pick::Unfit,
+    /// The key for a token with this `kid` and algorithm.
+    pub fn find(&self, kid: Option<&str>, algorithm: JwsAlgorithm) -> KeyMatch {
+        let with_kid = || self.0.iter().filter(|key| kid.is_none() || key.kid.as_deref() == kid);
+        let mut matching = with_kid().filter(|key| key.algorithm == algorithm);
+        match (matching.next(), matching.next()) {
+            (Some(key), None) => KeyMatch::Found(key.decoding_key.clone()),
+            (None, _) if kid.is_none() || with_kid().next().is_none() => KeyMatch::Unknown,
+            _ => KeyMatch::Unusable,
         }
     }
 }
 
-impl Key {
-    fn read(jwk: Jwk) -> Option<Self> {
-        let Jwk { kty, intended, key_ops, alg, kid, crv, x, y, n, e, d } = jwk;
-        // A private key that is published is everybody's.
-        if d.is_some() || intended.is_some_and(|intended| intended != "sig") {
+impl VerificationKey {
+    fn from_jwk(jwk: Jwk) -> Option<Self> {
+        let Jwk { kty, usage, key_ops, alg, kid, crv, x, y, n, e, d } = jwk;
+        // A published private key is compromised.
+        if d.is_some() || usage.is_some_and(|usage| usage != "sig") {
             return None;
         }
         if key_ops.is_some_and(|operations| !operations.iter().any(|operation| operation == "verify")) {
             return None;
         }
-        let (algorithm, material) = match (kty.as_str(), crv.as_deref()) {
-            ("RSA", _) => (Algorithm::Rs256, Material::rsa(&n?, &e?)?),
-            ("EC", Some("P-256")) => (Algorithm::Es256, Material::p256(&x?, &y?)?),
-            ("OKP", Some("Ed25519")) => (Algorithm::EdDsa, Material::ed25519(&x?)?),
+        let (algorithm, public) = match (kty.as_str(), crv.as_deref()) {
+            ("RSA", _) => (JwsAlgorithm::Rs256, PublicKey::rsa(&n?, &e?)?),
+            ("EC", Some("P-256")) => (JwsAlgorithm::Es256, PublicKey::p256(&x?, &y?)?),
+            ("OKP", Some("Ed25519")) => (JwsAlgorithm::EdDsa, PublicKey::ed25519(&x?)?),
             _ => return None,
         };
-        let fits = alg.is_none_or(|alg| algorithm.names().contains(&alg.as_str()));
-        fits.then(|| Self { kid, algorithm, verifier: Arc::new(material.verifier()), material })
+        let matches_alg = alg.is_none_or(|alg| algorithm.names().contains(&alg.as_str()));
+        matches_alg.then(|| Self { kid, algorithm, decoding_key: Arc::new(public.decoding_key()), public })
     }
 }
 
-impl Material {
+impl PublicKey {
     fn rsa(n: &str, e: &str) -> Option<Self> {
-        let (n, e) = (number(n)?, number(e)?);
+        let (n, e) = (base64url_uint(n)?, base64url_uint(e)?);
         let bits = n.len() * 8 - usize::try_from(n.first()?.leading_zeros()).ok()?;
-        let odd = |number: &[u8]| number.last().is_some_and(|byte| byte % 2 == 1);
-        let sound = RSA_BITS.contains(&bits) && RSA_EXPONENT.contains(&e.len()) && odd(&n) && odd(&e) && e != [1];
-        sound.then_some(Self::Rsa { n, e })
+        let is_odd = |number: &[u8]| number.last().is_some_and(|byte| byte % 2 == 1);
+        let is_valid = RSA_MODULUS_BITS.contains(&bits)
+            && RSA_EXPONENT_BYTES.contains(&e.len())
+            && is_odd(&n)
+            && is_odd(&e)
+            && e != [1];
+        is_valid.then_some(Self::Rsa { n, e })
     }
 
     fn p256(x: &str, y: &str) -> Option<Self> {
@@ -183,7 +196,7 @@ impl Material {
         URL_SAFE_NO_PAD.decode(x).ok().filter(|x| x.len() == 32).map(Self::Ed25519)
     }
 
-    fn verifier(&self) -> DecodingKey {
+    fn decoding_key(&self) -> DecodingKey {
         match self {
             Self::Rsa { n, e } => DecodingKey::from_rsa_raw_components(n, e),
             Self::P256(point) => DecodingKey::from_ec_der(point),
@@ -192,8 +205,8 @@ impl Material {
     }
 }
 
-/// A `Base64urlUInt`, without the zeros that some issuers put before it.
-fn number(text: &str) -> Option<Vec<u8>> {
+/// A `Base64urlUInt` (RFC 7518), without the leading zeros that some issuers add.
+fn base64url_uint(text: &str) -> Option<Vec<u8>> {
     let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
     let first = bytes.iter().position(|byte| *byte != 0)?;
     Some(bytes[first..].to_vec())

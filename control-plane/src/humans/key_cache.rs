@@ -1,10 +1,10 @@
-//! The keys of an issuer as they were fetched last, and when they are fetched again.
+//! A cache of an issuer's keys, and the decision when to fetch them again.
 //!
-//! Everybody who needs keys that are not there waits for one and the same fetch. A key that is not in the set is
-//! reason to fetch again, once a minute at most: whoever invents names of keys reaches the issuer no more often
-//! than that.
+//! Concurrent requests that need keys wait for the same fetch. A `kid` that is not in the set triggers at most one fetch a
+//! minute, so a client that invents key IDs cannot make this server flood the issuer.
 
-use super::key_set::{Algorithm, KeySet, Pick};
+use super::jwk_set::{JwkSet, JwsAlgorithm, KeyMatch};
+use crate::metrics::JwksFetchMetrics;
 use countersign_identity::{Reason, Refusal};
 use countersign_process::Clock;
 use jsonwebtoken::DecodingKey;
@@ -15,200 +15,211 @@ use std::{
 };
 use tokio::{sync::OwnedMutexGuard, task::JoinHandle};
 
-/// Between two fetches for the sake of a key that is not in the set.
-const FOR_AN_UNKNOWN_KEY: Duration = Duration::from_mins(1);
+/// Minimum time between two fetches caused by an unknown `kid`.
+const UNKNOWN_KID_INTERVAL: Duration = Duration::from_mins(1);
 
-/// After a fetch that failed, while nobody can be served.
-const BEFORE_ANOTHER_TRY: Duration = Duration::from_secs(1);
+/// Minimum time between a failed fetch and the next one while no keys are cached.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// After a fetch that failed, while the keys that are known serve.
-const BEFORE_ANOTHER_REFRESH: Duration = Duration::from_secs(15);
+/// Minimum time between a failed fetch and the next one while cached keys can be used.
+const REFRESH_RETRY_INTERVAL: Duration = Duration::from_secs(15);
 
-/// After a fetch that failed, nobody whose key is known waits for the next one: an issuer that does not answer would hold
-/// up everybody again and again.
-const SEEN_AWAY: Duration = Duration::from_mins(1);
+/// For this long after a failed fetch, requests whose key is cached do not wait for the next one. Otherwise an unresponsive
+/// issuer would delay all of them again and again.
+const BACKGROUND_REFRESH_PERIOD: Duration = Duration::from_mins(1);
 
-/// Where keys come from.
-pub trait Source: Send + Sync + 'static {
-    /// Fetches all keys; ends in bounded time.
-    fn fetch(&self) -> impl Future<Output = Result<KeySet, impl Display + Send>> + Send;
+/// A place from which the keys of an issuer are fetched.
+pub trait KeySource: Send + Sync + 'static {
+    /// Fetches all keys, in bounded time.
+    fn fetch(&self) -> impl Future<Output = Result<JwkSet, impl Display + Send>> + Send;
 }
 
-/// How old keys may get.
+/// How long fetched keys are used.
 #[derive(Debug, Clone, Copy)]
-pub struct Patience {
-    /// Then they are fetched again.
-    pub refresh: Duration,
-    /// Then they are not believed any more.
+pub struct CacheLifetimes {
+    /// The age at which keys are fetched again.
+    pub refresh_after: Duration,
+    /// The age at which keys are no longer used, even if they cannot be fetched.
     pub max_age: Duration,
 }
 
-/// The keys of one issuer. The clock is the one since boot: nobody can set it back.
-pub struct Keys<S> {
+/// The cached keys of one issuer. All times are measured since boot, by a clock that cannot be set back.
+pub struct KeyCache<S> {
     shared: Arc<Shared<S>>,
     clock: Arc<dyn Clock>,
-    patience: Patience,
+    lifetimes: CacheLifetimes,
 }
 
 struct Shared<S> {
     issuer: String,
     source: S,
-    known: Mutex<Known>,
-    /// Held by the one fetch that is under way.
-    flight: Arc<tokio::sync::Mutex<()>>,
+    metrics: JwksFetchMetrics,
+    state: Mutex<CacheState>,
+    /// Locked during a fetch.
+    fetch_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
-/// Instants since boot.
+/// Times since boot.
 #[derive(Default)]
-struct Known {
-    /// With the beginning of the fetch that brought them.
-    keys: Option<(KeySet, Duration)>,
+struct CacheState {
+    /// The keys, and when their fetch began.
+    keys: Option<(JwkSet, Duration)>,
     failed_at: Option<Duration>,
-    fetched_for_unknown_at: Option<Duration>,
+    fetched_for_unknown_kid_at: Option<Duration>,
 }
 
-/// What to do about a token.
-enum Next {
-    Use(Arc<DecodingKey>),
-    /// With a fetch beside it that nobody waits for.
-    UseAndFetch(Arc<DecodingKey>),
-    Refuse(Reason),
-    Fetch {
-        for_unknown: bool,
+/// A request for a key, and when it arrived.
+#[derive(Clone, Copy)]
+struct KeyRequest<'a> {
+    kid: Option<&'a str>,
+    algorithm: JwsAlgorithm,
+    arrived_at: Duration,
+}
+
+/// The cache's answer to a request.
+enum Lookup {
+    Hit(Arc<DecodingKey>),
+    /// The key can be used, and the keys are due to be fetched in the background.
+    StaleHit(Arc<DecodingKey>),
+    Rejected(Reason),
+    Miss {
+        unknown_kid: bool,
     },
 }
 
-impl<S: Source> Keys<S> {
-    /// Nothing is fetched before somebody asks.
-    pub fn new(issuer: String, source: S, patience: Patience, clock: Arc<dyn Clock>) -> Self {
-        let shared = Shared { issuer, source, known: Mutex::default(), flight: Arc::default() };
-        Self { shared: Arc::new(shared), clock, patience }
+impl<S: KeySource> KeyCache<S> {
+    /// An empty cache. The first request fetches the keys.
+    pub fn new(
+        issuer: String,
+        source: S,
+        lifetimes: CacheLifetimes,
+        clock: Arc<dyn Clock>,
+        metrics: JwksFetchMetrics,
+    ) -> Self {
+        let shared = Shared { issuer, source, metrics, state: Mutex::default(), fetch_lock: Arc::default() };
+        Self { shared: Arc::new(shared), clock, lifetimes }
     }
 
-    /// The key that a token with this `kid` and algorithm means.
-    pub async fn find(&self, kid: Option<&str>, algorithm: Algorithm) -> Result<Arc<DecodingKey>, Refusal> {
-        let came_at = self.clock.since_boot();
+    /// The key for a token with this `kid` and algorithm.
+    pub async fn find(&self, kid: Option<&str>, algorithm: JwsAlgorithm) -> Result<Arc<DecodingKey>, Refusal> {
+        let request = KeyRequest { kid, algorithm, arrived_at: self.clock.since_boot() };
         loop {
-            if let Some(found) = self.settled(came_at, kid, algorithm) {
-                return found;
+            if let Some(result) = self.find_cached(request) {
+                return result;
             }
-            let flight = self.shared.flight.clone().lock_owned().await;
-            // Whoever held it before may have brought what is wanted.
+            let fetch_lock = self.shared.fetch_lock.clone().lock_owned().await;
+            // The previous holder of the lock may have fetched the key.
             let now = self.clock.since_boot();
-            let Next::Fetch { for_unknown } = self.shared.known().next(self.patience, now, came_at, kid, algorithm)
-            else {
+            let Lookup::Miss { unknown_kid } = self.shared.state().look_up(self.lifetimes, now, request) else {
                 continue;
             };
-            if for_unknown {
-                self.shared.known().fetched_for_unknown_at = Some(now);
+            if unknown_kid {
+                self.shared.state().fetched_for_unknown_kid_at = Some(now);
             }
-            if self.begin_fetch(now, flight).await.is_err() {
+            if self.spawn_fetch(now, fetch_lock).await.is_err() {
                 return Err(Reason::HumanIssuerUnavailable.into());
             }
         }
     }
 
-    /// A task of its own: it goes on if the one who asked goes away.
-    fn begin_fetch(&self, now: Duration, flight: OwnedMutexGuard<()>) -> JoinHandle<()> {
+    /// Fetches in a task, so that the fetch continues if the request is cancelled.
+    fn spawn_fetch(&self, now: Duration, fetch_lock: OwnedMutexGuard<()>) -> JoinHandle<()> {
         let (shared, clock) = (self.shared.clone(), self.clock.clone());
         tokio::spawn(async move {
             shared.fetch(now, clock.as_ref()).await;
-            drop(flight);
+            drop(fetch_lock);
         })
     }
 
-    /// Nobody waits for this fetch. If another is under way, or just brought keys, there is none.
-    fn fetch_beside(&self, came_at: Duration, kid: Option<&str>, algorithm: Algorithm) {
-        let Ok(flight) = self.shared.flight.clone().try_lock_owned() else { return };
+    /// Starts a fetch without waiting for it, unless one is running or has just succeeded.
+    fn refresh_in_background(&self, request: KeyRequest) {
+        let Ok(fetch_lock) = self.shared.fetch_lock.clone().try_lock_owned() else { return };
         let now = self.clock.since_boot();
-        let next = self.shared.known().next(self.patience, now, came_at, kid, algorithm);
-        if matches!(next, Next::UseAndFetch(_)) {
-            drop(self.begin_fetch(now, flight));
+        let lookup = self.shared.state().look_up(self.lifetimes, now, request);
+        if matches!(lookup, Lookup::StaleHit(_)) {
+            drop(self.spawn_fetch(now, fetch_lock));
         }
     }
 
-    fn settled(
-        &self,
-        came_at: Duration,
-        kid: Option<&str>,
-        algorithm: Algorithm,
-    ) -> Option<Result<Arc<DecodingKey>, Refusal>> {
-        let now = self.clock.since_boot();
-        let next = self.shared.known().next(self.patience, now, came_at, kid, algorithm);
-        match next {
-            Next::Use(key) => Some(Ok(key)),
-            Next::UseAndFetch(key) => {
-                self.fetch_beside(came_at, kid, algorithm);
+    /// The result if no fetch is needed.
+    fn find_cached(&self, request: KeyRequest) -> Option<Result<Arc<DecodingKey>, Refusal>> {
+        let lookup = self.shared.state().look_up(self.lifetimes, self.clock.since_boot(), request);
+        match lookup {
+            Lookup::Hit(key) => Some(Ok(key)),
+            Lookup::StaleHit(key) => {
+                self.refresh_in_background(request);
                 Some(Ok(key))
             }
-            Next::Refuse(reason) => Some(Err(reason.into())),
-            Next::Fetch { .. } => None,
+            Lookup::Rejected(reason) => Some(Err(reason.into())),
+            Lookup::Miss { .. } => None,
         }
     }
 }
 
-impl<S: Source> Shared<S> {
-    async fn fetch(&self, began: Duration, clock: &dyn Clock) {
+impl<S: KeySource> Shared<S> {
+    async fn fetch(&self, began_at: Duration, clock: &dyn Clock) {
         let fetched = self.source.fetch().await;
-        let mut known = self.known();
+        let mut state = self.state();
         match fetched {
             Ok(keys) => {
-                tracing::debug!(issuer = self.issuer, keys = keys.len(), "the keys of an issuer of people");
+                self.metrics.record_success();
+                tracing::debug!(issuer = self.issuer, keys = keys.len(), "fetched the issuer's keys");
                 if keys.len() == 0 {
                     tracing::warn!(
                         issuer = self.issuer,
-                        "the issuer has no key that can be used: nobody of it gets in"
+                        "the issuer publishes no usable key: all its tokens are rejected"
                     );
                 }
-                known.keys = Some((keys, began));
-                known.failed_at = None;
+                state.keys = Some((keys, began_at));
+                state.failed_at = None;
             }
             Err(error) => {
-                tracing::warn!(issuer = self.issuer, %error, "the keys of an issuer of people cannot be fetched");
-                known.failed_at = Some(clock.since_boot());
+                self.metrics.record_failure();
+                tracing::warn!(issuer = self.issuer, %error, "fetching the issuer's keys failed");
+                state.failed_at = Some(clock.since_boot());
             }
         }
     }
 }
 
 impl<S> Shared<S> {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, CacheState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Known {
-    fn next(&self, patience: Patience, now: Duration, came_at: Duration, kid: Option<&str>, of: Algorithm) -> Next {
-        let Patience { refresh, max_age } = patience;
-        let within = |span: Duration, at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) < span);
-        // What was fetched after this request came is young enough for it, however long that took.
-        let younger = |than: Duration, began: Duration| began >= came_at || now.saturating_sub(began) < than;
-        let believed = self.keys.as_ref().filter(|(_, began)| younger(max_age, *began));
-        let Some((keys, began)) = believed else {
-            // What failed after this request came is an answer to it.
-            let tried = self.failed_at.is_some_and(|at| at >= came_at) || within(BEFORE_ANOTHER_TRY, self.failed_at);
-            return if tried {
-                Next::Refuse(Reason::HumanIssuerUnavailable)
+impl CacheState {
+    fn look_up(&self, lifetimes: CacheLifetimes, now: Duration, request: KeyRequest) -> Lookup {
+        let KeyRequest { kid, algorithm, arrived_at } = request;
+        let is_within = |span: Duration, at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) < span);
+        // Keys whose fetch began after the request arrived are new enough for it, however long the fetch took.
+        let is_younger = |age: Duration, began: Duration| began >= arrived_at || now.saturating_sub(began) < age;
+        let usable = self.keys.as_ref().filter(|(_, began)| is_younger(lifetimes.max_age, *began));
+        let Some((keys, began)) = usable else {
+            // A fetch that failed after the request arrived answers it.
+            let failed = self.failed_at.is_some_and(|at| at >= arrived_at) || is_within(RETRY_INTERVAL, self.failed_at);
+            return if failed {
+                Lookup::Rejected(Reason::HumanIssuerUnavailable)
             } else {
-                Next::Fetch { for_unknown: false }
+                Lookup::Miss { unknown_kid: false }
             };
         };
-        let due = !younger(refresh, *began) && !within(BEFORE_ANOTHER_REFRESH, self.failed_at);
-        let seen_away = within(SEEN_AWAY, self.failed_at);
-        if due && !seen_away {
-            return Next::Fetch { for_unknown: false };
+        let is_due = !is_younger(lifetimes.refresh_after, *began) && !is_within(REFRESH_RETRY_INTERVAL, self.failed_at);
+        let failed_recently = is_within(BACKGROUND_REFRESH_PERIOD, self.failed_at);
+        if is_due && !failed_recently {
+            return Lookup::Miss { unknown_kid: false };
         }
-        match keys.pick(kid, of) {
-            Pick::Found(key) if due => Next::UseAndFetch(key),
-            Pick::Found(key) => Next::Use(key),
-            Pick::Unfit => Next::Refuse(Reason::HumanTokenInvalid),
-            Pick::Unknown if *began >= came_at => Next::Refuse(Reason::HumanTokenInvalid),
-            Pick::Unknown if within(FOR_AN_UNKNOWN_KEY, self.fetched_for_unknown_at) => {
-                // If the issuer could not be asked about this key, we do not know, and say so.
-                let unanswered = self.failed_at >= self.fetched_for_unknown_at;
-                Next::Refuse(if unanswered { Reason::HumanIssuerUnavailable } else { Reason::HumanTokenInvalid })
+        match keys.find(kid, algorithm) {
+            KeyMatch::Found(key) if is_due => Lookup::StaleHit(key),
+            KeyMatch::Found(key) => Lookup::Hit(key),
+            KeyMatch::Unusable => Lookup::Rejected(Reason::HumanTokenInvalid),
+            KeyMatch::Unknown if *began >= arrived_at => Lookup::Rejected(Reason::HumanTokenInvalid),
+            KeyMatch::Unknown if is_within(UNKNOWN_KID_INTERVAL, self.fetched_for_unknown_kid_at) => {
+                // If the fetch for an unknown key failed, whether the issuer has this key is unknown.
+                let fetch_failed = self.failed_at >= self.fetched_for_unknown_kid_at;
+                Lookup::Rejected(if fetch_failed { Reason::HumanIssuerUnavailable } else { Reason::HumanTokenInvalid })
             }
-            Pick::Unknown => Next::Fetch { for_unknown: true },
+            KeyMatch::Unknown => Lookup::Miss { unknown_kid: true },
         }
     }
 }

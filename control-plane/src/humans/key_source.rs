@@ -1,30 +1,30 @@
-//! Where the keys of an issuer come from: discovered (OpenID Connect Discovery), at a URL, or in a file.
+//! Fetches the keys of an issuer: by OpenID Connect Discovery, from a URL, or from a file.
 //!
-//! Whatever the other side does, a fetch ends soon and takes little memory. Redirects are not followed: where
-//! keys are is what the operator said, or the document at the issuer's own URL.
+//! A fetch is bounded in time and memory, whatever the server sends. Redirects are not followed: keys come only from the
+//! configured location or from the one in the discovery document at the issuer's URL.
 
-use super::{key_set::KeySet, keys::Source};
+use super::{jwk_set::JwkSet, key_cache::KeySource};
 use reqwest::{Certificate, Client, StatusCode, Url, header, redirect::Policy};
 use serde::Deserialize;
 use std::{fmt::Display, net::IpAddr, path::PathBuf, time::Duration};
 use tokio::io::AsyncReadExt;
 
-/// For everything that one fetch does.
+/// Timeout of one fetch, discovery included.
 const FETCH_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// For a connection and its TLS.
+/// Timeout of a TCP connection and its TLS handshake.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The largest document that is read, in bytes.
-const LARGEST: usize = 256 * 1024;
+/// Maximum size of a document in bytes.
+const MAX_DOCUMENT_SIZE: usize = 256 * 1024;
 
-/// Below the issuer's URL.
-const DISCOVERY: &str = "/.well-known/openid-configuration";
+/// Path of the discovery document below the issuer's URL.
+const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
 
-/// Why keys cannot be had; the text is for the log.
+/// Why fetching keys failed; for the log.
 #[derive(Debug, thiserror::Error)]
-pub enum OriginError {
-    /// No answer, or not one in time.
+pub enum KeySourceError {
+    /// No response in time, or a failed connection.
     #[error("{url}: {error}")]
     Unreachable {
         /// The URL.
@@ -32,104 +32,105 @@ pub enum OriginError {
         /// The innermost cause.
         error: String,
     },
-    /// Not 200. A redirect is one of these.
-    #[error("{url}: status {status}, and it must be 200")]
+    /// A status other than 200; redirects are not followed.
+    #[error("{url}: status {status}, expected 200")]
     Status {
         /// The URL.
         url: Url,
-        /// What it answered.
+        /// The status of the response.
         status: StatusCode,
     },
-    /// Larger than [`LARGEST`].
-    #[error("{0}: larger than {LARGEST} bytes")]
+    /// The document is larger than [`MAX_DOCUMENT_SIZE`].
+    #[error("{0}: larger than {MAX_DOCUMENT_SIZE} bytes")]
     TooLarge(String),
-    /// Not what is expected there.
-    #[error("{place}: {error}")]
+    /// The document is invalid.
+    #[error("{location}: {error}")]
     Malformed {
         /// The URL or file.
-        place: String,
+        location: String,
         /// What is wrong with it.
         error: String,
     },
-    /// All together took too long.
-    #[error("no keys after {} s", FETCH_TIMEOUT.as_secs())]
+    /// The fetch exceeded [`FETCH_TIMEOUT`].
+    #[error("fetching the keys took longer than {} s", FETCH_TIMEOUT.as_secs())]
     TimedOut,
-    /// A file that cannot be read.
+    /// The file cannot be read.
     #[error("{path}: {error}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
-    /// The certificates of the platform or of the operator's file are none.
+    /// The configured file has no certificates, or those of the system cannot be loaded.
     #[error("{0}")]
     Certificates(String),
 }
 
 /// Where the keys of an issuer are.
-pub enum KeysAt {
-    /// Where the document below the issuer's URL says.
+pub enum KeyLocation {
+    /// At the `jwks_uri` of the issuer's discovery document.
     Discovery {
-        /// The issuer, exactly as that document must name it.
+        /// The `issuer` that the document must have.
         issuer: String,
-        /// Who fetches.
-        web: Web,
+        /// The HTTP client.
+        client: JwksClient,
     },
     /// At this URL.
     Url {
         /// The URL.
         url: Url,
-        /// Who fetches.
-        web: Web,
+        /// The HTTP client.
+        client: JwksClient,
     },
     /// In this file.
     File(PathBuf),
 }
 
-/// A client that fetches small documents from one issuer.
-pub struct Web {
-    client: Client,
-    plain_on_loopback: bool,
+/// An HTTP client that fetches discovery documents and JWK sets.
+pub struct JwksClient {
+    http: Client,
+    /// Allows `http://` on loopback, for development.
+    allow_http_on_loopback: bool,
 }
 
 #[derive(Deserialize)]
-struct Discovered {
+struct DiscoveryDocument {
     issuer: String,
     jwks_uri: String,
 }
 
-impl Source for KeysAt {
-    async fn fetch(&self) -> Result<KeySet, impl Display + Send> {
-        tokio::time::timeout(FETCH_TIMEOUT, self.key_set()).await.unwrap_or(Err(OriginError::TimedOut))
+impl KeySource for KeyLocation {
+    async fn fetch(&self) -> Result<JwkSet, impl Display + Send> {
+        tokio::time::timeout(FETCH_TIMEOUT, self.read()).await.unwrap_or(Err(KeySourceError::TimedOut))
     }
 }
 
-impl KeysAt {
-    async fn key_set(&self) -> Result<KeySet, OriginError> {
-        let (place, json) = match self {
-            Self::Discovery { issuer, web } => {
-                let url = web.discover(issuer).await?;
-                (url.to_string(), web.get(&url).await?)
+impl KeyLocation {
+    async fn read(&self) -> Result<JwkSet, KeySourceError> {
+        let (location, json) = match self {
+            Self::Discovery { issuer, client } => {
+                let url = client.discover(issuer).await?;
+                (url.to_string(), client.get(&url).await?)
             }
-            Self::Url { url, web } => (url.to_string(), web.get(url).await?),
-            Self::File(path) => (path.display().to_string(), read(path).await?),
+            Self::Url { url, client } => (url.to_string(), client.get(url).await?),
+            Self::File(path) => (path.display().to_string(), read_file(path).await?),
         };
-        KeySet::read(&json).map_err(|error| OriginError::Malformed { place, error: error.to_string() })
+        JwkSet::parse(&json).map_err(|error| KeySourceError::Malformed { location, error: error.to_string() })
     }
 
-    /// Reads a file once, so that a wrong one stops the start. What is fetched may well be away at the start.
-    pub async fn check(&self) -> Result<(), OriginError> {
+    /// Checks a file at start-up. URLs are not checked, because the issuer may be unavailable at that time.
+    pub async fn validate(&self) -> Result<(), KeySourceError> {
         match self {
-            Self::File(_) => self.key_set().await.map(drop),
+            Self::File(_) => self.read().await.map(drop),
             Self::Discovery { .. } | Self::Url { .. } => Ok(()),
         }
     }
 }
 
-impl Web {
-    /// A client that trusts the authorities in this PEM, or else those of the platform.
-    pub fn new(authorities: Option<&[u8]>, plain_on_loopback: bool) -> Result<Self, OriginError> {
+impl JwksClient {
+    /// A client that trusts the certificate authorities in this PEM file, or without it those of the system.
+    pub fn new(authorities: Option<&[u8]>, allow_http_on_loopback: bool) -> Result<Self, KeySourceError> {
         let mut builder = Client::builder()
             .redirect(Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
@@ -137,47 +138,47 @@ impl Web {
             .pool_idle_timeout(FETCH_TIMEOUT)
             .user_agent(concat!("countersign-control-plane/", env!("CARGO_PKG_VERSION")));
         if let Some(pem) = authorities {
-            let none = || OriginError::Certificates("holds no certificate in PEM".to_owned());
-            let certificates = Certificate::from_pem_bundle(pem).map_err(|_| none())?;
+            let no_certificate = || KeySourceError::Certificates("contains no PEM certificate".to_owned());
+            let certificates = Certificate::from_pem_bundle(pem).map_err(|_| no_certificate())?;
             if certificates.is_empty() {
-                return Err(none());
+                return Err(no_certificate());
             }
             builder = builder.tls_certs_only(certificates);
         }
-        let client = builder.build().map_err(|error| OriginError::Certificates(innermost(&error)))?;
-        Ok(Self { client, plain_on_loopback })
+        let http = builder.build().map_err(|error| KeySourceError::Certificates(root_cause(&error)))?;
+        Ok(Self { http, allow_http_on_loopback })
     }
 
-    async fn discover(&self, issuer: &str) -> Result<Url, OriginError> {
-        let place = format!("{}{DISCOVERY}", issuer.trim_end_matches('/'));
-        let malformed = |error: &str| OriginError::Malformed { place: place.clone(), error: error.to_owned() };
-        let json = self.get(&place.parse().map_err(|_| malformed("is no URL"))?).await?;
-        let discovered = serde_json::from_slice(&json);
-        let Discovered { issuer: named, jwks_uri } =
-            discovered.map_err(|_| malformed("must be JSON with `issuer` and `jwks_uri`"))?;
-        if named != issuer {
-            return Err(malformed("is the document of another issuer"));
+    async fn discover(&self, issuer: &str) -> Result<Url, KeySourceError> {
+        let location = format!("{}{DISCOVERY_PATH}", issuer.trim_end_matches('/'));
+        let malformed = |error: &str| KeySourceError::Malformed { location: location.clone(), error: error.to_owned() };
+        let json = self.get(&location.parse().map_err(|_| malformed("not a URL"))?).await?;
+        let document = serde_json::from_slice(&json);
+        let DiscoveryDocument { issuer: document_issuer, jwks_uri } =
+            document.map_err(|_| malformed("must be JSON with `issuer` and `jwks_uri`"))?;
+        if document_issuer != issuer {
+            return Err(malformed("the document's `issuer` differs from the configured issuer"));
         }
-        let jwks_uri: Url = jwks_uri.parse().map_err(|_| malformed("`jwks_uri` is no URL"))?;
-        if jwks_uri.scheme() == "https" || (self.plain_on_loopback && is_plain_on_loopback(&jwks_uri)) {
+        let jwks_uri: Url = jwks_uri.parse().map_err(|_| malformed("`jwks_uri` is not a URL"))?;
+        if jwks_uri.scheme() == "https" || (self.allow_http_on_loopback && is_http_on_loopback(&jwks_uri)) {
             Ok(jwks_uri)
         } else {
             Err(malformed("`jwks_uri` must be an https:// URL"))
         }
     }
 
-    async fn get(&self, url: &Url) -> Result<Vec<u8>, OriginError> {
+    async fn get(&self, url: &Url) -> Result<Vec<u8>, KeySourceError> {
         let unreachable =
-            |error: reqwest::Error| OriginError::Unreachable { url: url.clone(), error: innermost(&error) };
-        let request = self.client.get(url.clone()).header(header::ACCEPT, "application/json");
+            |error: reqwest::Error| KeySourceError::Unreachable { url: url.clone(), error: root_cause(&error) };
+        let request = self.http.get(url.clone()).header(header::ACCEPT, "application/json");
         let mut response = request.send().await.map_err(unreachable)?;
         if response.status() != StatusCode::OK {
-            return Err(OriginError::Status { url: url.clone(), status: response.status() });
+            return Err(KeySourceError::Status { url: url.clone(), status: response.status() });
         }
         let mut body = Vec::new();
         while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
-            if body.len() + chunk.len() > LARGEST {
-                return Err(OriginError::TooLarge(url.to_string()));
+            if body.len() + chunk.len() > MAX_DOCUMENT_SIZE {
+                return Err(KeySourceError::TooLarge(url.to_string()));
             }
             body.extend_from_slice(&chunk);
         }
@@ -185,22 +186,22 @@ impl Web {
     }
 }
 
-fn is_plain_on_loopback(url: &Url) -> bool {
+fn is_http_on_loopback(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
     url.scheme() == "http" && (host == "localhost" || host.parse().is_ok_and(|at: IpAddr| at.is_loopback()))
 }
 
-async fn read(path: &PathBuf) -> Result<Vec<u8>, OriginError> {
-    let failed = |error| OriginError::File { path: path.clone(), error };
+async fn read_file(path: &PathBuf) -> Result<Vec<u8>, KeySourceError> {
+    let failed = |error| KeySourceError::File { path: path.clone(), error };
     let file = tokio::fs::File::open(path).await.map_err(failed)?;
     let mut json = Vec::new();
-    let limit = u64::try_from(LARGEST + 1).unwrap_or(u64::MAX);
+    let limit = u64::try_from(MAX_DOCUMENT_SIZE + 1).unwrap_or(u64::MAX);
     file.take(limit).read_to_end(&mut json).await.map_err(failed)?;
-    if json.len() > LARGEST { Err(OriginError::TooLarge(path.display().to_string())) } else { Ok(json) }
+    if json.len() > MAX_DOCUMENT_SIZE { Err(KeySourceError::TooLarge(path.display().to_string())) } else { Ok(json) }
 }
 
-/// What went wrong in the end; the errors around it repeat the URL.
-fn innermost(error: &reqwest::Error) -> String {
+/// The innermost error; the outer ones repeat the URL.
+fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(inner) = cause.source() {
         cause = inner;

@@ -2,7 +2,7 @@
 
 use super::Storms;
 use crate::{
-    domain::{challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::KeyRules},
+    domain::{challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::RotationPolicy},
     keyring::Keyring,
     store::Store,
     webhooks::{Guard, Pulse},
@@ -25,7 +25,7 @@ pub struct Rules {
     /// Life of a challenge.
     pub challenge_life: Duration,
     /// When signing keys change.
-    pub keys: KeyRules,
+    pub keys: RotationPolicy,
     /// How long events are kept.
     pub events_life: Duration,
     /// Whether agents may register without a human's token.

@@ -7,7 +7,7 @@ use crate::{
         credential::Credential,
         session::{RefreshToken, Session},
     },
-    keyring::Signer,
+    keyring::TokenSigner,
     store::{Conn, Write, agents, assignments, roles, sessions},
 };
 use countersign_identity::{
@@ -49,7 +49,7 @@ impl Fresh {
 /// What an access token says, and the key that signs it.
 pub(super) struct Issued {
     claims: Claims,
-    signer: Arc<Signer>,
+    signer: Arc<TokenSigner>,
 }
 
 /// Whom a token is for, if nobody said: the service of the agent's oldest live role, or nobody.
@@ -102,7 +102,7 @@ pub(super) async fn issue(
         until: held.until,
     };
     // Last, so that a key that is revoked meanwhile is seen to be.
-    let signer = context.keyring.signer(tx.conn(), now).await?;
+    let signer = context.keyring.current_signer(tx.conn(), now).await?;
     Ok(Issued { claims, signer })
 }
 

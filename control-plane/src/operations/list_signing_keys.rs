@@ -4,7 +4,7 @@ use super::{Context, Denied};
 use crate::{
     domain::{
         page::{Listed, Page},
-        signing_key::{KeyRing, SigningKey},
+        signing_key::{SigningKey, SigningKeyRing},
     },
     store::signing_keys,
 };
@@ -15,6 +15,6 @@ pub async fn list_signing_keys(context: &Context, page: Page) -> Result<Listed<S
 }
 
 /// The keys whose tokens are believed now.
-pub async fn believed_keys(context: &Context) -> Result<KeyRing, Denied> {
+pub async fn believed_keys(context: &Context) -> Result<SigningKeyRing, Denied> {
     Ok(signing_keys::ring(context.store.read().await?.conn()).await?)
 }

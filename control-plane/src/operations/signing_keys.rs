@@ -5,9 +5,9 @@ use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         change::Change,
-        signing_key::{KeyRing, Rotation},
+        signing_key::{Rotation, SigningKeyRing},
     },
-    keyring::{FreshKeys, KeyringError},
+    keyring::{GeneratedKeys, KeyringError},
     store::{Write, deployment, signing_keys},
 };
 use countersign_identity::{AgentKey, Timestamp};
@@ -17,15 +17,15 @@ use countersign_identity::{AgentKey, Timestamp};
 pub(super) async fn change_ring<T>(
     context: &Context,
     (name, by): (&'static str, &Author),
-    decide: impl Fn(&mut KeyRing, Timestamp, &mut dyn Iterator<Item = AgentKey>) -> (T, Option<Entry>),
+    decide: impl Fn(&mut SigningKeyRing, Timestamp, &mut dyn Iterator<Item = AgentKey>) -> (T, Option<Entry>),
 ) -> Result<T, Denied> {
-    let fresh = &context.keyring.make_fresh(context.rng.as_ref())?;
+    let fresh = &context.keyring.generate_keys(context.rng.as_ref())?;
     let decide = &decide;
     let work = async |mut tx: Write| {
         deployment::lock(tx.conn()).await?;
         let before = signing_keys::ring(tx.conn()).await?;
         let (mut ring, now) = (before.clone(), tx.now());
-        let (outcome, act) = decide(&mut ring, now, &mut fresh.publics());
+        let (outcome, act) = decide(&mut ring, now, &mut fresh.public_keys());
         if ring != before {
             keep(&mut tx, &before, &ring, fresh).await?;
             if let Some(act) = act {
@@ -43,7 +43,12 @@ pub(super) fn rotated(rotation: &Rotation) -> Entry {
     act.saying("signsFrom", rotation.signs_from.seconds())
 }
 
-async fn keep(tx: &mut Write, before: &KeyRing, ring: &KeyRing, fresh: &FreshKeys) -> Result<(), Denied> {
+async fn keep(
+    tx: &mut Write,
+    before: &SigningKeyRing,
+    ring: &SigningKeyRing,
+    fresh: &GeneratedKeys,
+) -> Result<(), Denied> {
     for key in ring.keys().iter().filter(|key| !before.keys().contains(key)) {
         if before.keys().iter().any(|old| old.kid == key.kid) {
             signing_keys::update(tx.conn(), key).await?;

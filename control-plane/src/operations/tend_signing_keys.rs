@@ -5,25 +5,25 @@ use super::{
     signing_keys::{change_ring, rotated},
 };
 use crate::{
-    domain::{audit::Author, signing_key::KeyRing},
+    domain::{audit::Author, signing_key::SigningKeyRing},
     store::signing_keys,
 };
 
 /// Makes what is missing, removes keys whose last token is dead, rotates by age, and makes sure that the key that
 /// signs can be opened. Gives the keys as they are then.
-pub async fn tend_signing_keys(context: &Context) -> Result<KeyRing, Denied> {
+pub async fn tend_signing_keys(context: &Context) -> Result<SigningKeyRing, Denied> {
     let rules = &context.rules.keys;
     let found = signing_keys::ring(context.store.read().await?.conn()).await?;
     let mut tended = found.clone();
-    tended.tend(rules, context.now(), context.keyring.make_fresh(context.rng.as_ref())?.publics());
+    tended.maintain(rules, context.now(), context.keyring.generate_keys(context.rng.as_ref())?.public_keys());
     if tended != found {
         change_ring(context, ("tend_signing_keys", &Author::SYSTEM), |ring, now, fresh| {
-            let rotation = ring.tend(rules, now, fresh);
+            let rotation = ring.maintain(rules, now, fresh);
             ((), rotation.as_ref().map(rotated))
         })
         .await?;
     }
     let mut read = context.store.read().await?;
-    context.keyring.signer(read.conn(), context.now()).await?;
+    context.keyring.current_signer(read.conn(), context.now()).await?;
     Ok(signing_keys::ring(read.conn()).await?)
 }

@@ -6,7 +6,7 @@ use crate::{
         audit::{Act, Author, Entry, chain::AuditKeys},
         change::{Change, Span},
     },
-    metrics::{Labels, Metrics},
+    metrics::{LabelValues, Metrics},
 };
 use countersign_identity::{AgentId, Revision};
 use countersign_process::SystemClock;
@@ -58,7 +58,7 @@ async fn conforms(open: impl AsyncFn(Equipment) -> Result<Store, StoreError>) {
 }
 
 fn equipment(master_key_fingerprint: &str) -> Equipment {
-    let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).unwrap();
+    let metrics = Metrics::new(&LabelValues::default()).unwrap();
     Equipment {
         clock: Arc::new(SystemClock),
         audit_keys: Arc::new(AuditKeys::derive(&[7; 32])),

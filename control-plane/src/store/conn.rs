@@ -3,7 +3,7 @@
 //! An engine that hangs says nothing, and a connection on which something was left unfinished would hang whoever gets it
 //! next. So every statement ends when the time of its transaction is over, and such a connection goes back to nobody.
 
-use super::failure::StoreError;
+use super::{failure::StoreError, watch::Watch};
 use futures_util::{
     StreamExt, TryStreamExt,
     future::BoxFuture,
@@ -69,8 +69,10 @@ pub fn end_of(patience: Duration) -> Instant {
 
 impl Conn {
     /// Takes a connection and begins a transaction on it.
-    pub async fn begin(pool: &AnyPool, begin: &'static str, ends: Instant) -> Result<Self, StoreError> {
-        let pooled = timeout_at(ends, pool.acquire()).await.map_err(|_| too_late())??;
+    pub async fn begin(pool: &AnyPool, begin: &'static str, ends: Instant, watch: &Watch) -> Result<Self, StoreError> {
+        let acquired = timeout_at(ends, pool.acquire()).await;
+        watch.connection_acquired();
+        let pooled = acquired.map_err(|_| too_late())??;
         let mut conn = Self { pooled: Some(pooled), ends, state: State::Open };
         (&mut conn).execute(begin).await?;
         Ok(conn)

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     domain::audit::chain::AuditKeys,
-    metrics::{Ended, Kind, StoreMetrics},
+    metrics::{PoolStatus, StoreMetrics, TransactionKind, TransactionOutcome},
 };
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Clock;
@@ -152,7 +152,7 @@ impl Store {
         let (writable, told) = (Arc::new(AtomicBool::new(true)), Arc::default());
         let patience = if purpose == Purpose::Serve { PATIENCE } else { LEISURE };
         let store = Self { engine, writer, reader, clock, audit_keys, committed, told, writable, metrics, patience };
-        store.metrics.begin(store.engine_name());
+        store.metrics.initialize(store.engine_name());
         let mut read = store.read().await?;
         if let Some(position) = feed::position_if_any(read.conn()).await? {
             store.committed.send_replace(position.revision);
@@ -180,9 +180,9 @@ impl Store {
 
     /// Begins a read transaction: everything read in it belongs together.
     pub async fn read(&self) -> Result<Read, StoreError> {
-        let mut watch = self.watch(Kind::Read);
-        let conn = Conn::begin(&self.reader, self.engine.begin_read(), end_of(self.patience)).await?;
-        watch.ends(Ended::Read);
+        let mut watch = self.watch(TransactionKind::Read);
+        let conn = Conn::begin(&self.reader, self.engine.begin_read(), end_of(self.patience), &watch).await?;
+        watch.ends(TransactionOutcome::Read);
         Ok(Read::new(conn, watch))
     }
 
@@ -196,17 +196,17 @@ impl Store {
     {
         let (mut runs_left, ends) = (RERUNS, end_of(self.patience));
         loop {
-            let mut watch = self.watch(Kind::Write);
-            let begun = self.begin(ends).await?;
-            watch.ends(Ended::RolledBack);
+            let mut watch = self.watch(TransactionKind::Write);
+            let begun = self.begin(ends, &watch).await?;
+            watch.ends(TransactionOutcome::RolledBack);
             match work(begun).await {
                 Ok(committed) => {
-                    watch.ends(Ended::Committed);
+                    watch.ends(TransactionOutcome::Committed);
                     return Ok(self.announce(committed));
                 }
                 Err(error) if error.is_transient() && runs_left > 0 => {
                     tracing::debug!(transaction = name, "run again");
-                    watch.ends(Ended::Rerun);
+                    watch.ends(TransactionOutcome::Rerun);
                     runs_left -= 1;
                 }
                 Err(error) => {
@@ -219,7 +219,7 @@ impl Store {
         }
     }
 
-    fn watch(&self, kind: Kind) -> Watch {
+    fn watch(&self, kind: TransactionKind) -> Watch {
         Watch::begin(self.engine_name(), kind, &self.clock, &self.metrics)
     }
 
@@ -253,6 +253,17 @@ impl Store {
         &self.audit_keys
     }
 
+    /// The open connections of both pools.
+    pub fn connection_pools(&self) -> Vec<PoolStatus> {
+        let pools = [(TransactionKind::Read, &self.reader), (TransactionKind::Write, &self.writer)];
+        let status = |(kind, pool): (TransactionKind, &AnyPool)| {
+            let (size, idle) = (pool.size(), u32::try_from(pool.num_idle()).unwrap_or(u32::MAX));
+            let max = pool.options().get_max_connections();
+            PoolStatus { kind, in_use: size.saturating_sub(idle), idle, max }
+        };
+        pools.map(status).into()
+    }
+
     /// What the database is called.
     pub const fn engine_name(&self) -> &'static str {
         match self.engine {
@@ -277,8 +288,8 @@ impl Store {
         }
     }
 
-    async fn begin(&self, ends: Instant) -> Result<Write, StoreError> {
-        let begun = Conn::begin(&self.writer, self.engine.begin_write(), ends).await;
+    async fn begin(&self, ends: Instant, watch: &Watch) -> Result<Write, StoreError> {
+        let begun = Conn::begin(&self.writer, self.engine.begin_write(), ends, watch).await;
         let conn = begun.inspect_err(|_| self.writable.store(false, Ordering::Relaxed))?;
         Ok(Write::new(conn, self.clock.now(), self.audit_keys.clone(), self.writable.clone()))
     }

@@ -3,7 +3,7 @@
 use super::{Conn, StoreError, row};
 use crate::domain::{
     page::{Listed, Page},
-    signing_key::{KeyRing, SigningKey},
+    signing_key::{SigningKey, SigningKeyRing},
 };
 use countersign_identity::{AgentKey, Kid, Timestamp};
 use sqlx::any::AnyRow;
@@ -19,7 +19,7 @@ macro_rules! select {
 }
 
 /// All keys whose tokens are believed, in the order of their publication.
-pub async fn ring(conn: &mut Conn) -> Result<KeyRing, StoreError> {
+pub async fn ring(conn: &mut Conn) -> Result<SigningKeyRing, StoreError> {
     let sql = select!("WHERE removed_at IS NULL ORDER BY published_at, COALESCE(signs_from, 9223372036854775807), kid");
     sqlx::query(sql).fetch_all(conn).await?.iter().map(read).collect()
 }
@@ -55,7 +55,7 @@ pub async fn insert(conn: &mut Conn, key: &SigningKey, sealed_private: &str) -> 
         .bind(sealed_private)
         .bind(key.published_at.micros())
         .bind(key.signs_from.map(Timestamp::micros))
-        .bind(micros(key.token_life))
+        .bind(micros(key.token_lifetime))
         .execute(conn)
         .await?;
     Ok(())
@@ -69,7 +69,7 @@ pub async fn update(conn: &mut Conn, key: &SigningKey) -> Result<(), StoreError>
         .bind(key.kid.as_str())
         .bind(key.signs_from.map(Timestamp::micros))
         .bind(key.retires_at.map(Timestamp::micros))
-        .bind(micros(key.token_life))
+        .bind(micros(key.token_lifetime))
         .bind(key.removed_at.map(Timestamp::micros))
         .bind(key.revoked_at.map(Timestamp::micros))
         .execute(conn)
@@ -92,7 +92,7 @@ fn read(found: &AnyRow) -> Result<SigningKey, StoreError> {
         published_at: row::instant(found, "published_at")?,
         signs_from: row::optional_instant(found, "signs_from")?,
         retires_at: row::optional_instant(found, "retires_at")?,
-        token_life: Duration::from_micros(life),
+        token_lifetime: Duration::from_micros(life),
         removed_at: row::optional_instant(found, "removed_at")?,
         revoked_at: row::optional_instant(found, "revoked_at")?,
     })

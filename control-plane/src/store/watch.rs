@@ -1,14 +1,14 @@
 //! How long transactions take, and how they end.
 
-use crate::metrics::{Ended, Kind, StoreMetrics};
+use crate::metrics::{StoreMetrics, TransactionKind, TransactionOutcome};
 use countersign_process::Clock;
 use std::{sync::Arc, time::Duration};
 
 /// Notes a transaction when it is dropped: as failed, unless something else was said.
 pub struct Watch {
     backend: &'static str,
-    kind: Kind,
-    ended: Ended,
+    kind: TransactionKind,
+    ended: TransactionOutcome,
     began: Duration,
     clock: Arc<dyn Clock>,
     metrics: StoreMetrics,
@@ -16,20 +16,28 @@ pub struct Watch {
 
 impl Watch {
     /// Begins before the wait for a connection.
-    pub fn begin(backend: &'static str, kind: Kind, clock: &Arc<dyn Clock>, metrics: &StoreMetrics) -> Self {
+    pub fn begin(backend: &'static str, kind: TransactionKind, clock: &Arc<dyn Clock>, metrics: &StoreMetrics) -> Self {
         let (began, clock, metrics) = (clock.since_boot(), Arc::clone(clock), metrics.clone());
-        Self { backend, kind, ended: Ended::Failed, began, clock, metrics }
+        Self { backend, kind, ended: TransactionOutcome::Failed, began, clock, metrics }
+    }
+
+    /// Records the wait for a connection, which has ended, with a connection or without.
+    pub fn connection_acquired(&self) {
+        self.metrics.record_connection_wait(self.kind, self.seconds());
+    }
+
+    fn seconds(&self) -> f64 {
+        self.clock.since_boot().saturating_sub(self.began).as_secs_f64()
     }
 
     /// How it ends, as far as is known now.
-    pub const fn ends(&mut self, ended: Ended) {
+    pub const fn ends(&mut self, ended: TransactionOutcome) {
         self.ended = ended;
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let seconds = self.clock.since_boot().saturating_sub(self.began).as_secs_f64();
-        self.metrics.note(self.backend, self.kind, self.ended, seconds);
+        self.metrics.record(self.backend, self.kind, self.ended, self.seconds());
     }
 }

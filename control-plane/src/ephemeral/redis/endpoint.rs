@@ -1,150 +1,146 @@
-//! Where a Redis is, and how it is come by: one server, the master that Sentinels know, or a cluster.
+//! Where Redis is and how to connect to it: a single server, the master that Sentinels name, or a cluster.
 
-use super::{cluster, words::Words};
+use super::{
+    cluster,
+    connection::{RedisConnection, tcp_settings, uses_tls},
+    subscription::Subscription,
+};
 use redis::{
-    Client, ConnectionAddr, ConnectionInfo, FromRedisValue, IntoConnectionInfo, RedisError, RedisResult,
-    TlsCertificates, TlsMode, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
-    cluster_async::ClusterConnection,
-    io::tcp::TcpSettings,
+    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisError, RedisResult, TlsCertificates, TlsMode,
+    aio::MultiplexedConnection,
     sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType},
 };
 use secrecy::{ExposeSecret, SecretString};
 use std::sync::{Mutex, PoisonError};
 
-/// What is known of a Redis.
-pub struct Place {
-    servers: Servers,
+/// A configured Redis.
+pub struct RedisEndpoint {
+    servers: RedisServers,
     certificates: Option<TlsCertificates>,
-    /// Of a cluster: the nodes that it had last.
-    seen: Mutex<Vec<(String, u16)>>,
+    /// The nodes of the cluster, as last discovered.
+    discovered_nodes: Mutex<Vec<(String, u16)>>,
 }
 
-/// Servers, by URL. User, password and database in it are those of Redis.
-pub enum Servers {
-    /// One.
+/// Servers by URL. User, password and database in the URLs are those of Redis, also in the URLs of Sentinels.
+pub enum RedisServers {
+    /// A single server.
     Single(SecretString),
     /// Nodes of a cluster.
     Cluster(Vec<SecretString>),
     /// Sentinels.
-    Sentinel(Vec<SecretString>, Watched),
+    Sentinel(Vec<SecretString>, SentinelTarget),
 }
 
-/// What Sentinels watch, and how they are asked.
-pub struct Watched {
+/// The master that Sentinels are asked for, and the credentials for the Sentinels themselves.
+pub struct SentinelTarget {
     /// The name of the master.
     pub master: String,
-    /// Who asks; empty: nobody in particular.
+    /// The user; empty: none.
     pub user: String,
-    /// With which password; empty: none.
+    /// The password; empty: none.
     pub password: SecretString,
 }
 
-/// A connection that many may use at once.
-#[derive(Clone)]
-pub(super) enum Link {
-    Server(MultiplexedConnection),
-    Cluster(ClusterConnection),
-}
-
-impl Place {
-    /// Servers, of a cluster and of Sentinels some that may know the others; and for TLS the authorities that may vouch
-    /// for their certificates, without: those of the system, and the certificate that we show, if we do.
-    pub fn new(servers: Servers, certificates: Option<TlsCertificates>) -> Self {
-        Self { servers, certificates, seen: Mutex::default() }
+impl RedisEndpoint {
+    /// Of a cluster or of Sentinels, `servers` may name a part: the others are discovered. `certificates` holds the trusted
+    /// authorities (without them: those of the system) and the client certificate, if any.
+    pub fn new(servers: RedisServers, certificates: Option<TlsCertificates>) -> Self {
+        Self { servers, certificates, discovered_nodes: Mutex::default() }
     }
 
-    /// Of which kind it is, as the settings say it.
+    /// The value of `redis.kind`.
     pub const fn kind(&self) -> &'static str {
         match self.servers {
-            Servers::Single(_) => "single",
-            Servers::Cluster(_) => "cluster",
-            Servers::Sentinel(..) => "sentinel",
+            RedisServers::Single(_) => "single",
+            RedisServers::Cluster(_) => "cluster",
+            RedisServers::Sentinel(..) => "sentinel",
         }
     }
 
-    /// Whether what is known can be right. Asks nobody.
-    pub fn check(&self) -> RedisResult<()> {
+    /// Checks that clients can be built, without connecting.
+    pub fn validate(&self) -> RedisResult<()> {
         match &self.servers {
-            Servers::Single(url) => self.client(info(url)?).map(drop),
-            Servers::Cluster(urls) => cluster::client(self.nodes(urls)?, self.certificates.as_ref()).map(drop),
-            Servers::Sentinel(urls, watched) => self.sentinels(urls, watched).map(drop),
+            RedisServers::Single(url) => self.client(connection_info(url)?).map(drop),
+            RedisServers::Cluster(urls) => cluster::client(self.nodes(urls)?, self.certificates.as_ref()).map(drop),
+            RedisServers::Sentinel(urls, target) => self.sentinel_client(urls, target).map(drop),
         }
     }
 
-    /// Connects, to where it can be written.
-    pub(super) async fn connect(&self) -> RedisResult<Link> {
+    /// Connects to a server that takes writes.
+    pub(super) async fn connect(&self) -> RedisResult<RedisConnection> {
         match &self.servers {
-            Servers::Single(url) => {
-                Ok(Link::Server(self.client(info(url)?)?.get_multiplexed_async_connection().await?))
+            RedisServers::Single(url) => {
+                let client = self.client(connection_info(url)?)?;
+                Ok(RedisConnection::Server(client.get_multiplexed_async_connection().await?))
             }
-            Servers::Cluster(urls) => {
+            RedisServers::Cluster(urls) => {
                 let client = cluster::client(self.nodes(urls)?, self.certificates.as_ref())?;
-                Ok(Link::Cluster(client.get_async_connection().await?))
+                Ok(RedisConnection::Cluster(client.get_async_connection().await?))
             }
-            Servers::Sentinel(urls, watched) => {
-                Ok(Link::Server(self.sentinels(urls, watched)?.get_async_connection().await?))
+            RedisServers::Sentinel(urls, target) => {
+                let mut client = self.sentinel_client(urls, target)?;
+                Ok(RedisConnection::Server(client.get_async_connection().await?))
             }
         }
     }
 
-    /// Looks which nodes a cluster has now: those that the settings name may be gone by the time it is looked for again.
-    pub(super) async fn look_around(&self, link: &mut Link) {
-        if let Link::Cluster(connection) = link
-            && let Ok(nodes) = cluster::nodes(connection).await
+    /// Remembers the current nodes of a cluster: the configured ones may be gone when the client reconnects.
+    pub(super) async fn discover_nodes(&self, connection: &mut RedisConnection) {
+        if let RedisConnection::Cluster(cluster) = connection
+            && let Ok(nodes) = cluster::nodes(cluster).await
             && !nodes.is_empty()
         {
-            *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
+            *self.discovered_nodes.lock().unwrap_or_else(PoisonError::into_inner) = nodes;
         }
     }
 
-    /// Why a cluster cannot be used although a node of it answers: the others must be where it says that they are, and
-    /// with TLS their certificates must be for what it calls them.
-    pub(super) async fn out_of_reach(&self) -> Option<RedisError> {
-        let Servers::Cluster(urls) = &self.servers else { return None };
-        let mut first_gone = None;
-        for named in self.nodes(urls).ok()? {
-            let mut node = match self.knock(named.clone()).await {
+    /// Why a cluster is unusable although one of its nodes answers: every node must be reachable at the address that the
+    /// cluster announces, and with TLS its certificate must be valid for that name.
+    pub(super) async fn diagnose_cluster(&self) -> Option<RedisError> {
+        let RedisServers::Cluster(urls) = &self.servers else { return None };
+        let mut first_error = None;
+        for configured in self.nodes(urls).ok()? {
+            let mut node = match self.connect_to_node(configured.clone()).await {
                 Ok(node) => node,
                 Err(error) => {
-                    let gone = (error.kind(), "a node cannot be reached", format!("{}: {error}", named.addr()));
-                    first_gone.get_or_insert_with(|| gone.into());
+                    let detail = format!("{}: {error}", configured.addr());
+                    first_error.get_or_insert_with(|| (error.kind(), "a node cannot be reached", detail).into());
                     continue;
                 }
             };
-            for address in cluster::nodes_by(&mut node).await.ok()? {
-                let other = at(&named, &address);
-                if let Err(error) = self.knock(other.clone()).await {
-                    let detail = format!("{}: {error}", other.addr());
+            for address in cluster::nodes_reported_by(&mut node).await.ok()? {
+                let announced = with_address(&configured, &address);
+                if let Err(error) = self.connect_to_node(announced.clone()).await {
+                    let detail = format!("{}: {error}", announced.addr());
                     return Some((error.kind(), "the cluster names a node that cannot be reached", detail).into());
                 }
             }
             break;
         }
-        first_gone
+        first_error
     }
 
-    async fn knock(&self, server: ConnectionInfo) -> RedisResult<MultiplexedConnection> {
-        let client = self.client(server)?;
-        let late = (redis::ErrorKind::Io, "no answer in time");
-        let connected = tokio::time::timeout(cluster::CONNECTING, client.get_multiplexed_async_connection()).await;
-        connected.unwrap_or_else(|_| Err(late.into()))
+    async fn connect_to_node(&self, node: ConnectionInfo) -> RedisResult<MultiplexedConnection> {
+        let client = self.client(node)?;
+        let timed_out = (redis::ErrorKind::Io, "no answer in time");
+        let connecting = tokio::time::timeout(cluster::CONNECT_TIMEOUT, client.get_multiplexed_async_connection());
+        connecting.await.unwrap_or_else(|_| Err(timed_out.into()))
     }
 
-    /// What is said in a channel from now on. In a cluster it is heard at any node.
-    pub(super) async fn listen(&self, channel: &str) -> RedisResult<Words> {
+    /// Subscribes to a channel. In a cluster any node delivers its messages.
+    pub(super) async fn subscribe(&self, channel: &str) -> RedisResult<Subscription> {
         let client = match &self.servers {
-            Servers::Single(url) => self.client(info(url)?)?,
-            Servers::Cluster(urls) => return self.listen_at_one_of(self.nodes(urls)?, channel).await,
-            Servers::Sentinel(urls, watched) => self.sentinels(urls, watched)?.async_get_client().await?,
+            RedisServers::Single(url) => self.client(connection_info(url)?)?,
+            RedisServers::Cluster(urls) => return self.subscribe_at_any(self.nodes(urls)?, channel).await,
+            RedisServers::Sentinel(urls, target) => self.sentinel_client(urls, target)?.async_get_client().await?,
         };
-        Words::listen(&client, channel).await
+        Subscription::open(&client, channel).await
     }
 
-    async fn listen_at_one_of(&self, nodes: Vec<ConnectionInfo>, channel: &str) -> RedisResult<Words> {
-        let mut result = Err(nowhere());
+    async fn subscribe_at_any(&self, nodes: Vec<ConnectionInfo>, channel: &str) -> RedisResult<Subscription> {
+        let mut result = Err(no_servers());
         for node in nodes {
-            result = Words::listen(&self.client(node)?, channel).await;
+            result = Subscription::open(&self.client(node)?, channel).await;
             if result.is_ok() {
                 break;
             }
@@ -152,13 +148,12 @@ impl Place {
         result
     }
 
-    /// The nodes that the settings name, and those that the cluster had last.
+    /// The configured nodes and the last discovered ones.
     fn nodes(&self, urls: &[SecretString]) -> RedisResult<Vec<ConnectionInfo>> {
-        let mut nodes = urls.iter().map(info).collect::<RedisResult<Vec<_>>>()?;
-        let Some(first) = nodes.first().cloned() else { return Err(nowhere()) };
-        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let others: Vec<_> = seen.iter().map(|address| at(&first, address)).collect();
-        nodes.extend(others);
+        let mut nodes = urls.iter().map(connection_info).collect::<RedisResult<Vec<_>>>()?;
+        let Some(first) = nodes.first().cloned() else { return Err(no_servers()) };
+        let discovered = self.discovered_nodes.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        nodes.extend(discovered.iter().map(|address| with_address(&first, address)));
         Ok(nodes)
     }
 
@@ -169,27 +164,27 @@ impl Place {
         }
     }
 
-    fn sentinels(&self, urls: &[SecretString], watched: &Watched) -> RedisResult<SentinelClient> {
-        let infos = urls.iter().map(info).collect::<RedisResult<Vec<_>>>()?;
-        let Some(first) = infos.first() else { return Err(nowhere()) };
+    fn sentinel_client(&self, urls: &[SecretString], target: &SentinelTarget) -> RedisResult<SentinelClient> {
+        let infos = urls.iter().map(connection_info).collect::<RedisResult<Vec<_>>>()?;
+        let Some(first) = infos.first() else { return Err(no_servers()) };
         let addresses: Vec<_> = infos.iter().map(|info| info.addr().clone()).collect();
-        let mut builder = SentinelClientBuilder::new(addresses, &watched.master, SentinelServerType::Master)?
+        let mut builder = SentinelClientBuilder::new(addresses, &target.master, SentinelServerType::Master)?
             .set_client_to_redis_db(first.redis_settings().db())
-            .set_client_to_redis_tcp_settings(at_once())
-            .set_client_to_sentinel_tcp_settings(at_once());
+            .set_client_to_redis_tcp_settings(tcp_settings())
+            .set_client_to_sentinel_tcp_settings(tcp_settings());
         if let Some(user) = first.redis_settings().username() {
             builder = builder.set_client_to_redis_username(user);
         }
         if let Some(password) = first.redis_settings().password() {
             builder = builder.set_client_to_redis_password(password);
         }
-        if !watched.user.is_empty() {
-            builder = builder.set_client_to_sentinel_username(&watched.user);
+        if !target.user.is_empty() {
+            builder = builder.set_client_to_sentinel_username(&target.user);
         }
-        if !watched.password.expose_secret().is_empty() {
-            builder = builder.set_client_to_sentinel_password(watched.password.expose_secret());
+        if !target.password.expose_secret().is_empty() {
+            builder = builder.set_client_to_sentinel_password(target.password.expose_secret());
         }
-        if !is_secure(first) {
+        if !uses_tls(first) {
             return builder.build();
         }
         builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
@@ -202,41 +197,19 @@ impl Place {
     }
 }
 
-impl Link {
-    /// Sends a command.
-    pub(super) async fn send<T: FromRedisValue>(&mut self, command: &redis::Cmd) -> RedisResult<T> {
-        let value: Value = match self {
-            Self::Server(connection) => connection.req_packed_command(command).await?,
-            Self::Cluster(connection) => connection.req_packed_command(command).await?,
-        };
-        // An answer may be an error.
-        Ok(redis::from_redis_value(value.extract_error()?)?)
-    }
+fn connection_info(url: &SecretString) -> RedisResult<ConnectionInfo> {
+    Ok(url.expose_secret().into_connection_info()?.set_tcp_settings(tcp_settings()))
 }
 
-/// Whether it is spoken to with TLS.
-pub(super) fn is_secure(info: &ConnectionInfo) -> bool {
-    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
-}
-
-fn info(url: &SecretString) -> RedisResult<ConnectionInfo> {
-    Ok(url.expose_secret().into_connection_info()?.set_tcp_settings(at_once()))
-}
-
-/// Another server, asked in the same way.
-fn at(same: &ConnectionInfo, (host, port): &(String, u16)) -> ConnectionInfo {
+/// The same settings with another address.
+fn with_address(info: &ConnectionInfo, (host, port): &(String, u16)) -> ConnectionInfo {
     let (host, port) = (host.clone(), *port);
-    same.clone().set_addr(match same.addr() {
+    info.clone().set_addr(match info.addr() {
         ConnectionAddr::TcpTls { .. } => ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None },
         _ => ConnectionAddr::Tcp(host, port),
     })
 }
 
-/// What is sent is short, and somebody waits for it.
-pub(super) fn at_once() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
-}
-
-fn nowhere() -> RedisError {
-    (redis::ErrorKind::InvalidClientConfig, "no server is named").into()
+fn no_servers() -> RedisError {
+    (redis::ErrorKind::InvalidClientConfig, "no server is configured").into()
 }

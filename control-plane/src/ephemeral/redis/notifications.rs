@@ -1,50 +1,57 @@
-//! The word among replicas that something has changed. It says no more than that: what changed is in the database,
-//! which is also looked at now and then, so a word that is lost is lost for a moment.
+//! Notifications between replicas that the database has changed.
+//!
+//! A notification has no content: the change itself is in the database, which every replica also polls. A lost notification
+//! therefore delays a change by one poll interval.
 
-use super::Redis;
+use super::client::RedisClient;
 use std::{convert::Infallible, time::Duration};
 use tokio::sync::watch;
 
-/// After listening has ended, or was in vain.
-const PAUSE: Duration = Duration::from_secs(1);
+/// Pause after a subscription has ended or failed.
+const RESUBSCRIBE_PAUSE: Duration = Duration::from_secs(1);
 
-impl Redis {
-    /// Tells the others whenever this grows, for ever. However often it grew while they were told, they are told once.
-    pub async fn tell<T: Copy + PartialOrd>(&self, mut newest: watch::Receiver<T>) -> Infallible {
-        let mut told = *newest.borrow_and_update();
+impl RedisClient {
+    /// Notifies the other replicas whenever this value grows; never returns. Changes that arrive while a notification is
+    /// being sent are combined into one.
+    pub async fn publish_changes<T: Copy + PartialOrd>(&self, mut newest: watch::Receiver<T>) -> Infallible {
+        let mut published = *newest.borrow_and_update();
         while newest.changed().await.is_ok() {
-            let now = *newest.borrow_and_update();
-            // Who was only woken has nothing to tell: else two would wake each other for ever.
-            if now > told {
-                told = now;
+            let current = *newest.borrow_and_update();
+            // A replica that was only woken has nothing to publish. Otherwise two replicas would wake each other forever.
+            if current > published {
+                published = current;
                 let mut command = redis::cmd("PUBLISH");
                 command.arg(&self.channel).arg("");
-                let _heard_by_looking_otherwise = self.ask(async |link| link.send::<i64>(&command).await).await;
+                let _replicas_poll_if_this_fails =
+                    self.request(async |connection| connection.send::<i64>(&command).await).await;
             }
         }
-        // Nothing changes any more.
+        // The sender is gone: nothing changes any more.
         std::future::pending().await
     }
 
-    /// Wakes whenever another, or this replica itself, has told; for ever.
-    pub async fn hear(&self, wake: impl Fn()) -> Infallible {
-        let mut changes = self.hold.subscribe();
+    /// Calls `wake` for each notification of any replica, this one included; never returns.
+    pub async fn receive_changes(&self, wake: impl Fn()) -> Infallible {
+        let mut changes = self.connection_changes();
         loop {
-            let is_there = changes.borrow_and_update().link.is_some();
-            // With a new connection one listens anew: the old one may lead to who is nobody's master any more.
+            changes.mark_unchanged();
+            let is_connected = self.is_connected();
+            // A new connection means a new subscription: the old one may lead to a server that is no longer the master.
             tokio::select! {
-                () = self.listen(&wake), if is_there => tokio::time::sleep(PAUSE).await,
+                () = self.forward_notifications(&wake), if is_connected => {
+                    tokio::time::sleep(RESUBSCRIBE_PAUSE).await;
+                }
                 _ = changes.changed() => {}
             }
         }
     }
 
-    /// As long as the connection lasts, if there comes one about.
-    async fn listen(&self, wake: impl Fn()) {
-        let Ok(mut words) = self.place.listen(&self.channel).await else { return };
-        // What was told in between was not heard.
+    /// Subscribes, and forwards notifications until the subscription ends.
+    async fn forward_notifications(&self, wake: impl Fn()) {
+        let Ok(mut subscription) = self.endpoint.subscribe(&self.channel).await else { return };
+        // Notifications sent before this subscription are lost.
         wake();
-        while words.next().await.is_some() {
+        while subscription.next().await.is_some() {
             wake();
         }
     }

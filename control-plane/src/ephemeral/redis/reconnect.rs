@@ -1,109 +1,111 @@
-//! One task that looks after the connection, so that no call has to.
+//! The background task that connects to Redis, probes the connection and reconnects.
 
-use super::{Hold, PATIENCE, Redis, place::Link};
-use crate::ephemeral::{Count, Kind, Quota, Subject};
+use super::{
+    client::{REQUEST_TIMEOUT, RedisClient},
+    connection::RedisConnection,
+};
+use crate::ephemeral::rate_limit::{CallerKind, Quota, RateLimit, RateLimitKey};
 use redis::RedisError;
 use std::{convert::Infallible, time::Duration};
 
-/// How long it may take to connect: to find out where, and to shake hands.
-const CONNECTING: Duration = Duration::from_secs(3);
+/// How long connecting may take, discovery of the server included.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long the first connection is waited for at a start.
-const GREETING: Duration = Duration::from_secs(1);
+/// How long the process waits for the first connection when it starts.
+const STARTUP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether Redis is still there, also when nobody calls.
-const ROUND: Duration = Duration::from_secs(1);
+/// Interval of probes, which find a lost connection while no requests come.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// In how many rounds it is looked once which nodes a cluster has.
-const LOOKING: u32 = 10;
+/// The nodes of a cluster are looked up once in this many probes.
+const PROBES_PER_DISCOVERY: u32 = 10;
 
-/// After a loss, Redis is left alone so long; and twice as long after each try in vain, up to the last.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// The pause before the first attempt to reconnect; it doubles after each failure, up to the second value.
+const RECONNECT_PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
 
-/// Why there is no connection.
+/// Why connecting failed.
 #[derive(Debug, thiserror::Error)]
-enum Absent {
+enum ConnectError {
     #[error(transparent)]
     Redis(#[from] RedisError),
     #[error("no answer in time")]
-    Late,
+    TimedOut,
 }
 
-impl Redis {
-    /// Looks for it once, for a moment: whoever starts with a Redis that is there counts in it from the first call on.
-    pub async fn greet(&self) {
-        let found = tokio::time::timeout(GREETING, self.connect()).await.unwrap_or(Err(Absent::Late));
-        match found {
-            Ok(link) => self.have(link),
+impl RedisClient {
+    /// Tries to connect once, for at most a second, so that a replica that starts beside an available Redis uses it from its
+    /// first request on.
+    pub async fn connect_at_startup(&self) {
+        let connected =
+            tokio::time::timeout(STARTUP_TIMEOUT, self.connect()).await.unwrap_or(Err(ConnectError::TimedOut));
+        match connected {
+            Ok(connection) => self.set_connection(connection),
             Err(error) => {
-                let known = tokio::time::timeout(GREETING, self.place.out_of_reach()).await.unwrap_or_default();
-                let reason = known.map_or_else(|| error.to_string(), |known| format!("{error}; {known}"));
-                tracing::warn!(reason, "redis is not there: this replica counts calls alone, until it is");
+                let diagnosis = tokio::time::timeout(STARTUP_TIMEOUT, self.endpoint.diagnose_cluster());
+                let diagnosis = diagnosis.await.unwrap_or_default();
+                let reason = diagnosis.map_or_else(|| error.to_string(), |diagnosis| format!("{error}; {diagnosis}"));
+                tracing::warn!(
+                    reason,
+                    "redis unavailable: this replica counts rate limits in memory until it connects"
+                );
             }
         }
     }
 
-    /// Keeps the connection, and gets it back when it is lost, for ever.
-    pub async fn keep(&self) -> Infallible {
-        let mut pause = PAUSES.0;
+    /// Keeps the client connected; never returns.
+    pub async fn maintain_connection(&self) -> Infallible {
+        let mut pause = RECONNECT_PAUSES.0;
         loop {
-            if self.watch().await {
-                pause = PAUSES.0;
+            if self.probe_until_lost().await {
+                pause = RECONNECT_PAUSES.0;
             }
             tokio::time::sleep(pause).await;
-            pause = PAUSES.1.min(pause * 2);
+            pause = RECONNECT_PAUSES.1.min(pause * 2);
             match self.connect().await {
-                Ok(link) => self.have(link),
-                Err(reason) => tracing::debug!(%reason, "redis is not back yet"),
+                Ok(connection) => self.set_connection(connection),
+                Err(reason) => tracing::debug!(%reason, "reconnecting to redis failed"),
             }
         }
     }
 
-    /// Asks now and then, until it is lost; says whether it was there at all.
-    async fn watch(&self) -> bool {
-        let mut held = self.hold.subscribe();
-        let mut rounds = 0_u32;
-        while held.borrow_and_update().link.is_some() {
-            rounds = rounds.wrapping_add(1);
-            let _lost_meanwhile = tokio::time::timeout(ROUND, held.changed()).await;
+    /// Probes until the connection is lost. Returns whether there was one.
+    async fn probe_until_lost(&self) -> bool {
+        let mut changes = self.connection_changes();
+        let mut probes = 0_u32;
+        while self.is_connected() {
+            changes.mark_unchanged();
+            probes = probes.wrapping_add(1);
+            let _lost_meanwhile = tokio::time::timeout(PROBE_INTERVAL, changes.changed()).await;
             let probe = probe();
-            let _lost_if_it_fails = self.ask(async |link| self.counting.judge(link, &probe, true).await).await;
-            let link = self.hold.borrow().link.clone();
-            if let (Some(mut link), 0) = (link, rounds % LOOKING) {
-                self.look_around(&mut link).await;
+            let run = async |connection: &mut RedisConnection| self.script.run(connection, &probe, true).await;
+            let _disconnected_on_failure = self.request(run).await;
+            if let (Some(mut connection), 0) = (self.connection(), probes % PROBES_PER_DISCOVERY) {
+                self.discover_nodes(&mut connection).await;
             }
         }
-        rounds > 0
+        probes > 0
     }
 
-    /// A connection that was tried.
-    async fn connect(&self) -> Result<Link, Absent> {
-        let connecting = tokio::time::timeout(CONNECTING, self.place.connect());
-        let mut link = connecting.await.map_err(|_| Absent::Late)??;
+    /// Connects and probes the connection.
+    async fn connect(&self) -> Result<RedisConnection, ConnectError> {
+        let connecting = tokio::time::timeout(CONNECT_TIMEOUT, self.endpoint.connect());
+        let mut connection = connecting.await.map_err(|_| ConnectError::TimedOut)??;
         let probe = probe();
-        let tried = tokio::time::timeout(PATIENCE, self.counting.judge(&mut link, &probe, true));
-        tried.await.map_err(|_| Absent::Late)??;
-        self.look_around(&mut link).await;
-        Ok(link)
+        let probed = tokio::time::timeout(REQUEST_TIMEOUT, self.script.run(&mut connection, &probe, true));
+        probed.await.map_err(|_| ConnectError::TimedOut)??;
+        self.discover_nodes(&mut connection).await;
+        Ok(connection)
     }
 
-    async fn look_around(&self, link: &mut Link) {
-        let _as_before_if_late = tokio::time::timeout(PATIENCE, self.place.look_around(link)).await;
-    }
-
-    fn have(&self, link: Link) {
-        self.hold.send_modify(|hold| {
-            let number = hold.number + 1;
-            *hold = Hold { link: Some(link), number };
-        });
-        self.metrics.show(self.place.kind(), true);
-        tracing::info!("redis is there: calls are counted together with all replicas");
+    async fn discover_nodes(&self, connection: &mut RedisConnection) {
+        let _unchanged_on_timeout =
+            tokio::time::timeout(REQUEST_TIMEOUT, self.endpoint.discover_nodes(connection)).await;
     }
 }
 
-/// What calls need too: that the script runs, and that it can write. A copy that only reads would let nobody be counted.
-fn probe() -> [Count; 1] {
-    // So short that each probe makes a window anew: a Redis that is full may still let go of what is over, and then add.
-    let quota = Quota { most: u32::MAX, window: Duration::from_millis(1) };
-    [Count { subject: Subject::new(Kind::Proven, &[b"probe"]), quota }]
+/// Tests what requests need: that the script runs and that it can write. On a read-only replica no call could be counted.
+fn probe() -> [RateLimit; 1] {
+    // The window is so short that each probe starts a new one: a full Redis can still remove the old one and then add.
+    let quota = Quota { max_calls: u32::MAX, window: Duration::from_millis(1) };
+    [RateLimit { key: RateLimitKey::new(CallerKind::Authenticated, &[b"probe"]), quota }]
 }

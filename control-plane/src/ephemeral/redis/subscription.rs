@@ -1,4 +1,4 @@
-//! What is said in a channel, from a server that is known to be there.
+//! A subscription to a channel that detects an unresponsive server.
 
 use redis::{
     Client, RedisResult, Value,
@@ -7,39 +7,39 @@ use redis::{
 use std::time::Duration;
 use tokio_stream::StreamExt;
 
-/// How long a server may take until one listens there: of a cluster, the next is asked then.
-const SUBSCRIBING: Duration = Duration::from_secs(1);
+/// How long subscribing may take. In a cluster, the next node is tried afterwards.
+const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// After so long a silence it is asked whether it is still there, and given as much time again. A server that hangs, or
-/// is behind a network that is gone, ends no connection: nothing would be heard from it, and nothing missed.
-const SILENCE: Duration = Duration::from_secs(1);
+/// After this long without a message the server is pinged, and has as long to answer. A server that hangs, or whose network
+/// is down, does not close the connection: without pings the subscription would look idle forever.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Words as they come.
-pub(super) struct Words {
+/// Messages of one channel.
+pub(super) struct Subscription {
     sink: PubSubSink,
     stream: PubSubStream,
 }
 
-impl Words {
-    /// Listens there.
-    pub(super) async fn listen(client: &Client, channel: &str) -> RedisResult<Self> {
-        let listening = async {
+impl Subscription {
+    /// Subscribes to a channel.
+    pub(super) async fn open(client: &Client, channel: &str) -> RedisResult<Self> {
+        let subscribing = async {
             let mut connection = client.get_async_pubsub().await?;
             connection.subscribe(channel).await?;
             let (sink, stream) = connection.split();
             Ok(Self { sink, stream })
         };
-        let late = (redis::ErrorKind::Io, "no answer in time");
-        tokio::time::timeout(SUBSCRIBING, listening).await.unwrap_or_else(|_| Err(late.into()))
+        let timed_out = (redis::ErrorKind::Io, "no answer in time");
+        tokio::time::timeout(SUBSCRIBE_TIMEOUT, subscribing).await.unwrap_or_else(|_| Err(timed_out.into()))
     }
 
-    /// Waits for the next word; `None` if there comes none any more.
+    /// Waits for the next message; `None` when the subscription has ended.
     pub(super) async fn next(&mut self) -> Option<()> {
         loop {
-            if let Ok(word) = tokio::time::timeout(SILENCE, self.stream.next()).await {
-                return word.map(drop);
+            if let Ok(message) = tokio::time::timeout(IDLE_TIMEOUT, self.stream.next()).await {
+                return message.map(drop);
             }
-            let _is_there: Value = tokio::time::timeout(SILENCE, self.sink.ping()).await.ok()?.ok()?;
+            let _pong: Value = tokio::time::timeout(IDLE_TIMEOUT, self.sink.ping()).await.ok()?.ok()?;
         }
     }
 }

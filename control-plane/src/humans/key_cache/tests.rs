@@ -1,12 +1,13 @@
 use super::*;
+use crate::metrics::{LabelValues, Metrics};
 use countersign_identity::Timestamp;
 use serde_json::json;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 
 #[derive(Default)]
-struct Still(AtomicU64);
+struct ManualClock(AtomicU64);
 
-impl Clock for Still {
+impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_seconds(0)
     }
@@ -16,56 +17,57 @@ impl Clock for Still {
     }
 }
 
-/// A source with one Ed25519 key of a name that can be changed, or that is away.
+/// A source with one Ed25519 key whose `kid` the test sets; without a `kid`, fetches fail.
 #[derive(Default)]
-struct Scripted {
+struct FakeSource {
     kid: Mutex<Option<&'static str>>,
     fetches: AtomicUsize,
     hangs: AtomicBool,
 }
 
-impl Source for Arc<Scripted> {
-    async fn fetch(&self) -> Result<KeySet, impl Display + Send> {
+impl KeySource for Arc<FakeSource> {
+    async fn fetch(&self) -> Result<JwkSet, impl Display + Send> {
         self.fetches.fetch_add(1, SeqCst);
         tokio::task::yield_now().await;
         while self.hangs.load(SeqCst) {
             tokio::task::yield_now().await;
         }
-        let kid = self.kid.lock().unwrap().ok_or("away")?;
+        let kid = self.kid.lock().unwrap().ok_or("unavailable")?;
         let x = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc";
         let keys = json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "kid": kid, "x": x }] });
-        KeySet::read(keys.to_string().as_bytes()).map_err(|_| "malformed")
+        JwkSet::parse(keys.to_string().as_bytes()).map_err(|_| "malformed")
     }
 }
 
-struct Stage {
-    clock: Arc<Still>,
-    source: Arc<Scripted>,
-    keys: Arc<Keys<Arc<Scripted>>>,
+struct Fixture {
+    clock: Arc<ManualClock>,
+    source: Arc<FakeSource>,
+    cache: Arc<KeyCache<Arc<FakeSource>>>,
 }
 
-/// Keys are fetched again after 100 s and believed for 1000 s.
-fn stage(kid: Option<&'static str>) -> Stage {
-    let clock = Arc::new(Still(AtomicU64::new(5_000_000)));
+/// A cache that refreshes keys after 100 s and uses them for at most 1000 s.
+fn fixture(kid: Option<&'static str>) -> Fixture {
+    let clock = Arc::new(ManualClock(AtomicU64::new(5_000_000)));
     let source =
-        Arc::new(Scripted { kid: Mutex::new(kid), fetches: AtomicUsize::new(0), hangs: AtomicBool::default() });
-    let patience = Patience { refresh: Duration::from_secs(100), max_age: Duration::from_secs(1000) };
-    let keys = Arc::new(Keys::new("test".into(), source.clone(), patience, clock.clone()));
-    Stage { clock, source, keys }
+        Arc::new(FakeSource { kid: Mutex::new(kid), fetches: AtomicUsize::new(0), hangs: AtomicBool::default() });
+    let lifetimes = CacheLifetimes { refresh_after: Duration::from_secs(100), max_age: Duration::from_secs(1000) };
+    let metrics = Metrics::new(&LabelValues::default()).unwrap().jwks_fetches("test");
+    let cache = Arc::new(KeyCache::new("test".into(), source.clone(), lifetimes, clock.clone(), metrics));
+    Fixture { clock, source, cache }
 }
 
-impl Stage {
-    fn wait(&self, seconds: f64) {
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "small numbers of a test")]
+impl Fixture {
+    fn advance(&self, seconds: f64) {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the test uses small numbers")]
         self.clock.0.fetch_add((seconds * 1000.0) as u64, SeqCst);
     }
 
-    fn serve(&self, kid: Option<&'static str>) {
+    fn publish(&self, kid: Option<&'static str>) {
         *self.source.kid.lock().unwrap() = kid;
     }
 
-    /// Until a fetch that nobody waits for has ended.
-    async fn settle(&self) {
+    /// Lets a background fetch finish.
+    async fn finish_background_fetch(&self) {
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
@@ -76,14 +78,14 @@ impl Stage {
     }
 
     async fn find(&self, kid: &str) -> Result<(), Reason> {
-        self.keys.find(Some(kid), Algorithm::EdDsa).await.map(drop).map_err(|refusal| refusal.reason)
+        self.cache.find(Some(kid), JwsAlgorithm::EdDsa).await.map(drop).map_err(|refusal| refusal.reason)
     }
 
     async fn find_many(&self, kids: impl Iterator<Item = String>) -> Vec<Result<(), Reason>> {
         let tasks: Vec<_> = kids
             .map(|kid| {
-                let keys = self.keys.clone();
-                tokio::spawn(async move { keys.find(Some(&kid), Algorithm::EdDsa).await.map(drop) })
+                let cache = self.cache.clone();
+                tokio::spawn(async move { cache.find(Some(&kid), JwsAlgorithm::EdDsa).await.map(drop) })
             })
             .collect();
         let mut outcomes = Vec::new();
@@ -98,105 +100,109 @@ const INVALID: Result<(), Reason> = Err(Reason::HumanTokenInvalid);
 const UNAVAILABLE: Result<(), Reason> = Err(Reason::HumanIssuerUnavailable);
 
 #[tokio::test]
-async fn many_at_once_are_one_fetch_whether_it_succeeds_or_fails() {
-    let stage = stage(None);
+async fn concurrent_requests_share_one_fetch() {
+    let fixture = fixture(None);
     let all = |count| (0..count).map(|_| "a".to_owned());
-    assert!(stage.find_many(all(50)).await.iter().all(|outcome| *outcome == UNAVAILABLE));
-    assert_eq!(stage.fetches(), 1);
-    stage.serve(Some("a"));
-    stage.wait(0.9);
-    assert_eq!((stage.find("a").await, stage.fetches()), (UNAVAILABLE, 1), "not at once again");
-    stage.wait(0.1);
-    assert!(stage.find_many(all(50)).await.iter().all(Result::is_ok));
-    assert_eq!(stage.fetches(), 2);
+    assert!(fixture.find_many(all(50)).await.iter().all(|outcome| *outcome == UNAVAILABLE));
+    assert_eq!(fixture.fetches(), 1);
+    fixture.publish(Some("a"));
+    fixture.advance(0.9);
+    assert_eq!(
+        (fixture.find("a").await, fixture.fetches()),
+        (UNAVAILABLE, 1),
+        "a failed fetch is not retried immediately"
+    );
+    fixture.advance(0.1);
+    assert!(fixture.find_many(all(50)).await.iter().all(Result::is_ok));
+    assert_eq!(fixture.fetches(), 2);
 }
 
 #[tokio::test]
-async fn an_unknown_key_is_fetched_for_once_a_minute() {
-    let stage = stage(Some("a"));
-    stage.find("a").await.unwrap();
-    stage.wait(1.0);
-    stage.serve(Some("b"));
-    assert_eq!((stage.find("b").await, stage.fetches()), (Ok(()), 2), "a new key is found at once");
+async fn unknown_kid_triggers_one_fetch_a_minute() {
+    let fixture = fixture(Some("a"));
+    fixture.find("a").await.unwrap();
+    fixture.advance(1.0);
+    fixture.publish(Some("b"));
+    assert_eq!((fixture.find("b").await, fixture.fetches()), (Ok(()), 2), "a new key is found immediately");
     let invented = |count: usize| (0..count).map(|number| format!("invented {number}"));
-    stage.wait(1.0);
-    assert!(stage.find_many(invented(200)).await.iter().all(|outcome| *outcome == INVALID));
-    assert_eq!((stage.find("a").await, stage.fetches()), (INVALID, 2), "the old one is gone");
-    stage.wait(58.9);
-    assert_eq!((stage.find("c").await, stage.fetches()), (INVALID, 2));
-    stage.wait(0.1);
-    assert!(stage.find_many(invented(200)).await.iter().all(|outcome| *outcome == INVALID));
-    assert_eq!(stage.fetches(), 3);
+    fixture.advance(1.0);
+    assert!(fixture.find_many(invented(200)).await.iter().all(|outcome| *outcome == INVALID));
+    assert_eq!((fixture.find("a").await, fixture.fetches()), (INVALID, 2), "the old key was withdrawn");
+    fixture.advance(58.9);
+    assert_eq!((fixture.find("c").await, fixture.fetches()), (INVALID, 2));
+    fixture.advance(0.1);
+    assert!(fixture.find_many(invented(200)).await.iter().all(|outcome| *outcome == INVALID));
+    assert_eq!(fixture.fetches(), 3);
 }
 
 #[tokio::test]
-async fn an_unknown_key_of_an_issuer_that_is_away_is_not_known_to_be_wrong() {
-    let stage = stage(Some("a"));
-    stage.find("a").await.unwrap();
-    stage.wait(1.0);
-    stage.serve(None);
-    assert_eq!((stage.find("b").await, stage.find("b").await, stage.fetches()), (UNAVAILABLE, UNAVAILABLE, 2));
-    assert_eq!(stage.find("a").await, Ok(()), "the others serve");
-    stage.serve(Some("b"));
-    stage.wait(60.0);
-    assert_eq!((stage.find("b").await, stage.fetches()), (Ok(()), 3));
+async fn unknown_kid_of_unavailable_issuer_is_reported_as_unavailable() {
+    let fixture = fixture(Some("a"));
+    fixture.find("a").await.unwrap();
+    fixture.advance(1.0);
+    fixture.publish(None);
+    assert_eq!((fixture.find("b").await, fixture.find("b").await, fixture.fetches()), (UNAVAILABLE, UNAVAILABLE, 2));
+    assert_eq!(fixture.find("a").await, Ok(()), "cached keys are still used");
+    fixture.publish(Some("b"));
+    fixture.advance(60.0);
+    assert_eq!((fixture.find("b").await, fixture.fetches()), (Ok(()), 3));
 }
 
 #[tokio::test]
-async fn old_keys_are_fetched_again_serve_while_that_fails_and_are_not_believed_for_ever() {
-    let stage = stage(Some("a"));
-    stage.find("a").await.unwrap();
-    stage.wait(99.9);
-    assert_eq!((stage.find("a").await, stage.fetches()), (Ok(()), 1));
-    stage.serve(None);
-    stage.wait(0.1);
-    assert_eq!((stage.find("a").await, stage.find("a").await, stage.fetches()), (Ok(()), Ok(()), 2));
-    stage.wait(15.0);
-    assert_eq!(stage.find("a").await, Ok(()));
-    stage.settle().await;
-    assert_eq!(stage.fetches(), 3);
-    stage.wait(884.9);
-    assert_eq!(stage.find("a").await, Ok(()), "at the age of 999.9 s");
-    stage.wait(0.1);
-    assert_eq!(stage.find("a").await, UNAVAILABLE, "no key is believed for longer");
-    stage.wait(1.0);
-    stage.serve(Some("b"));
-    assert_eq!((stage.find("b").await, stage.find("a").await), (Ok(()), INVALID), "a withdrawn key is not believed");
+async fn stale_keys_are_refreshed_used_while_that_fails_and_dropped_at_their_maximum_age() {
+    let fixture = fixture(Some("a"));
+    fixture.find("a").await.unwrap();
+    fixture.advance(99.9);
+    assert_eq!((fixture.find("a").await, fixture.fetches()), (Ok(()), 1));
+    fixture.publish(None);
+    fixture.advance(0.1);
+    assert_eq!((fixture.find("a").await, fixture.find("a").await, fixture.fetches()), (Ok(()), Ok(()), 2));
+    fixture.advance(15.0);
+    assert_eq!(fixture.find("a").await, Ok(()));
+    fixture.finish_background_fetch().await;
+    assert_eq!(fixture.fetches(), 3);
+    fixture.advance(884.9);
+    assert_eq!(fixture.find("a").await, Ok(()), "at the age of 999.9 s");
+    fixture.advance(0.1);
+    assert_eq!(fixture.find("a").await, UNAVAILABLE, "no key is used beyond its maximum age");
+    fixture.advance(1.0);
+    fixture.publish(Some("b"));
+    assert_eq!((fixture.find("b").await, fixture.find("a").await), (Ok(()), INVALID), "a withdrawn key is rejected");
 }
 
 #[tokio::test]
-async fn an_issuer_that_was_seen_away_and_hangs_holds_up_nobody_whose_key_is_known() {
-    let stage = stage(Some("a"));
-    stage.find("a").await.unwrap();
-    stage.serve(None);
-    stage.wait(100.0);
-    stage.find("a").await.unwrap();
-    stage.source.hangs.store(true, SeqCst);
-    stage.wait(16.0);
+async fn hanging_issuer_does_not_delay_requests_with_cached_keys() {
+    let fixture = fixture(Some("a"));
+    fixture.find("a").await.unwrap();
+    fixture.publish(None);
+    fixture.advance(100.0);
+    fixture.find("a").await.unwrap();
+    fixture.source.hangs.store(true, SeqCst);
+    fixture.advance(16.0);
     for _ in 0..3 {
-        assert_eq!(stage.find("a").await, Ok(()), "at once, though the fetch does not end");
-        stage.settle().await;
-        assert_eq!(stage.fetches(), 3, "one at a time");
+        assert_eq!(fixture.find("a").await, Ok(()), "immediately, although the fetch hangs");
+        fixture.finish_background_fetch().await;
+        assert_eq!(fixture.fetches(), 3, "one fetch at a time");
     }
-    stage.serve(Some("b"));
-    stage.source.hangs.store(false, SeqCst);
-    stage.settle().await;
-    assert_eq!((stage.find("a").await, stage.find("b").await), (INVALID, Ok(())), "what it brought holds");
-    stage.serve(None);
-    stage.wait(100.0);
-    stage.find("b").await.unwrap();
-    stage.serve(Some("c"));
-    stage.wait(61.0);
-    assert_eq!(stage.find("b").await, INVALID, "what was seen long ago says nothing of now");
+    fixture.publish(Some("b"));
+    fixture.source.hangs.store(false, SeqCst);
+    fixture.finish_background_fetch().await;
+    assert_eq!((fixture.find("a").await, fixture.find("b").await), (INVALID, Ok(())), "the fetched keys are used");
+    fixture.publish(None);
+    fixture.advance(100.0);
+    fixture.find("b").await.unwrap();
+    fixture.publish(Some("c"));
+    fixture.advance(61.0);
+    assert_eq!(fixture.find("b").await, INVALID, "an old failure does not make the refresh a background one");
 }
 
 #[tokio::test]
-async fn a_fetch_goes_on_though_the_one_who_asked_went_away() {
-    let stage = stage(Some("a"));
+async fn fetch_continues_after_its_request_is_cancelled() {
+    let fixture = fixture(Some("a"));
     tokio::select! {
         biased;
-        _ = stage.find("a") => panic!("it cannot be there yet"),
+        _ = fixture.find("a") => panic!("the fetch has not finished"),
         () = std::future::ready(()) => {}
     }
-    assert_eq!((stage.find("a").await, stage.fetches()), (Ok(()), 1));
+    assert_eq!((fixture.find("a").await, fixture.fetches()), (Ok(()), 1));
 }
