@@ -29,7 +29,7 @@ use crate::{
     keyring::{Keyring, MasterKey, MasterKeyError},
     metrics::{Labels, Metrics},
     operations::{Context, Denied, Rules, Storms, begin_audit, settle_storms, tend_signing_keys},
-    store::{Purpose, StoreError},
+    store::{OpenMode, StoreError},
     webhooks::{Courier, CourierRules, Guard, Names, Post, PostError, Pulse, Sorter, SystemNames},
 };
 use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng};
@@ -298,7 +298,7 @@ async fn open(
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
     };
-    let store = database::open(config, Purpose::Serve, &master, clock.clone(), metrics).await?;
+    let store = database::open(config, OpenMode::Serve, &master, clock.clone(), metrics).await?;
     database::belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
     let rules = Rules {
         issuer: issuer.to_owned(),

@@ -71,7 +71,7 @@ async fn answer(context: &Context, challenge: &Challenge, login: &Login) -> Resu
             expires_at: now.after(context.rules.refresh_life),
             ended_at: None,
         };
-        if !sessions::begin(tx.conn(), &session, &challenge.unique_text()).await? {
+        if !sessions::create(tx.conn(), &session, &challenge.unique_text()).await? {
             return Err(Denied::from(Reason::ChallengeUsed));
         }
         let issued = issue(&mut tx, context, fresh_ref, rev, (&agent, &session, service)).await?;
@@ -101,7 +101,7 @@ async fn prove(
     signature: &str,
 ) -> Result<(), Denied> {
     let mut read = context.store.read().await?;
-    if sessions::used_challenge(read.conn(), &challenge.unique_text()).await? {
+    if sessions::challenge_is_used(read.conn(), &challenge.unique_text()).await? {
         return Err(Reason::ChallengeUsed.into());
     }
     // Not of this database: one of before is back.

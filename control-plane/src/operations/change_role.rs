@@ -33,7 +33,7 @@ pub async fn change_role(
         if !services::lock(tx.conn(), service).await? {
             return Err(Denied::Missing(Missing::Service));
         }
-        let mut existing = roles::of_service(tx.conn(), service).await?;
+        let mut existing = roles::list(tx.conn(), service).await?;
         let found = existing.iter().position(|other| other.definition.id == role);
         let mut changed = existing.swap_remove(found.ok_or(Denied::Missing(Missing::Role))?);
         let before = changed.clone();

@@ -35,7 +35,7 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
         if !services::lock(tx.conn(), service).await? {
             return Err(Denied::Missing(Missing::Service));
         }
-        let existing = roles::of_service(tx.conn(), service).await?;
+        let existing = roles::list(tx.conn(), service).await?;
         fits_service(&existing, permissions).map_err(|error| Denied::Conflict(error.to_string()))?;
         tx.audit(by, entry).await?;
         let made_at = tx.revision().await?;
@@ -60,5 +60,5 @@ pub(super) fn names(permissions: &[Permission]) -> Vec<&str> {
 pub async fn list_roles(context: &Context, service: ServiceId) -> Result<Vec<Role>, Denied> {
     let mut read = context.store.read().await?;
     services::find(read.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
-    Ok(roles::of_service(read.conn(), service).await?)
+    Ok(roles::list(read.conn(), service).await?)
 }

@@ -23,7 +23,7 @@ pub async fn delete_role(context: &Context, by: &Initiator, service: ServiceId, 
         // However many hold it: whoever asked is told of each, a little later.
         let wanted = outbox::is_wanted(tx.conn(), EventKind::RoleRevoked, concerns, now).await?;
         let told_as = wanted.then_some(&found.definition.name);
-        assignments::remove_all(tx.conn(), (service, role), told_as, now).await?;
+        assignments::remove_by_role(tx.conn(), (service, role), told_as, now).await?;
         if !roles::delete(tx.conn(), service, role).await? {
             return Err(Denied::Missing(Missing::Role));
         }

@@ -60,7 +60,7 @@ pub enum Denied {
 }
 
 impl StoreFailure for Denied {
-    fn of_store(&self) -> Option<&StoreError> {
+    fn store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
             Self::Keyring(_)

@@ -17,9 +17,9 @@ pub async fn housekeep(context: &Context) -> Result<(), Denied> {
     let horizon = context.now().before(context.rules.access_life + MARGIN);
     let work = async |mut tx: Write| {
         feed::raise_floor(tx.conn(), horizon).await?;
-        sessions::forget_before(tx.conn(), horizon).await?;
+        sessions::delete_expired(tx.conn(), horizon).await?;
         let now = tx.now();
-        idempotency::forget(tx.conn(), now).await?;
+        idempotency::delete_expired(tx.conn(), now).await?;
         Ok::<_, Denied>(tx.commit(()).await?)
     };
     context.store.write("housekeep", work).await

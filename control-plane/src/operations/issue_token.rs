@@ -58,7 +58,7 @@ pub(super) async fn resolve_service(
     agent: &Agent,
     now: Timestamp,
 ) -> Result<Option<ServiceId>, Denied> {
-    Ok(assignments::oldest_service(conn, agent.id, now).await?)
+    Ok(assignments::service_of_oldest_role(conn, agent.id, now).await?)
 }
 
 /// Issues the next refresh token of a session and states the claims of an access token beside it.
@@ -79,7 +79,7 @@ pub(super) async fn issue(
         used_at: None,
     };
     sessions::insert_token(tx.conn(), &refresh).await?;
-    agents::seen(tx.conn(), agent.id, now).await?;
+    agents::set_last_seen(tx.conn(), agent.id, now).await?;
     let expires = now.after(context.rules.access_life);
     let held = match service {
         Some(service) => held_at(tx.conn(), service, agent, now, expires).await?,
@@ -120,8 +120,8 @@ async fn held_at(
     now: Timestamp,
     expires: Timestamp,
 ) -> Result<Held, Denied> {
-    let grants = assignments::held(conn, service, agent.id, now).await?;
-    let table: RoleTable = roles::of_service(conn, service).await?.into_iter().map(|role| role.definition).collect();
+    let grants = assignments::active_grants(conn, service, agent.id, now).await?;
+    let table: RoleTable = roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect();
     let (roles, permissions) = table.define(grants.iter());
     let ends_before_token =
         grants.iter().filter_map(|grant| grant.until.filter(|end| *end < expires).map(|end| (grant, end)));

@@ -41,15 +41,15 @@ pub async fn list_agents(
     if let Some(role) = filter.role {
         roles::find(read.conn(), service, role).await?.ok_or(Denied::Missing(Missing::Role))?;
     }
-    let wanted = agents::Holding { service, role: filter.role, status: filter.status, now };
-    let Listed { items, total } = agents::list(read.conn(), &wanted, page).await?;
+    let wanted = agents::RoleHolderFilter { service, role: filter.role, status: filter.status, now };
+    let Listed { items, total } = agents::list_role_holders(read.conn(), &wanted, page).await?;
     let ids: Vec<_> = items.iter().map(|agent| agent.id).collect();
     let mut held = BTreeMap::<_, Vec<_>>::new();
-    for (agent, grant) in assignments::held_by(read.conn(), service, &ids, now).await? {
+    for (agent, grant) in assignments::active_grants_of(read.conn(), service, &ids, now).await? {
         held.entry(agent).or_default().push(grant);
     }
     let holder = |agent: Agent| Holder { held: held.remove(&agent.id).unwrap_or_default(), agent };
     let holders = items.into_iter().map(holder).collect();
-    let table = roles::of_service(read.conn(), service).await?.into_iter().map(|role| role.definition).collect();
+    let table = roles::list(read.conn(), service).await?.into_iter().map(|role| role.definition).collect();
     Ok((Listed { items: holders, total }, table))
 }

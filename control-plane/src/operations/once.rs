@@ -40,7 +40,7 @@ impl<T, R: Serialize + DeserializeOwned> Once<T, R> {
     pub(super) async fn before(&self, tx: &mut Write) -> Result<Option<R>, Denied> {
         let Some(ticket) = &self.ticket else { return Ok(None) };
         let now = tx.now();
-        match idempotency::take(tx.conn(), ticket, now).await? {
+        match idempotency::claim(tx.conn(), ticket, now).await? {
             Memory::New => Ok(None),
             Memory::Done(response) => {
                 let read = serde_json::from_str(&response).map_err(|_| StoreError::Corrupt("response"))?;
@@ -55,7 +55,7 @@ impl<T, R: Serialize + DeserializeOwned> Once<T, R> {
         let answer = (self.present)(done);
         if let Some(ticket) = &self.ticket {
             let text = serde_json::to_string(&answer).map_err(|_| StoreError::Corrupt("response"))?;
-            idempotency::keep(tx.conn(), ticket, &text).await?;
+            idempotency::set_response(tx.conn(), ticket, &text).await?;
         }
         Ok(answer)
     }

@@ -64,7 +64,7 @@ pub async fn refresh(
 }
 
 async fn find_presented(conn: &mut Conn, presented: &Credential<RefreshId>) -> Result<RefreshToken, Denied> {
-    Ok(sessions::find_presented(conn, presented).await?.ok_or(Reason::RefreshInvalid)?)
+    Ok(sessions::find_token_by_credential(conn, presented).await?.ok_or(Reason::RefreshInvalid)?)
 }
 
 /// Two holders of one refresh token: one of them stole it, so neither goes on.

@@ -51,7 +51,7 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
         if let Some(answer) = once.before(&mut tx).await? {
             return Ok(tx.commit(answer).await?);
         }
-        if let Some(same) = agents::find_again(tx.conn(), registration).await? {
+        if let Some(same) = agents::find_by_registration(tx.conn(), registration).await? {
             let answer = once.after(&mut tx, &same).await?;
             return Ok(tx.commit(answer).await?);
         }

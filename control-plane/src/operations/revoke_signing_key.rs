@@ -10,7 +10,7 @@ use countersign_identity::Kid;
 /// Revokes: every token under the key is dead, whoever judges it, and the next key signs if this one did. False if
 /// no token under it was believed any more.
 pub async fn revoke_signing_key(context: &Context, by: &Initiator, kid: &Kid) -> Result<bool, Denied> {
-    if !signing_keys::existed(context.store.read().await?.conn(), kid).await? {
+    if !signing_keys::exists(context.store.read().await?.conn(), kid).await? {
         return Err(Denied::Missing(Missing::SigningKey));
     }
     change_ring(context, ("revoke_signing_key", by), |ring, now, fresh| {

@@ -23,7 +23,7 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<(), Denied> 
 
 /// A used refresh token ends its login too: whoever has it was given that login, and wants it ended.
 async fn revoke_login(context: &Context, presented: &Credential<RefreshId>) -> Result<(), Denied> {
-    let found = sessions::find_presented(context.store.read().await?.conn(), presented).await?;
+    let found = sessions::find_token_by_credential(context.store.read().await?.conn(), presented).await?;
     let Some(token) = found else { return Ok(()) };
     let work = async |mut tx: Write| {
         end_session(&mut tx, token.session).await?;

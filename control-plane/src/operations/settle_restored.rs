@@ -8,7 +8,7 @@ use crate::{
     },
     store::{
         Store, Write, audit,
-        deployment::{self, SetAside},
+        deployment::{self, Quarantine},
         feed,
     },
 };
@@ -20,7 +20,7 @@ pub struct Settled {
     /// Access tokens, logins and challenges of before are dead.
     pub at: Timestamp,
     /// What it said of itself.
-    pub was: Option<SetAside>,
+    pub was: Option<Quarantine>,
     /// When anything changed in it for the last time.
     pub newest: Timestamp,
 }
@@ -30,15 +30,15 @@ pub struct Settled {
 pub async fn settle_restored(store: &Store) -> Result<Settled, Denied> {
     let work = async |mut tx: Write| {
         let at = tx.now();
-        let was = deployment::set_aside(tx.conn()).await?;
+        let was = deployment::find_quarantine(tx.conn()).await?;
         // Revisions are instants, unless changes came faster than microseconds or a clock went back.
         let changed = Timestamp::from_micros(feed::position(tx.conn()).await?.revision.number()).min(at);
         let newest = audit::newest_time(tx.conn()).await?.map_or(changed, |act| act.max(changed));
         let entry =
             NewAuditEntry::for_deployment(AuditAction::DatabaseRestored).detail("newestChangeAt", rfc3339(newest));
         tx.audit(&Initiator::SYSTEM, &entry).await?;
-        feed::settle(tx.conn(), at).await?;
-        deployment::take_back(tx.conn()).await?;
+        feed::advance_after_restore(tx.conn(), at).await?;
+        deployment::lift_quarantine(tx.conn()).await?;
         Ok::<_, Denied>(tx.commit(Settled { at, was, newest }).await?)
     };
     store.write("settle_restored", work).await

@@ -49,11 +49,11 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
             return Err(Denied::Missing(Missing::Agent));
         }
         let speaker = services::find(tx.conn(), *service).await?.ok_or(Denied::Missing(Missing::Service))?;
-        let mut opinions = store::trust::opinions(tx.conn(), *agent).await?;
+        let mut opinions = store::trust::ratings(tx.conn(), *agent).await?;
         let before = opinions.iter().position(|opinion| opinion.service == *service);
         let before = before.map(|position| opinions.swap_remove(position));
         let opinion = before.unwrap_or_else(|| Opinion::first(*service, speaker.owner, now)).heard(*score, now);
-        store::trust::put_opinion(tx.conn(), *agent, &opinion).await?;
+        store::trust::upsert_rating(tx.conn(), *agent, &opinion).await?;
         opinions.push(opinion);
         let trust = trust(&opinions);
         let (reason, metadata) = (reason.clone(), metadata.clone());
@@ -78,5 +78,5 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
 pub async fn trust_history(context: &Context, agent: AgentId, page: Page) -> Result<Listed<Feedback>, Denied> {
     let mut read = context.store.read().await?;
     agents::find(read.conn(), agent).await?.ok_or(Denied::Missing(Missing::Agent))?;
-    Ok(store::trust::history(read.conn(), agent, page).await?)
+    Ok(store::trust::list_feedback(read.conn(), agent, page).await?)
 }

@@ -8,5 +8,5 @@ use countersign_identity::{AgentId, RefreshId};
 /// counting and for nothing else.
 pub async fn tell_holder(context: &Context, token: &str) -> Result<Option<AgentId>, Denied> {
     let Some(presented) = Credential::<RefreshId>::parse(token) else { return Ok(None) };
-    Ok(sessions::find_holder(context.store.read().await?.conn(), presented.id()).await?)
+    Ok(sessions::find_agent_by_token(context.store.read().await?.conn(), presented.id()).await?)
 }
