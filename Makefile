@@ -32,7 +32,7 @@ soak: build ## the generated tests and histories, many times over, for SOAK_SECO
 	cargo test --workspace --no-run
 	end=$$((SECONDS + $${SOAK_SECONDS:-600})); while ((SECONDS < end)); do \
 		PROPTEST_CASES=$${SOAK_CASES:-4096} HISTORIES=$${SOAK_HISTORIES:-600} \
-		cargo test --workspace --lib --test fuzz --test histories -- fuzz whatever_happens; done
+		cargo test --workspace --lib --test edge --test histories -- fuzz whatever_happens; done
 
 demo: build ## the whole thing on this machine, step by step (DEMO_KEEP=1 keeps it up)
 	scripts/tools.sh envoy

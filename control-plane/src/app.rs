@@ -28,7 +28,9 @@ use crate::{
     humans::{Humans, OperatorError},
     keyring::{Keyring, MasterKey, MasterKeyError},
     metrics::{Labels, Metrics},
-    operations::{Context, Denied, Rules, Storms, begin_audit, settle_storms, tend_signing_keys},
+    operations::{
+        Context, OperationError, Rules, Storms, ensure_audit_started, rotate_signing_keys_if_due, settle_storms,
+    },
     store::{OpenMode, StoreError},
     webhooks::{Courier, CourierRules, Guard, Names, Post, PostError, Pulse, Sorter, SystemNames},
 };
@@ -76,10 +78,10 @@ pub enum AppError {
     Store(#[from] StoreError),
     /// The audit could not begin.
     #[error("audit: {0}")]
-    Audit(Denied),
+    Audit(OperationError),
     /// The signing keys cannot be made or opened.
     #[error("signing keys: {0}")]
-    Keys(Denied),
+    Keys(OperationError),
     /// The master key.
     #[error(transparent)]
     Master(#[from] MasterKeyError),
@@ -313,8 +315,8 @@ async fn open(
     let guard = Guard::new(names, AllowedNetworks::new(config.webhooks.networks(config.dev)));
     let (pulse, trust_marked, storms) = (Arc::new(Pulse::new(clock.clone())), Notify::new(), Storms::default());
     let context = Context { store, keyring, challenge_keys, clock, rng, rules, trust_marked, guard, pulse, storms };
-    begin_audit(&context.store).await.map_err(AppError::Audit)?;
-    tend_signing_keys(&context).await.map_err(AppError::Keys)?;
+    ensure_audit_started(&context.store).await.map_err(AppError::Audit)?;
+    rotate_signing_keys_if_due(&context).await.map_err(AppError::Keys)?;
     Ok(Arc::new(context))
 }
 

@@ -190,7 +190,7 @@ impl Config {
         found
             .chain(database)
             .chain(self.secrets.problem())
-            .chain(self.log.problem())
+            .chain(self.log.validation_error())
             .chain(humans)
             .chain(others)
             .collect()

@@ -6,7 +6,7 @@ use crate::{
     domain::{audit::Initiator, credential::expose, service::KeyScope, text::DisplayName},
     files,
     humans::{OperatorError, OperatorKey},
-    operations::{Context, Denied, NewKey, NewService, create_service, create_service_key, find_service_key},
+    operations::{Context, NewKey, NewService, OperationError, create_service, create_service_key, find_service_key},
 };
 use countersign_identity::{ServiceId, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
@@ -28,7 +28,7 @@ const TOKEN_LIFE: Duration = Duration::from_hours(30 * 24);
 pub enum DevelopmentError {
     /// The first service could not be made.
     #[error(transparent)]
-    Service(#[from] Denied),
+    Service(#[from] OperationError),
     /// The token could not be minted.
     #[error(transparent)]
     Token(#[from] OperatorError),

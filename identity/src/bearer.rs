@@ -9,14 +9,14 @@ use crate::Reason;
 pub const TOKEN_HEADER: &str = "x-agent-token";
 
 /// The token in the values of `X-Agent-Token`: `Bearer <token>`, or the token alone.
-pub fn in_token_header<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
+pub fn from_token_header<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     let Some(value) = the_one(values)? else { return Ok(None) };
     one_token(bearer(value).unwrap_or(value)).map(Some)
 }
 
 /// The token in the values of `Authorization`, which may carry something that is not for us. Proxies join
 /// repeated headers by commas, so a token of ours may stand behind one.
-pub fn in_authorization<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
+pub fn from_authorization<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     let Some(value) = the_one(values)? else { return Ok(None) };
     match bearer(value) {
         Some(token) => one_token(token).map(Some),
@@ -63,17 +63,17 @@ mod tests {
     #[test]
     fn one_token_is_found_in_either_header() {
         for (value, expected) in [("Bearer a.b.c", "a.b.c"), ("bearer  d.e.f ", "d.e.f"), ("BEARER\ta", "a")] {
-            assert_eq!(in_authorization(&[value.as_bytes()]), Ok(Some(expected)));
-            assert_eq!(in_token_header(&[value.as_bytes()]), Ok(Some(expected)));
+            assert_eq!(from_authorization(&[value.as_bytes()]), Ok(Some(expected)));
+            assert_eq!(from_token_header(&[value.as_bytes()]), Ok(Some(expected)));
         }
-        assert_eq!(in_token_header(&[b"a.b.c"]), Ok(Some("a.b.c")));
-        assert_eq!((in_token_header(&[]), in_authorization(&[])), (Ok(None), Ok(None)));
+        assert_eq!(from_token_header(&[b"a.b.c"]), Ok(Some("a.b.c")));
+        assert_eq!((from_token_header(&[]), from_authorization(&[])), (Ok(None), Ok(None)));
     }
 
     #[test]
     fn credentials_of_another_kind_are_not_ours() {
         for value in ["Basic dXNlcg==", r#"Digest username="a", realm="b""#, "a.b.c", "", "BearerX a"] {
-            assert_eq!(in_authorization(&[value.as_bytes()]), Ok(None), "{value}");
+            assert_eq!(from_authorization(&[value.as_bytes()]), Ok(None), "{value}");
         }
     }
 
@@ -91,14 +91,14 @@ mod tests {
             ("\nBearer a", TokenMalformed),
             ("Bearer a\u{b}", TokenMalformed),
         ] {
-            assert_eq!(in_authorization(&[value.as_bytes()]), Err(expected), "{value}");
+            assert_eq!(from_authorization(&[value.as_bytes()]), Err(expected), "{value}");
         }
         for (value, expected) in [("", TokenMalformed), ("Basic dXNlcg==", TokenMalformed), ("a,b", TokenRepeated)] {
-            assert_eq!(in_token_header(&[value.as_bytes()]), Err(expected), "{value}");
+            assert_eq!(from_token_header(&[value.as_bytes()]), Err(expected), "{value}");
         }
-        assert_eq!(in_token_header(&[b"\ra.b.c"]), Err(TokenMalformed));
-        assert_eq!(in_token_header(&[b"a", b"a"]), Err(TokenRepeated));
-        assert_eq!(in_authorization(&[b"Bearer a", b"Basic b"]), Err(TokenRepeated));
-        assert_eq!(in_authorization(&[b"Bearer \xff"]), Err(TokenMalformed));
+        assert_eq!(from_token_header(&[b"\ra.b.c"]), Err(TokenMalformed));
+        assert_eq!(from_token_header(&[b"a", b"a"]), Err(TokenRepeated));
+        assert_eq!(from_authorization(&[b"Bearer a", b"Basic b"]), Err(TokenRepeated));
+        assert_eq!(from_authorization(&[b"Bearer \xff"]), Err(TokenMalformed));
     }
 }

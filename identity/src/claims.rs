@@ -65,7 +65,7 @@ impl Claims {
     }
 
     /// The instant from which the token is dead.
-    pub const fn expires(&self) -> Timestamp {
+    pub const fn expires_at(&self) -> Timestamp {
         Timestamp::from_seconds(self.exp)
     }
 }

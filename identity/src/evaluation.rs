@@ -76,7 +76,7 @@ impl AgentChanges {
     }
 
     /// Forgets every facet stamped at or below `floor`; true if nothing is left.
-    pub fn forget(&mut self, floor: Revision) -> bool {
+    pub fn prune(&mut self, floor: Revision) -> bool {
         self.roles.take_if(|facet| facet.revision <= floor);
         self.trust.take_if(|facet| facet.revision <= floor);
         self.status.take_if(|facet| facet.revision <= floor);
@@ -102,7 +102,7 @@ pub struct RoleDefinition {
     /// What it permits.
     pub permissions: Vec<Permission>,
     /// The revision at which it was made: a token from before speaks of another role of that name.
-    pub made_at: Revision,
+    pub created_revision: Revision,
 }
 
 /// All roles of one service.
@@ -127,13 +127,13 @@ impl RoleTable {
     }
 
     /// The names of granted roles and what they permit; a role that is not defined grants nothing.
-    pub fn define<'a>(&self, grants: impl Iterator<Item = &'a RoleGrant>) -> (Vec<RoleName>, Vec<Permission>) {
+    pub fn resolve<'a>(&self, grants: impl Iterator<Item = &'a RoleGrant>) -> (Vec<RoleName>, Vec<Permission>) {
         define(grants.filter_map(|grant| self.get(grant.role)))
     }
 
     /// The role that a token of revision `rev` means by this name.
-    fn meant(&self, name: &RoleName, rev: Revision) -> Option<&RoleDefinition> {
-        self.get(*self.by_name.get(name)?).filter(|definition| definition.made_at <= rev)
+    fn get_by_name(&self, name: &RoleName, rev: Revision) -> Option<&RoleDefinition> {
+        self.get(*self.by_name.get(name)?).filter(|definition| definition.created_revision <= rev)
     }
 }
 
@@ -201,10 +201,10 @@ fn check_times(claims: &Claims, issuer: &str, now: Timestamp) -> Result<(), Refu
     if claims.iss != issuer {
         return Err(Reason::TokenClaimsInvalid.into());
     }
-    if now >= claims.expires() {
-        return Err(Refusal::expired(claims.expires()));
+    if now >= claims.expires_at() {
+        return Err(Refusal::expired(claims.expires_at()));
     }
-    let horizon = now.after(LEEWAY);
+    let horizon = now.saturating_add(LEEWAY);
     if Timestamp::from_seconds(claims.nbf) > horizon || Timestamp::from_seconds(claims.iat) > horizon {
         return Err(Reason::TokenNotYetValid.into());
     }
@@ -246,13 +246,13 @@ fn held(claims: &Claims, evaluation: &EvaluationContext<'_>, now: Timestamp) -> 
     let live = |role: &&RoleName| claims.until.get(*role).is_none_or(|end| now < Timestamp::from_seconds(*end));
     let record = evaluation.agent.and_then(|record| record.roles.as_ref());
     if let Some(facet) = record.filter(|facet| facet.revision > claims.rev) {
-        return evaluation.roles.define(facet.value.iter().filter(|grant| grant.until.is_none_or(|end| now < end)));
+        return evaluation.roles.resolve(facet.value.iter().filter(|grant| grant.until.is_none_or(|end| now < end)));
     }
     let named = claims.roles.iter().filter(live);
     if claims.rev > evaluation.revision && claims.roles.iter().all(|role| live(&role)) {
         return (sorted(named.cloned()), sorted(claims.permissions.iter().cloned()));
     }
-    define(named.filter_map(|name| evaluation.roles.meant(name, claims.rev)))
+    define(named.filter_map(|name| evaluation.roles.get_by_name(name, claims.rev)))
 }
 
 fn define<'a>(definitions: impl Iterator<Item = &'a RoleDefinition>) -> (Vec<RoleName>, Vec<Permission>) {

@@ -32,7 +32,7 @@ pub use evaluation::{
 pub use ids::{AgentId, ApiKeyId, EventId, FeedbackId, RefreshId, RoleId, ServiceId, SessionId, TokenId, WebhookId};
 pub use key_set::{KeySet, Kid};
 pub use names::{Permission, RoleName};
-pub use public_key::{AgentKey, PublicKeyError, SignatureError};
+pub use public_key::{P256PublicKey, PublicKeyError, SignatureError};
 pub use refusal::{Code, Reason, Refusal};
 pub use time::{Revision, Timestamp};
 pub use token::{SignedToken, UnverifiedToken};

@@ -23,7 +23,7 @@ macro_rules! names {
 
         impl $name {
             /// The most characters it may have.
-            pub const LONGEST: usize = $longest;
+            pub const MAX_LEN: usize = $longest;
 
             /// The text as given.
             pub fn as_str(&self) -> &str {
@@ -71,11 +71,11 @@ macro_rules! names {
 names! {
     /// What a service calls a role: 1–64 printable characters, unique per service, never renamed.
     RoleName up to 64, InvalidName::Role, |text| {
-        (1..=RoleName::LONGEST).contains(&text.chars().count()) && is_printable(text)
+        (1..=RoleName::MAX_LEN).contains(&text.chars().count()) && is_printable(text)
     };
     /// What a role permits: 1–128 visible ASCII characters, no comma, since headers join with commas.
     Permission up to 128, InvalidName::Permission, |text| {
-        (1..=Permission::LONGEST).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
+        (1..=Permission::MAX_LEN).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
     };
 }
 

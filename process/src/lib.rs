@@ -14,5 +14,5 @@ pub mod telemetry;
 
 pub use clock::{Clock, SystemClock};
 pub use readiness::{Readiness, ReadinessGuard};
-pub use rng::{Rng, SystemRng};
+pub use rng::{Rng, SystemRng, generate_p256_key};
 pub use shutdown::Shutdown;

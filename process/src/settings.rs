@@ -3,12 +3,12 @@
 //! The commented default file is compiled in and *is* the default; whatever key it does not have does
 //! not exist, and is refused with the nearest key that does.
 
-mod gathered;
-mod known;
+mod known_keys;
+mod merged;
 
-pub use gathered::{Gathered, Source};
+pub use merged::{MergedSettings, Source};
 
-use known::Known;
+use known_keys::KnownKeys;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ pub enum SettingsError {
     },
     /// A file that is no TOML. The line itself is not repeated: it may hold a secret.
     #[error("{path}: no TOML at line {line}: {error}")]
-    NoToml {
+    InvalidToml {
         /// The file.
         path: PathBuf,
         /// Where.
@@ -72,12 +72,12 @@ pub struct Layers {
 impl Layers {
     /// Reads the settings.
     pub fn read<T: DeserializeOwned>(self) -> Result<T, SettingsError> {
-        self.gather()?.read()
+        self.merge()?.read()
     }
 
     /// Puts the layers together, without looking yet whether they make sense.
-    pub fn gather(&self) -> Result<Gathered, SettingsError> {
-        Gathered::of(self)
+    pub fn merge(&self) -> Result<MergedSettings, SettingsError> {
+        MergedSettings::of(self)
     }
 }
 
@@ -86,7 +86,7 @@ type Variable = (String, String, String);
 
 /// `COUNTERSIGN_TOKENS__ACCESS_SECONDS` is `tokens.access_seconds`; with `_FILE` behind it, the value is read
 /// from the file that it names.
-fn from_environment(variables: &[(String, String)], known: &Known) -> Vec<Result<Variable, SettingsError>> {
+fn from_environment(variables: &[(String, String)], known: &KnownKeys) -> Vec<Result<Variable, SettingsError>> {
     let ours = variables.iter().filter_map(|(name, value)| Some((name, name.strip_prefix(PREFIX)?, value)));
     let ours = ours.filter(|(_, rest, _)| !OF_THE_CLIENT.contains(rest));
     ours.map(|(name, rest, value)| {
@@ -192,8 +192,8 @@ mod tests {
     #[test]
     fn everything_that_is_wrong_is_told_at_once() {
         let wrong = [("COUNTERSIGN_TOKENS__SECOND", "6"), ("COUNTERSIGN_DOORS__FRONT__WIDTH", "wide")];
-        let gathered = layers(&wrong, &[("tokens.seconds", "soon"), ("nane", "b")]).gather().unwrap();
-        let problems = gathered.read_or_all::<Settings>().unwrap_err();
+        let gathered = layers(&wrong, &[("tokens.seconds", "soon"), ("nane", "b")]).merge().unwrap();
+        let problems = gathered.read_or_list_errors::<Settings>().unwrap_err();
         for said in ["`tokens.second` in", "`doors.front.width` in", "`tokens.seconds` in a flag", "`nane` in a flag"] {
             assert!(problems.iter().any(|problem| problem.contains(said)), "{said}: {problems:?}");
         }
@@ -203,13 +203,13 @@ mod tests {
     #[test]
     fn what_is_printed_reads_back_as_the_same_and_hides_secrets() {
         let environment = [("COUNTERSIGN_DOORS__FRONT__COLOUR", "a \"b\"\nc"), ("COUNTERSIGN_TOKENS__SECONDS", "6")];
-        let gathered = layers(&environment, &[("tokens.keys", "x,y")]).gather().unwrap();
-        let printed = gathered.print(&[]);
+        let gathered = layers(&environment, &[("tokens.keys", "x,y")]).merge().unwrap();
+        let printed = gathered.to_toml(&[]);
         assert!(printed.contains("seconds = 6 # the environment (COUNTERSIGN_TOKENS__SECONDS)\n"), "{printed}");
         assert!(printed.contains("name = \"a\" # default\n"), "{printed}");
         assert_eq!(toml::from_str::<Settings>(&printed).unwrap(), gathered.read().unwrap(), "{printed}");
-        let gathered = layers(&[], &[("name", "hunter2")]).gather().unwrap();
-        let printed = gathered.print(&["name", "tokens.keys"]);
+        let gathered = layers(&[], &[("name", "hunter2")]).merge().unwrap();
+        let printed = gathered.to_toml(&["name", "tokens.keys"]);
         assert!(printed.contains("name = \"(hidden)\" # a flag\n") && !printed.contains("hunter2"), "{printed}");
     }
 }

@@ -1,11 +1,11 @@
-//! A graceful stop: SIGTERM or Ctrl-C asks, servers drain, and after [`DRAIN`] the rest is cut.
+//! A graceful stop: SIGTERM or Ctrl-C asks, servers drain, and after [`DRAIN_TIMEOUT`] the rest is cut.
 
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
 /// How long requests under way may take after the stop was asked for.
-pub const DRAIN: Duration = Duration::from_secs(25);
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 
 /// Whether the process was asked to stop.
 #[derive(Debug, Clone, Default)]

@@ -25,7 +25,7 @@ pub struct LogSettings {
 
 impl LogSettings {
     /// What is wrong with them.
-    pub fn problem(&self) -> Option<String> {
+    pub fn validation_error(&self) -> Option<String> {
         self.filter().err()
     }
 

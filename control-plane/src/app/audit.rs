@@ -7,7 +7,7 @@ use super::{
 use crate::{
     config::Config,
     domain::audit::chain::BrokenChain,
-    http::audit::present,
+    http::api::audit::present,
     metrics::{Labels, Metrics},
     store::{self, OpenMode, Store, StoreError, deployment},
 };
@@ -35,7 +35,7 @@ pub enum AuditError {
     UnknownChain(String),
     /// Chains are broken.
     #[error("broken: {broken} of {all} chains")]
-    Broken {
+    BrokenChain {
         /// Number of broken chains.
         broken: usize,
         /// Number of chains verified.
@@ -118,6 +118,6 @@ impl AuditLog {
     }
 
     fn finish(self, broken: usize) -> Result<(), AuditError> {
-        if broken == 0 { Ok(()) } else { Err(AuditError::Broken { broken, all: self.chains.len() }) }
+        if broken == 0 { Ok(()) } else { Err(AuditError::BrokenChain { broken, all: self.chains.len() }) }
     }
 }

@@ -1,7 +1,7 @@
 //! An agent: whoever holds the private half of a registered key.
 
 use super::text::{DisplayName, EmailAddress, Metadata};
-use countersign_identity::{AgentId, AgentKey, AgentStatus, Reason, Revision, Timestamp, TrustScore};
+use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, Timestamp, TrustScore};
 
 /// A person known by the issuer of their token and their `sub` there.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -22,7 +22,7 @@ pub struct Registration {
     /// What people call the agent.
     pub name: DisplayName,
     /// The public half of its key.
-    pub key: AgentKey,
+    pub key: P256PublicKey,
     /// The key's canonical hash.
     pub key_hash: String,
     /// What its owner attached.

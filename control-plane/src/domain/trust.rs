@@ -111,7 +111,7 @@ impl Opinion {
     /// The opinion after one more feedback: what was said before has faded.
     #[must_use]
     pub fn heard(self, score: Score, now: Timestamp) -> Self {
-        let days = now.since(self.rated_at).as_secs_f64() / SECONDS_A_DAY;
+        let days = now.duration_since(self.rated_at).as_secs_f64() / SECONDS_A_DAY;
         let faded = self.weight * (-days / HALF_LIFE).exp2();
         let mean = (faded * self.mean + score.points()) / (faded + 1.0);
         Self { weight: MOST.min(faded + 1.0), mean, rated_at: now.max(self.rated_at), ..self }

@@ -7,7 +7,7 @@ use crate::{
     store::Store,
     webhooks::{Guard, Pulse},
 };
-use countersign_identity::Timestamp;
+use countersign_identity::{AgentId, Timestamp};
 use countersign_process::{Clock, Rng};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
@@ -62,6 +62,31 @@ impl Context {
         self.clock.now()
     }
 
+    /// Time since boot, for durations and ages.
+    pub fn since_boot(&self) -> Duration {
+        self.clock.since_boot()
+    }
+
+    /// The `iss` claim of every token: the public URL.
+    pub fn issuer(&self) -> &str {
+        &self.rules.issuer
+    }
+
+    /// How long a client may cache the published signing keys.
+    pub const fn jwks_max_age(&self) -> Duration {
+        self.rules.keys.caching
+    }
+
+    /// `sqlite` or `postgresql`.
+    pub fn database_engine(&self) -> &'static str {
+        self.store.engine_name()
+    }
+
+    /// The agent for which a challenge was issued, or `None` if this deployment did not issue it.
+    pub fn challenged_agent(&self, challenge_id: &str) -> Option<AgentId> {
+        self.challenge_keys.open(challenge_id).map(|challenge| challenge.agent)
+    }
+
     /// A new identifier: the 128 bits of a `UUIDv7`, so that ids sort by their making.
     pub fn fresh<Id>(&self, make: fn(u128) -> Id) -> Id {
         let mut random = [0; 10];
@@ -79,6 +104,6 @@ impl Context {
 }
 
 /// The bits of the least id that is made then: ids begin with their instant, in milliseconds.
-pub(super) fn made_at(at: Timestamp) -> u128 {
+pub(in crate::operations) fn made_at(at: Timestamp) -> u128 {
     u128::try_from(at.micros() / 1000).unwrap_or(0) << 80
 }

@@ -7,7 +7,7 @@ use crate::domain::{
     page::{Listed, Page},
 };
 use countersign_identity::{
-    AgentId, AgentKey, AgentStatus, Revision, RoleId, ServiceId, StatusWithCutoff, Timestamp, TrustScore,
+    AgentId, AgentStatus, P256PublicKey, Revision, RoleId, ServiceId, StatusWithCutoff, Timestamp, TrustScore,
 };
 use sqlx::any::AnyRow;
 
@@ -182,7 +182,7 @@ fn read(row: &AnyRow) -> Result<Agent, StoreError> {
             owner: read_owner(row)?,
             email: row::convert(row, "email")?,
             name: row::convert(row, "name")?,
-            key: AgentKey::from_sec1(&key).map_err(|_| StoreError::Corrupt("public_key"))?,
+            key: P256PublicKey::from_sec1(&key).map_err(|_| StoreError::Corrupt("public_key"))?,
             key_hash: row::get(row, "public_key_hash")?,
             metadata: row::metadata(row)?,
         },

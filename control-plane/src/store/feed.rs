@@ -53,7 +53,7 @@ pub async fn advance_after_restore(conn: &mut Conn, now: Timestamp) -> Result<()
     // The clock of the machine that served the database may have been ahead of this one. If it was far ahead, two restores
     // must still get different revisions, because the revision tells which challenges are older than the restore.
     let step = 1 + now.micros().rem_euclid(MICROS_PER_SECOND);
-    let least = now.after(MAX_CLOCK_SKEW).micros();
+    let least = now.saturating_add(MAX_CLOCK_SKEW).micros();
     sqlx::query(ADVANCE_AFTER_RESTORE).bind(least).bind(step).bind(now.micros()).execute(&mut *conn).await?;
     let result = sqlx::query(RAISE_FLOOR_AFTER_RESTORE).execute(conn).await?;
     if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("feed")) }

@@ -17,7 +17,7 @@ statements! { STATEMENTS:
 /// concurrent request with the same key waits: call it first.
 pub async fn claim(conn: &mut Conn, ticket: &Ticket, now: Timestamp) -> Result<Memory, StoreError> {
     let query = sqlx::query(CLAIM).bind(&ticket.id).bind(&ticket.body_digest).bind(now.micros());
-    if query.bind(now.before(REMEMBERED).micros()).execute(&mut *conn).await?.rows_affected() == 1 {
+    if query.bind(now.saturating_sub(REMEMBERED).micros()).execute(&mut *conn).await?.rows_affected() == 1 {
         return Ok(Memory::New);
     }
     let row = sqlx::query(FIND).bind(&ticket.id).fetch_one(conn).await?;
@@ -33,6 +33,6 @@ pub async fn set_response(conn: &mut Conn, ticket: &Ticket, response: &str) -> R
 
 /// Deletes expired keys.
 pub async fn delete_expired(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(DELETE_EXPIRED).bind(now.before(REMEMBERED).micros()).execute(conn).await?;
+    sqlx::query(DELETE_EXPIRED).bind(now.saturating_sub(REMEMBERED).micros()).execute(conn).await?;
     Ok(())
 }

@@ -29,7 +29,7 @@ pub async fn insert(conn: &mut Conn, role: &Role) -> Result<bool, StoreError> {
         .bind(role.definition.name.as_str())
         .bind(role.description.as_str())
         .bind(permissions_text(role)?)
-        .bind(role.definition.made_at.number())
+        .bind(role.definition.created_revision.number())
         .bind(role.created_at.micros())
         .execute(conn)
         .await?;
@@ -73,7 +73,7 @@ fn read(row: &AnyRow) -> Result<Role, StoreError> {
             id: row::parse(row, "id")?,
             name: row::convert(row, "name")?,
             permissions: serde_json::from_str(&permissions).map_err(|_| StoreError::Corrupt("permissions"))?,
-            made_at: Revision::new(row::get(row, "made_at_revision")?),
+            created_revision: Revision::new(row::get(row, "made_at_revision")?),
         },
         service: row::parse(row, "service_id")?,
         description: row::convert(row, "description")?,

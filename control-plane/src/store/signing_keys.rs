@@ -5,7 +5,7 @@ use crate::domain::{
     page::{Listed, Page},
     signing_key::{KeyRing, SigningKey},
 };
-use countersign_identity::{AgentKey, Kid, Timestamp};
+use countersign_identity::{Kid, P256PublicKey, Timestamp};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
@@ -88,7 +88,7 @@ fn micros(life: Duration) -> i64 {
 fn read(row: &AnyRow) -> Result<SigningKey, StoreError> {
     let corrupt = || StoreError::Corrupt("public_point");
     let point = hex::decode(row::get::<String>(row, "public_point")?).map_err(|_| corrupt())?;
-    let public = AgentKey::from_sec1(&point).map_err(|_| corrupt())?;
+    let public = P256PublicKey::from_sec1(&point).map_err(|_| corrupt())?;
     let life = u64::try_from(row::get::<i64>(row, "token_life")?).map_err(|_| StoreError::Corrupt("token_life"))?;
     Ok(SigningKey {
         kid: row::parse(row, "kid")?,

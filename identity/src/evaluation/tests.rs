@@ -15,9 +15,14 @@ fn permission(text: &str) -> Permission {
     Permission::try_from(text).unwrap()
 }
 
-fn role(id: u128, named: &str, permits: &[&str], made_at: i64) -> RoleDefinition {
+fn role(id: u128, named: &str, permits: &[&str], created_revision: i64) -> RoleDefinition {
     let permissions = permits.iter().map(|text| permission(text)).collect();
-    RoleDefinition { id: RoleId::from_bits(id), name: name(named), permissions, made_at: Revision::new(made_at) }
+    RoleDefinition {
+        id: RoleId::from_bits(id),
+        name: name(named),
+        permissions,
+        created_revision: Revision::new(created_revision),
+    }
 }
 
 /// A token of revision 10 with the role `reader`.
@@ -196,9 +201,9 @@ fn assignments_end_at_their_second_in_token_and_record() {
 #[test]
 fn records_are_forgotten_at_the_floor_and_not_above() {
     let mut record = AgentChanges { roles: Some(at(11, vec![])), trust: Some(at(12, TrustScore::MAX)), status: None };
-    assert!(!record.forget(Revision::new(11)));
+    assert!(!record.prune(Revision::new(11)));
     assert!(record.roles.is_none() && record.trust.is_some());
-    assert!(record.forget(Revision::new(12)));
+    assert!(record.prune(Revision::new(12)));
 }
 
 proptest! {

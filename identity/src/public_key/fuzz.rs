@@ -2,7 +2,7 @@
 
 use super::*;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, ParsedPublicKey};
-use countersign_mangle::{bytes, bytes_like, cases, text, text_like};
+use countersign_mangle::{any_bytes, any_text, cases_divided_by, mutated_bytes, mutated_text};
 use p256::{
     SecretKey,
     ecdsa::{SigningKey, signature::Signer},
@@ -18,17 +18,17 @@ const COMPRESSED: [u8; 26] =
     *b"\x30\x39\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x22\x00";
 
 static SECRET: LazyLock<SecretKey> = LazyLock::new(|| SecretKey::from_slice(&[7; 32]).unwrap());
-static KEY: LazyLock<AgentKey> = LazyLock::new(|| AgentKey(SECRET.public_key()));
+static KEY: LazyLock<P256PublicKey> = LazyLock::new(|| P256PublicKey(SECRET.public_key()));
 static PEM: LazyLock<String> = LazyLock::new(|| armoured(&whole(*KEY)));
 
 const MESSAGE: &[u8] = b"nonce";
 static RAW: LazyLock<Signature> = LazyLock::new(|| SigningKey::from(&*SECRET).sign(MESSAGE));
 
-fn whole(key: AgentKey) -> Vec<u8> {
+fn whole(key: P256PublicKey) -> Vec<u8> {
     [&WHOLE[..], &key.to_sec1()].concat()
 }
 
-fn compressed(key: AgentKey) -> Vec<u8> {
+fn compressed(key: P256PublicKey) -> Vec<u8> {
     let point = key.to_sec1();
     [&COMPRESSED[..], &[2 + (point[64] & 1)], &point[1..33]].concat()
 }
@@ -52,19 +52,19 @@ fn signatures() -> Vec<Vec<u8>> {
 }
 
 /// What aws-lc alone, which reads keys and signatures by itself, says of the bytes.
-fn independent(key: AgentKey, message: &[u8], signature: &[u8]) -> bool {
+fn independent(key: P256PublicKey, message: &[u8], signature: &[u8]) -> bool {
     [&ECDSA_P256_SHA256_FIXED, &ECDSA_P256_SHA256_ASN1]
         .into_iter()
         .any(|form| ParsedPublicKey::new(form, whole(key)).is_ok_and(|key| key.verify_sig(message, signature).is_ok()))
 }
 
-fn verifies(key: AgentKey, message: &[u8], hex: &str) -> bool {
-    AgentSignature::from_hex(hex).is_ok_and(|signature| key.verifies(&[message], &signature))
+fn verifies(key: P256PublicKey, message: &[u8], hex: &str) -> bool {
+    EcdsaSignature::from_hex(hex).is_ok_and(|signature| key.verifies(&[message], &signature))
 }
 
 /// A text that is accepted spells one key in one of two canonical ways, and the key is what it says.
 fn is_one_canonical_key(text: &str) -> Result<(), TestCaseError> {
-    let Ok(key) = AgentKey::from_pem(text) else { return Ok(()) };
+    let Ok(key) = P256PublicKey::from_pem(text) else { return Ok(()) };
     let body = text.trim().strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(END)).unwrap();
     let der = STANDARD.decode(body.split_ascii_whitespace().collect::<String>()).unwrap();
     prop_assert!(der == whole(key) || der == compressed(key), "{} is not canonical", hex::encode(der));
@@ -72,8 +72,8 @@ fn is_one_canonical_key(text: &str) -> Result<(), TestCaseError> {
     let canonical = key.to_pem().unwrap();
     let lines: String = canonical.trim().strip_prefix(BEGIN).unwrap().strip_suffix(END).unwrap().split('\n').collect();
     prop_assert_eq!(STANDARD.decode(lines).unwrap(), whole(key));
-    prop_assert_eq!(AgentKey::from_pem(&canonical), Ok(key));
-    prop_assert_eq!(AgentKey::from_sec1(&key.to_sec1()), Ok(key));
+    prop_assert_eq!(P256PublicKey::from_pem(&canonical), Ok(key));
+    prop_assert_eq!(P256PublicKey::from_sec1(&key.to_sec1()), Ok(key));
     prop_assert_eq!(key.fingerprint().unwrap(), format!("sha256:{}", hex::encode(Sha256::digest(whole(key)))));
     for signature in signatures() {
         prop_assert_eq!(verifies(key, MESSAGE, &hex::encode(&signature)), independent(key, MESSAGE, &signature));
@@ -82,16 +82,16 @@ fn is_one_canonical_key(text: &str) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(cases(1))]
+    #![proptest_config(cases_divided_by(1))]
 
     #[test]
-    fn a_changed_pem_is_refused_or_one_canonical_key(pem in text_like(&PEM)) {
+    fn a_changed_pem_is_refused_or_one_canonical_key(pem in mutated_text(&PEM)) {
         is_one_canonical_key(&pem)?;
     }
 
     #[test]
     fn a_changed_key_is_refused_or_one_canonical_key(
-        der in prop_oneof![bytes_like(&whole(*KEY)), bytes_like(&compressed(*KEY)), tagged(), bytes()],
+        der in prop_oneof![mutated_bytes(&whole(*KEY)), mutated_bytes(&compressed(*KEY)), tagged(), any_bytes()],
         end in select(&["\n", "\r\n", "", " \n\t"][..]),
         columns in 1..80_usize,
         bits in "[A-Za-z0-9+/= ]?",
@@ -108,10 +108,10 @@ proptest! {
     #[test]
     fn any_key_is_read_in_every_canonical_spelling(seed in any::<[u8; 32]>(), end in select(&["\n", "\r\n", ""][..])) {
         let Ok(secret) = SecretKey::from_slice(&seed) else { return Ok(()) };
-        let key = AgentKey(secret.public_key());
+        let key = P256PublicKey(secret.public_key());
         for der in [whole(key), compressed(key)] {
             let pem = armoured(&der).replace('\n', end);
-            prop_assert_eq!(AgentKey::from_pem(&pem), Ok(key));
+            prop_assert_eq!(P256PublicKey::from_pem(&pem), Ok(key));
             is_one_canonical_key(&pem)?;
         }
     }
@@ -121,23 +121,23 @@ proptest! {
         pieces in vec(prop_oneof![
             4 => select(&[BEGIN, END, "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "-----", "\n", ""][..]).prop_map(str::to_owned),
             2 => Just(STANDARD.encode(whole(*KEY))),
-            1 => text(),
+            1 => any_text(),
         ], 0..7)
     ) {
         let text = pieces.concat();
         is_one_canonical_key(&text)?;
-        if text.contains("PRIVATE KEY") && text.len() <= MAX_PEM {
-            prop_assert_eq!(AgentKey::from_pem(&text), Err(PublicKeyError::Private));
+        if text.contains("PRIVATE KEY") && text.len() <= MAX_PEM_BYTES {
+            prop_assert_eq!(P256PublicKey::from_pem(&text), Err(PublicKeyError::Private));
         }
     }
 
     #[test]
     fn a_point_is_65_bytes_on_the_curve(
-        point in prop_oneof![tagged().prop_map(|der| der[26..].to_vec()), bytes_like(&KEY.to_sec1()), bytes_like(&compressed(*KEY)[26..]), bytes()]
+        point in prop_oneof![tagged().prop_map(|der| der[26..].to_vec()), mutated_bytes(&KEY.to_sec1()), mutated_bytes(&compressed(*KEY)[26..]), any_bytes()]
     ) {
         // aws-lc knows the hybrid form too, which says twice where the point lies.
         let known = point.len() == 65 && point[0] == 4 && ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, &point).is_ok();
-        match AgentKey::from_sec1(&point) {
+        match P256PublicKey::from_sec1(&point) {
             Ok(key) => prop_assert_eq!(point, key.to_sec1()),
             Err(error) => prop_assert_eq!((known, error), (false, PublicKeyError::NotP256)),
         }
@@ -145,8 +145,8 @@ proptest! {
 
     #[test]
     fn a_changed_signature_is_worth_what_aws_lc_says(
-        signature in select(signatures()).prop_flat_map(|good| bytes_like(&good)),
-        message in prop_oneof![3 => Just(MESSAGE.to_vec()), 1 => bytes()],
+        signature in select(signatures()).prop_flat_map(|good| mutated_bytes(&good)),
+        message in prop_oneof![3 => Just(MESSAGE.to_vec()), 1 => any_bytes()],
     ) {
         let expected = independent(*KEY, &message, &signature);
         prop_assert_eq!(verifies(*KEY, &message, &hex::encode(&signature)), expected);
@@ -156,7 +156,7 @@ proptest! {
     #[test]
     fn a_text_is_a_signature_only_if_it_is_the_hex_of_one(
         around in select(&[("", ""), ("", ""), (" ", ""), ("", "\n"), ("0x", ""), ("", "00"), ("", "0")][..]),
-        hex in prop_oneof![select(signatures()).prop_flat_map(|good| text_like(&hex::encode(good))), select(signatures()).prop_map(hex::encode), text(), "[0-9a-f]{0,150}"]
+        hex in prop_oneof![select(signatures()).prop_flat_map(|good| mutated_text(&hex::encode(good))), select(signatures()).prop_map(hex::encode), any_text(), "[0-9a-f]{0,150}"]
     ) {
         let hex = format!("{}{hex}{}", around.0, around.1);
         let digit = |character: char| character.to_digit(16).and_then(|digit| u8::try_from(digit).ok());

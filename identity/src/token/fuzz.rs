@@ -4,9 +4,9 @@
 //! Both say the same of the same claims, and what is revoked is the `jti`, not a spelling.
 
 use super::*;
-use crate::{AgentId, AgentKey, Audience, Revision, ServiceId, SessionId, TokenId, TrustScore};
+use crate::{AgentId, Audience, P256PublicKey, Revision, ServiceId, SessionId, TokenId, TrustScore};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use countersign_mangle::{bytes, cases, json, text, text_like};
+use countersign_mangle::{any_bytes, any_json, any_text, cases_divided_by, mutated_text};
 use jsonwebtoken::{EncodingKey, Header};
 use p256::{SecretKey, ecdsa::Signature, pkcs8::EncodePrivateKey};
 use proptest::{collection::vec, prelude::*, sample::select};
@@ -23,8 +23,8 @@ fn secret(seed: u8) -> SecretKey {
     SecretKey::from_slice(&[seed; 32]).unwrap()
 }
 
-fn public(seed: u8) -> AgentKey {
-    AgentKey::from_sec1(&secret(seed).public_key().to_sec1_bytes()).unwrap()
+fn public(seed: u8) -> P256PublicKey {
+    P256PublicKey::from_sec1(&secret(seed).public_key().to_sec1_bytes()).unwrap()
 }
 
 fn claims(token: u128) -> Value {
@@ -50,7 +50,7 @@ fn signed(seed: u8, claims: &Value) -> String {
     let mut header = Header::new(Algorithm::ES256);
     header.typ = Some("at+jwt".into());
     // The foreign one claims to be ours, too.
-    header.kid = Some(Kid::of(public(7)).as_str().to_owned());
+    header.kid = Some(Kid::from_key(public(7)).as_str().to_owned());
     let key = EncodingKey::from_ec_der(secret(seed).to_pkcs8_der().unwrap().as_bytes());
     jsonwebtoken::encode(&header, claims, &key).unwrap()
 }
@@ -94,16 +94,16 @@ fn reworded(segment: &'static str) -> impl Strategy<Value = String> {
         Just(plain.replacen('{', &first, 1)),
         Just(plain.replacen('{', r#"{"more":1,"#, 1)),
         Just(plain.replacen('a', r"\u0061", 1)),
-        text_like(&plain),
+        mutated_text(&plain),
     ]
     .prop_map(|json| URL_SAFE_NO_PAD.encode(json))
 }
 
 proptest! {
-    #![proptest_config(cases(1))]
+    #![proptest_config(cases_divided_by(1))]
 
     #[test]
-    fn a_changed_token_is_refused(other in text_like(&GOOD)) {
+    fn a_changed_token_is_refused(other in mutated_text(&GOOD)) {
         prop_assert_eq!(accepted(&other), other == *GOOD);
     }
 
@@ -136,10 +136,10 @@ proptest! {
 
     #[test]
     fn what_nobody_signed_is_refused(
-        anything in text(),
-        header in json(),
-        claims in json(),
-        signature in bytes(),
+        anything in any_text(),
+        header in any_json(),
+        claims in any_json(),
+        signature in any_bytes(),
     ) {
         prop_assert!(!accepted(&anything));
         let encoded = [header.to_string().into_bytes(), claims.to_string().into_bytes(), signature].map(|part| URL_SAFE_NO_PAD.encode(part));
@@ -149,17 +149,17 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(2))]
+    #![proptest_config(cases_divided_by(2))]
 
     #[test]
-    fn whatever_is_signed_is_read_or_refused(field in select(fields()), value in json()) {
+    fn whatever_is_signed_is_read_or_refused(field in select(fields()), value in any_json()) {
         let mut said = claims(1);
         said[&field] = value;
         let token = signed(7, &said);
         let read = UnverifiedToken::parse(&token).and_then(|token| token.verify(&KEYS));
         match serde_json::from_value::<Claims>(said) {
             Ok(claims) => prop_assert_eq!(read.map(|token| token.claims().clone()), Ok(claims)),
-            Err(_) if token.len() > MAX_TOKEN => prop_assert_eq!(read.unwrap_err().reason, Reason::TokenMalformed),
+            Err(_) if token.len() > MAX_TOKEN_BYTES => prop_assert_eq!(read.unwrap_err().reason, Reason::TokenMalformed),
             Err(_) => prop_assert_eq!(read.unwrap_err().reason, Reason::TokenClaimsInvalid),
         }
     }

@@ -15,7 +15,7 @@ use crate::{
     files,
     keyring::MasterKey,
     metrics::{Labels, Metrics},
-    operations::{Settled, begin_audit, settle_restored},
+    operations::{Settled, ensure_audit_started, invalidate_credentials_after_restore},
     store::{
         OpenMode,
         deployment::{self, Quarantine, QuarantineReason},
@@ -189,8 +189,8 @@ async fn settle(config: &Config, place: DatabasePlace, master: &MasterKey) -> Re
         master,
         &found.ok_or(AppError::Foreign("this database is empty: restore something into it first"))?,
     )?;
-    begin_audit(&store).await.map_err(AppError::Audit)?;
-    let settled = settle_restored(&store).await.map_err(AppError::Audit)?;
+    ensure_audit_started(&store).await.map_err(AppError::Audit)?;
+    let settled = invalidate_credentials_after_restore(&store).await.map_err(AppError::Audit)?;
     store.close().await;
     Ok(settled)
 }

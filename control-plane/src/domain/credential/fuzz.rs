@@ -1,7 +1,7 @@
 //! A credential has one spelling.
 
 use super::*;
-use countersign_mangle::{cases, text, text_like};
+use countersign_mangle::{any_text, cases_divided_by, mutated_text};
 use proptest::prelude::*;
 
 fn is_one_spelling<Id: CredentialId>(text: &str) -> Result<(), TestCaseError> {
@@ -14,13 +14,13 @@ fn is_one_spelling<Id: CredentialId>(text: &str) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(cases(1))]
+    #![proptest_config(cases_divided_by(1))]
 
     #[test]
     fn what_is_read_is_what_is_revealed(
-        id: u128, secret: [u8; SECRET_LEN], anything in text(),
+        id: u128, secret: [u8; SECRET_LEN], anything in any_text(),
         other in (any::<u128>(), any::<[u8; SECRET_LEN]>()).prop_flat_map(|(id, secret)| {
-            text_like(expose(&Credential::new(ApiKeyId::from_bits(id), Zeroizing::new(secret)).reveal()))
+            mutated_text(expose(&Credential::new(ApiKeyId::from_bits(id), Zeroizing::new(secret)).reveal()))
         }),
     ) {
         let made = Credential::new(RefreshId::from_bits(id), Zeroizing::new(secret));
@@ -34,7 +34,7 @@ proptest! {
 
     #[test]
     fn a_changed_credential_is_not_the_one_that_was_hashed(
-        other in text_like(expose(&Credential::new(ApiKeyId::from_bits(77), Zeroizing::new([0x5a; SECRET_LEN])).reveal()))
+        other in mutated_text(expose(&Credential::new(ApiKeyId::from_bits(77), Zeroizing::new([0x5a; SECRET_LEN])).reveal()))
     ) {
         let made = Credential::new(ApiKeyId::from_bits(77), Zeroizing::new([0x5a; SECRET_LEN]));
         let passes = Credential::<ApiKeyId>::parse(&other)

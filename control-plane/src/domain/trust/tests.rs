@@ -16,7 +16,7 @@ fn histories() -> impl Strategy<Value = Vec<Told>> {
 fn opinions(history: &[Told]) -> Vec<Opinion> {
     let (mut opinions, mut now) = (Vec::<Opinion>::new(), Timestamp::from_seconds(0));
     for (service, points, days) in history {
-        now = now.after(DAY * *days);
+        now = now.saturating_add(DAY * *days);
         hear(&mut opinions, *service, *points, now);
     }
     opinions
@@ -91,7 +91,7 @@ fn one_feedback_moves_trust_by_a_fifth_of_the_way() {
 fn what_was_said_fades_by_half_in_ninety_days() {
     let mut told = opinions(&[(0, 100.0, 0), (0, 100.0, 0)]);
     assert!((told[0].weight - 2.0).abs() < 1e-9);
-    hear(&mut told, 0, 0.0, Timestamp::from_seconds(0).after(DAY * 90));
+    hear(&mut told, 0, 0.0, Timestamp::from_seconds(0).saturating_add(DAY * 90));
     assert!((told[0].weight - 2.0).abs() < 1e-9 && (told[0].mean - 50.0).abs() < 1e-9, "{told:?}");
 }
 

@@ -195,9 +195,9 @@ async fn keep_all(tx: &mut Write, kept: &[Kept]) -> Result<Vec<Disabled>, StoreE
 /// A target that wants no more, or has failed for too long, is disabled.
 async fn note_failure(tx: &mut Write, kept: &Kept, failure: AttemptFailure) -> Result<Option<Disabled>, StoreError> {
     let (target, at) = ((kept.leased.target, &kept.url), kept.attempt.at);
-    webhook_targets::set_failing(tx.conn(), target, (at, at.before(FORGIVEN_AFTER))).await?;
+    webhook_targets::set_failing(tx.conn(), target, (at, at.saturating_sub(FORGIVEN_AFTER))).await?;
     let reason = if failure == AttemptFailure::Gone { DisabledReason::Gone } else { DisabledReason::Failing };
-    let place = webhook_targets::disable(tx.conn(), target, reason, (at, at.before(DISABLED_AFTER))).await?;
+    let place = webhook_targets::disable(tx.conn(), target, reason, (at, at.saturating_sub(DISABLED_AFTER))).await?;
     Ok(place.map(|place| Disabled { place, target: target.0, reason }))
 }
 

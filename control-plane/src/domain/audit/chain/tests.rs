@@ -87,7 +87,7 @@ fn refuses_an_entry_with_any_field_changed() {
     let change: [fn(&mut AuditEntry); 16] = [
         |entry| entry.chain.push('x'),
         |entry| entry.sequence += 1,
-        |entry| entry.at = entry.at.after(std::time::Duration::from_micros(1)),
+        |entry| entry.at = entry.at.saturating_add(std::time::Duration::from_micros(1)),
         |entry| entry.action.push('x'),
         |entry| entry.actor_kind = "human".into(),
         |entry| entry.actor_issuer = Some(String::new()),
