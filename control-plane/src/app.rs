@@ -32,7 +32,7 @@ use crate::{
         Context, OperationConfig, OperationError, Storms, ensure_audit_started, rotate_signing_keys_if_due,
         settle_storms,
     },
-    store::{Purpose, StoreError},
+    store::{OpenMode, StoreError},
     webhooks::{Courier, CourierRules, Guard, Names, Post, PostError, Pulse, Sorter, SystemNames},
 };
 use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng};
@@ -301,7 +301,7 @@ async fn open(
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
     };
-    let store = database::open(config, Purpose::Serve, &master, clock.clone(), metrics).await?;
+    let store = database::open(config, OpenMode::Serve, &master, clock.clone(), metrics).await?;
     database::belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
     let operation_config = OperationConfig {
         issuer: issuer.to_owned(),

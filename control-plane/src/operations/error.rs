@@ -60,7 +60,7 @@ pub enum OperationError {
 }
 
 impl StoreFailure for OperationError {
-    fn of_store(&self) -> Option<&StoreError> {
+    fn store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
             Self::Keyring(_)

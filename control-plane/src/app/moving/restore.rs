@@ -17,9 +17,9 @@ use crate::{
     metrics::{Labels, Metrics},
     operations::{RestoreReport, ensure_audit_started, invalidate_credentials_after_restore},
     store::{
-        Purpose,
-        deployment::{self, Aside, SetAside},
-        postgres_place::{self, Seen},
+        OpenMode,
+        deployment::{self, Quarantine, QuarantineReason},
+        postgres::{self, DatabaseUsage},
         sqlite_file,
     },
 };
@@ -41,7 +41,7 @@ pub async fn restore(config: &Config, file: Option<&Path>, replace: bool) -> Res
              run this without a file",
         ),
         (DatabasePlace::Postgres(url), None) => {
-            let Seen { control_planes, has_deployment } = postgres_place::look(url).await?;
+            let DatabaseUsage { control_planes, has_deployment } = postgres::database_usage(url).await?;
             if control_planes > 0 {
                 return MovingError::refused(
                     "control planes are connected to this database: stop all of them first, and start them when this is done",
@@ -65,7 +65,7 @@ pub async fn restore(config: &Config, file: Option<&Path>, replace: bool) -> Res
                     database.display()
                 ));
             }
-            let found = sqlite_file::examine(database).await.map_err(MovingError::flaw(database))?;
+            let found = sqlite_file::validate(database).await.map_err(MovingError::flaw(database))?;
             belongs(config, &master, &found.deployment)?;
             let settled = settle(config, place.clone(), &master).await?;
             Ok(tell([format!("{}: settled.", database.display())], &settled))
@@ -100,10 +100,10 @@ async fn put(
         ));
     }
     let staged = Staged::copy(file, database)?;
-    let found = sqlite_file::examine(&staged.path).await.map_err(MovingError::flaw(file))?;
+    let found = sqlite_file::validate(&staged.path).await.map_err(MovingError::flaw(file))?;
     belongs(config, master, &found.deployment)?;
     let settled = settle(config, DatabasePlace::File(staged.path.clone()), master).await?;
-    sqlite_file::gather(&staged.path).await.map_err(MovingError::flaw(&staged.path))?;
+    sqlite_file::merge_wal(&staged.path).await.map_err(MovingError::flaw(&staged.path))?;
     files::give_to_owner_of_folder(&staged.path)
         .and_then(|()| files::make_lasting(&staged.path))
         .map_err(MovingError::file(&staged.path))?;
@@ -121,7 +121,7 @@ async fn put(
 async fn keep(database: &Path) -> Result<PathBuf, MovingError> {
     let stamp: String = format_rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
     let kept = files::beside(database, &format!("{KEPT}{stamp}"));
-    match sqlite_file::gather(database).await {
+    match sqlite_file::merge_wal(database).await {
         Ok(()) => {}
         Err(flaw) if flaw.is_busy() => {
             return MovingError::refused(format!("{}: somebody has it open: end that first", database.display()));
@@ -182,7 +182,7 @@ impl Drop for Staged {
 /// Brings it up to date, and makes it forget what may not be so any more.
 async fn settle(config: &Config, place: DatabasePlace, master: &MasterKey) -> Result<RestoreReport, MovingError> {
     let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).map_err(AppError::from)?;
-    let store = open_at(place, config, (Purpose::Serve, master), Arc::new(SystemClock), &metrics).await?;
+    let store = open_at(place, config, (OpenMode::Serve, master), Arc::new(SystemClock), &metrics).await?;
     let found = deployment::find(store.read().await?.conn()).await?;
     belongs(
         config,
@@ -202,10 +202,10 @@ fn tell(done: impl IntoIterator<Item = String>, settled: &RestoreReport) -> Repo
     done.into_iter().for_each(|line| report.line(line));
     report.line(format!("No access token, login or challenge of before {at} is good: all agents log in again."));
     report.line(match was {
-        Some(SetAside { kind: Aside::Backup, at }) => {
+        Some(Quarantine { reason: QuarantineReason::Backup, at }) => {
             format!("It is as of {}. The newest change in it is of {newest}.", format_rfc3339(*at))
         }
-        Some(SetAside { kind: Aside::Moving | Aside::Moved, at: _ }) => {
+        Some(Quarantine { reason: QuarantineReason::Migrating | QuarantineReason::Migrated, at: _ }) => {
             format!("The newest change in it is of {newest}. See that nobody serves the database that it moved to.")
         }
         None => format!("The newest change in it is of {newest}."),

@@ -62,7 +62,7 @@ pub(in crate::operations) async fn default_service(
     agent: &Agent,
     now: Timestamp,
 ) -> Result<Option<ServiceId>, OperationError> {
-    Ok(assignments::oldest_service(conn, agent.id, now).await?)
+    Ok(assignments::service_of_oldest_role(conn, agent.id, now).await?)
 }
 
 /// Inserts the next refresh token of a session and builds the claims of an access token. `rev` must have been read before
@@ -83,7 +83,7 @@ pub(in crate::operations) async fn issue_tokens(
         used_at: None,
     };
     sessions::insert_token(tx.conn(), &refresh).await?;
-    agents::seen(tx.conn(), agent.id, now).await?;
+    agents::set_last_seen(tx.conn(), agent.id, now).await?;
     let expires = now.saturating_add(context.config.access_token_lifetime);
     let effective = match service {
         Some(service) => effective_roles(tx.conn(), service, agent, now, expires).await?,
@@ -125,8 +125,8 @@ async fn effective_roles(
     now: Timestamp,
     expires: Timestamp,
 ) -> Result<EffectiveRoles, OperationError> {
-    let grants = assignments::held(conn, service, agent.id, now).await?;
-    let table: RoleTable = roles::of_service(conn, service).await?.into_iter().map(|role| role.definition).collect();
+    let grants = assignments::active_grants(conn, service, agent.id, now).await?;
+    let table: RoleTable = roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect();
     let (roles, permissions) = table.resolve(grants.iter());
     let ends_before_token =
         grants.iter().filter_map(|grant| grant.until.filter(|end| *end < expires).map(|end| (grant, end)));

@@ -35,7 +35,7 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
         if !services::lock(tx.conn(), service).await? {
             return Err(OperationError::NotFound(NotFound::Service));
         }
-        let existing = roles::of_service(tx.conn(), service).await?;
+        let existing = roles::list(tx.conn(), service).await?;
         check_service_limits(&existing, permissions).map_err(|error| OperationError::Conflict(error.to_string()))?;
         tx.audit(by, entry).await?;
         let created_revision = tx.revision().await?;
@@ -60,5 +60,5 @@ pub(in crate::operations) fn permission_names(permissions: &[Permission]) -> Vec
 pub async fn list_roles(context: &Context, service: ServiceId) -> Result<Vec<Role>, OperationError> {
     let mut read = context.store.read().await?;
     services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
-    Ok(roles::of_service(read.conn(), service).await?)
+    Ok(roles::list(read.conn(), service).await?)
 }
