@@ -133,7 +133,7 @@ impl App {
         }
         let dispatcher = wiring::webhook_dispatcher(&config.webhooks, &state, http_sender);
         jobs::spawn_webhook_delivery(&mut tasks, &context, dispatcher, &shutdown);
-        tracing::info!(url = context.rules.issuer, %api, %sync, %admin, "ready");
+        tracing::info!(url = context.config.issuer, %api, %sync, %admin, "ready");
         drop(startup);
         let result = servers::wait(tasks, &shutdown).await;
         if let Err(error) = settle_storms(&context).await {

@@ -191,7 +191,7 @@ impl Config {
         problems
             .chain(database)
             .chain(self.secrets.problem())
-            .chain(self.log.problem())
+            .chain(self.log.validation_error())
             .chain(humans)
             .chain(others)
             .collect()

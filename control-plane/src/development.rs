@@ -3,10 +3,10 @@
 //! `app` calls it when all ports are bound. The command-line client reads `dev.env`.
 
 use crate::{
-    domain::{audit::Author, credential::expose, service::KeyScope, text::DisplayName},
+    domain::{audit::Initiator, credential::expose, service::KeyScope, text::DisplayName},
     files,
     humans::{OperatorKey, OperatorKeyError},
-    operations::{Context, Denied, NewKey, NewService, create_service, create_service_key, find_service_key},
+    operations::{Context, NewKey, NewService, OperationError, create_service, create_service_key, find_service_key},
 };
 use countersign_identity::{ServiceId, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
@@ -28,7 +28,7 @@ const TOKEN_LIFETIME: Duration = Duration::from_hours(30 * 24);
 pub enum DevelopmentError {
     /// The first service cannot be created.
     #[error(transparent)]
-    Service(#[from] Denied),
+    Service(#[from] OperationError),
     /// The development token cannot be issued.
     #[error(transparent)]
     Token(#[from] OperatorKeyError),
@@ -101,10 +101,10 @@ async fn create_first_service(
     let owner =
         operator_key.verify(human_token.expose_secret(), context.now()).map_err(|_| OperatorKeyError::Crypto)?.owner;
     let service =
-        create_service(context, &Author::SYSTEM, owner, NewService { name: service_name, accepts_unbound: true })
+        create_service(context, &Initiator::SYSTEM, owner, NewService { name: service_name, accepts_unbound: true })
             .await?;
     let (_, key) =
-        create_service_key(context, &Author::SYSTEM, service.id, NewKey { name: key_name, scope: KeyScope::Full })
+        create_service_key(context, &Initiator::SYSTEM, service.id, NewKey { name: key_name, scope: KeyScope::Full })
             .await?;
     Ok((service.id, key))
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     certificates::CertificateError, development::DevelopmentError, humans::OperatorKeyError, keyring::MasterKeyError,
-    operations::Denied, store::StoreError,
+    operations::OperationError, store::StoreError,
 };
 use std::{
     fmt, io,
@@ -36,7 +36,7 @@ pub enum AppError {
     Store(#[from] StoreError),
     /// An operation of the start-up failed.
     #[error(transparent)]
-    Operation(#[from] Denied),
+    Operation(#[from] OperationError),
     /// The master key cannot be loaded.
     #[error(transparent)]
     MasterKey(#[from] MasterKeyError),

@@ -7,7 +7,8 @@ use crate::{
     http::AppState,
     metrics::Metrics,
     operations::{
-        Context, Denied, announce_trust, forget_events, housekeep, settle_storms, tell_ended_roles, tend_signing_keys,
+        Context, OperationError, delete_expired_events, publish_trust_changes, rotate_signing_keys_if_due,
+        run_housekeeping, settle_storms, tell_ended_roles,
     },
     store::Store,
     webhooks::{Courier, Sorter},
@@ -28,7 +29,7 @@ struct Job {
     run: for<'a> fn(&'a AppState) -> JobFuture<'a>,
 }
 
-type JobFuture<'a> = Pin<Box<dyn Future<Output = Result<(), Denied>> + Send + 'a>>;
+type JobFuture<'a> = Pin<Box<dyn Future<Output = Result<(), OperationError>> + Send + 'a>>;
 
 /// When a job runs again after it has finished.
 #[derive(Clone, Copy)]
@@ -47,8 +48,12 @@ const HOUSEKEEPING: Schedule =
     Schedule::UnlessWritable { pause: Duration::from_mins(1), read_only_pause: Duration::from_secs(5) };
 
 const JOBS: [Job; 7] = [
-    Job { name: "housekeeping", schedule: HOUSEKEEPING, run: |state| Box::pin(housekeep(&state.context)) },
-    Job { name: "event retention", schedule: HOUSEKEEPING, run: |state| Box::pin(forget_events(&state.context)) },
+    Job { name: "housekeeping", schedule: HOUSEKEEPING, run: |state| Box::pin(run_housekeeping(&state.context)) },
+    Job {
+        name: "event retention",
+        schedule: HOUSEKEEPING,
+        run: |state| Box::pin(delete_expired_events(&state.context)),
+    },
     Job {
         name: "signing key maintenance",
         schedule: Schedule::Every(Duration::from_secs(5)),
@@ -57,7 +62,7 @@ const JOBS: [Job; 7] = [
     Job {
         name: "trust announcement",
         schedule: Schedule::TrustChanged { pause: Duration::from_millis(500) },
-        run: |state| Box::pin(announce_trust(&state.context)),
+        run: |state| Box::pin(publish_trust_changes(&state.context)),
     },
     Job {
         name: "role expiry events",
@@ -119,8 +124,8 @@ impl Schedule {
 /// The statuses of keys whose tokens are accepted.
 const LIVE_STATUSES: [KeyStatus; 3] = [KeyStatus::Next, KeyStatus::Signing, KeyStatus::Retired];
 
-async fn maintain_signing_keys(state: &AppState) -> Result<(), Denied> {
-    let ring = tend_signing_keys(&state.context).await?;
+async fn maintain_signing_keys(state: &AppState) -> Result<(), OperationError> {
+    let ring = rotate_signing_keys_if_due(&state.context).await?;
     export_signing_keys(&state.metrics, &ring, state.context.now());
     Ok(())
 }
@@ -131,11 +136,11 @@ fn export_signing_keys(metrics: &Metrics, ring: &SigningKeyRing, now: Timestamp)
         metrics.signing_keys.with_label_values(&[status.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
     let start = ring.signing_key(now).and_then(|key| key.signs_from);
-    let since_epoch = |start: Timestamp| start.since(Timestamp::from_micros(0)).as_secs_f64();
+    let since_epoch = |start: Timestamp| start.duration_since(Timestamp::from_micros(0)).as_secs_f64();
     metrics.signing_key_since.set(start.map_or(0.0, since_epoch));
 }
 
-async fn measure_webhook_backlog(state: &AppState) -> Result<(), Denied> {
+async fn measure_webhook_backlog(state: &AppState) -> Result<(), OperationError> {
     let AppState { context, metrics, .. } = state;
     Ok(context.pulse.look(&context.store, &metrics.webhooks).await?)
 }
@@ -164,7 +169,7 @@ pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &S
 /// Keeps Redis connected, and exchanges notifications of changes with other replicas.
 pub(super) fn spawn_redis_tasks(tasks: &mut Tasks, client: &Arc<RedisClient>, store: &Store, shutdown: &Shutdown) {
     let (connection, publisher, subscriber) = (client.clone(), client.clone(), client.clone());
-    let (committed, notified_store) = (store.committed(), store.clone());
+    let (committed, notified_store) = (store.committed_revision(), store.clone());
     spawn_until_shutdown(tasks, shutdown, async move { connection.maintain_connection().await });
     spawn_until_shutdown(tasks, shutdown, async move { publisher.publish_changes(committed).await });
     spawn_until_shutdown(tasks, shutdown, async move { subscriber.receive_changes(|| notified_store.wake()).await });

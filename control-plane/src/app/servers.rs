@@ -13,7 +13,7 @@ use crate::{
 };
 use axum::{Router, extract::ConnectInfo, middleware::AddExtension};
 use axum_server::accept::Accept;
-use countersign_process::{Readiness, Shutdown, admin, shutdown::DRAIN};
+use countersign_process::{Readiness, Shutdown, admin, shutdown::DRAIN_TIMEOUT};
 use countersign_proto::v1::sync_server::SyncServer;
 use hyper_util::rt::TokioTimer;
 use secrecy::ExposeSecret;
@@ -61,7 +61,7 @@ pub(super) fn serve_sync(
     shutdown: &Shutdown,
 ) -> Result<(), AppError> {
     let AppState { context, metrics, .. } = state;
-    let terms = Terms { issuer: context.rules.issuer.clone(), max_staleness: config.max_staleness() };
+    let terms = Terms { issuer: context.config.issuer.clone(), max_staleness: config.max_staleness() };
     let reader = Reader::new(context.store.clone());
     let feed = reader.feed();
     let reading = reader.run(metrics.clone(), shutdown.clone());
@@ -116,7 +116,7 @@ where
     let (shutdown, drain) = (shutdown.requested_owned(), handle.clone());
     tokio::spawn(async move {
         shutdown.await;
-        drain.graceful_shutdown(Some(DRAIN));
+        drain.graceful_shutdown(Some(DRAIN_TIMEOUT));
     });
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle);
     server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(CLIENT_TIMEOUT);
@@ -135,6 +135,6 @@ pub(super) async fn wait(mut tasks: Tasks, shutdown: &Shutdown) -> Result<(), Ap
     shutdown.trigger();
     let remaining = async { while tasks.join_next().await.is_some() {} };
     // Tasks that take longer are aborted when the runtime ends.
-    let _aborted = tokio::time::timeout(DRAIN, remaining).await;
+    let _aborted = tokio::time::timeout(DRAIN_TIMEOUT, remaining).await;
     Ok(first?)
 }

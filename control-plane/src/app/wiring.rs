@@ -17,8 +17,8 @@ use crate::{
     humans::OperatorKey,
     keyring::{Keyring, MasterKey},
     metrics::{LabelValues, Metrics},
-    operations::{Context, Rules, Storms, begin_audit, tend_signing_keys},
-    store::Purpose,
+    operations::{Context, OperationConfig, Storms, ensure_audit_started, rotate_signing_keys_if_due},
+    store::OpenMode,
     webhooks::{Courier, CourierRules, Guard, Post, Pulse},
 };
 use countersign_identity::Timestamp;
@@ -50,24 +50,35 @@ pub(super) async fn context(
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
     };
-    let store = database::open(config, Purpose::Serve, &master_key, clock.clone(), metrics).await?;
+    let store = database::open(config, OpenMode::Serve, &master_key, clock.clone(), metrics).await?;
     database::belong_together(&store, &master_key, config.dev.then(|| clock.now())).await?;
     let access_token_lifetime = config.access_token_lifetime();
-    let rules = Rules {
+    let operation_config = OperationConfig {
         issuer: issuer.to_owned(),
-        access_life: access_token_lifetime,
-        refresh_life: config.session_lifetime(),
-        challenge_life: config.challenge_lifetime(),
-        events_life: config.webhooks.event_retention(),
+        access_token_lifetime,
+        session_lifetime: config.session_lifetime(),
+        challenge_lifetime: config.challenge_lifetime(),
+        event_retention: config.webhooks.event_retention(),
         keys: RotationPolicy::new(config.max_staleness(), config.rotation_age(), access_token_lifetime),
         public_registration: config.registration.public,
     };
     let (challenge_keys, keyring) = (master_key.challenge_keys(), Arc::new(Keyring::new(master_key)));
     let guard = Guard::new(resolver, AllowedNetworks::new(config.webhooks.networks(config.dev)));
     let (pulse, trust_marked, storms) = (Arc::new(Pulse::new(clock.clone())), Notify::new(), Storms::default());
-    let context = Context { store, keyring, challenge_keys, clock, rng, rules, trust_marked, guard, pulse, storms };
-    begin_audit(&context.store).await?;
-    tend_signing_keys(&context).await?;
+    let context = Context {
+        store,
+        keyring,
+        challenge_keys,
+        clock,
+        rng,
+        config: operation_config,
+        trust_marked,
+        guard,
+        pulse,
+        storms,
+    };
+    ensure_audit_started(&context.store).await?;
+    rotate_signing_keys_if_due(&context).await?;
     Ok(Arc::new(context))
 }
 

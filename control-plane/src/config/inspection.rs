@@ -1,7 +1,7 @@
 //! Inspection of the settings without starting the server: the effective values with their sources, and all problems.
 
 use super::{Config, ConfigError, layers};
-use countersign_process::settings::Gathered;
+use countersign_process::settings::MergedSettings;
 use std::path::PathBuf;
 
 /// Keys whose values are never printed. A test checks that the list is complete.
@@ -9,7 +9,7 @@ const SECRETS: [&str; 4] = ["database.url", "redis.url", "redis.sentinel_passwor
 
 /// The merged settings, not yet parsed.
 pub struct ConfigInspection {
-    gathered: Gathered,
+    merged: MergedSettings,
     dev: bool,
 }
 
@@ -21,12 +21,12 @@ impl ConfigInspection {
         flags: Vec<(String, String)>,
         dev: bool,
     ) -> Result<Self, ConfigError> {
-        Ok(Self { gathered: layers(file, environment, flags, dev).gather()?, dev })
+        Ok(Self { merged: layers(file, environment, flags, dev).merge()?, dev })
     }
 
     /// All reasons for which the server would refuse to start.
     pub fn problems(&self) -> Vec<String> {
-        match self.gathered.read_or_all::<Config>() {
+        match self.merged.read_or_list_errors::<Config>() {
             Ok(config) => Config { dev: self.dev, ..config }.problems(),
             Err(problems) => problems,
         }
@@ -34,12 +34,12 @@ impl ConfigInspection {
 
     /// The effective settings, if they can be parsed.
     pub fn config(&self) -> Option<Config> {
-        self.gathered.read_or_all().ok()
+        self.merged.read_or_list_errors().ok()
     }
 
     /// The effective settings as TOML, without secrets.
     pub fn print(&self) -> String {
-        self.gathered.print(&SECRETS)
+        self.merged.to_toml(&SECRETS)
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
         let mut tested = 0;
         for key in keys {
             let inspection = inspect(&[(&key, marker)]);
-            let Ok(config) = inspection.gathered.read_or_all::<Config>() else { continue };
+            let Ok(config) = inspection.merged.read_or_list_errors::<Config>() else { continue };
             tested += 1;
             let is_shown = format!("{config:?}").contains(marker);
             assert_eq!(inspection.print().contains(marker), is_shown, "{key}: is it a secret?");

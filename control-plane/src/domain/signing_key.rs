@@ -3,7 +3,7 @@
 //! Every transition of a key is stored in the database before it takes effect, so all processes that issue tokens switch
 //! keys at the same time without being notified, and agree after any restart.
 
-use countersign_identity::{AgentKey, KeySet, Kid, Timestamp, key_set::PublishedKey};
+use countersign_identity::{KeySet, Kid, P256PublicKey, Timestamp, key_set::JsonWebKey};
 use std::time::Duration;
 
 /// Added to the maximum staleness before a new key signs, for a publication that takes long to commit and for clock skew.
@@ -47,7 +47,7 @@ pub struct SigningKey {
     /// The key ID (`kid`).
     pub kid: Kid,
     /// The public key.
-    pub public: AgentKey,
+    pub public: P256PublicKey,
     /// When it was published.
     pub published_at: Timestamp,
     /// When it starts to sign; `None` until a rotation is scheduled.
@@ -92,9 +92,9 @@ impl KeyStatus {
 
 impl SigningKey {
     /// A key that is published now.
-    pub fn publish(public: AgentKey, now: Timestamp, token_lifetime: Duration) -> Self {
+    pub fn publish(public: P256PublicKey, now: Timestamp, token_lifetime: Duration) -> Self {
         Self {
-            kid: Kid::of(public),
+            kid: Kid::from_key(public),
             public,
             published_at: now,
             signs_from: None,
@@ -132,7 +132,7 @@ impl SigningKey {
 
     /// Whether all its tokens have expired, with [`REMOVAL_DELAY`] for clock skew.
     fn is_removable(&self, now: Timestamp) -> bool {
-        self.retires_at.is_some_and(|end| end.after(self.token_lifetime).after(REMOVAL_DELAY) <= now)
+        self.retires_at.is_some_and(|end| end.saturating_add(self.token_lifetime).saturating_add(REMOVAL_DELAY) <= now)
     }
 }
 
@@ -174,8 +174,8 @@ impl SigningKeyRing {
     }
 
     /// The live keys as JWKs (RFC 7517).
-    pub fn published(&self) -> Vec<PublishedKey> {
-        self.live().map(|key| PublishedKey::of(key.public)).collect()
+    pub fn published(&self) -> Vec<JsonWebKey> {
+        self.live().map(|key| JsonWebKey::from_key(key.public)).collect()
     }
 
     /// The key that signs at a time: the last one whose start has passed. If no start has passed, because the clock is
@@ -192,7 +192,7 @@ impl SigningKeyRing {
         &mut self,
         policy: &RotationPolicy,
         now: Timestamp,
-        mut new_keys: impl Iterator<Item = AgentKey>,
+        mut new_keys: impl Iterator<Item = P256PublicKey>,
     ) -> Option<Rotation> {
         if self.signing_key(now).is_none() {
             let first = new_keys.next().map(|public| SigningKey::publish(public, now, policy.token_lifetime));
@@ -206,7 +206,7 @@ impl SigningKeyRing {
         }
         self.publish_next(policy, now, &mut new_keys);
         let start = self.signing_key(now).and_then(|key| key.signs_from);
-        let is_due = policy.rotation_age.zip(start).is_some_and(|(age, start)| now.since(start) >= age);
+        let is_due = policy.rotation_age.zip(start).is_some_and(|(age, start)| now.duration_since(start) >= age);
         if is_due && self.scheduled(now).is_none() { self.rotate(policy, now, new_keys) } else { None }
     }
 
@@ -216,7 +216,7 @@ impl SigningKeyRing {
         &mut self,
         policy: &RotationPolicy,
         now: Timestamp,
-        mut new_keys: impl Iterator<Item = AgentKey>,
+        mut new_keys: impl Iterator<Item = P256PublicKey>,
     ) -> Option<Rotation> {
         if self.scheduled(now).is_none() {
             self.publish_next(policy, now, &mut new_keys);
@@ -234,7 +234,7 @@ impl SigningKeyRing {
         kid: &Kid,
         policy: &RotationPolicy,
         now: Timestamp,
-        mut new_keys: impl Iterator<Item = AgentKey>,
+        mut new_keys: impl Iterator<Item = P256PublicKey>,
     ) -> bool {
         let is_revoked = |key: &SigningKey| key.kid == *kid;
         let was_signing = self.signing_key(now).is_some_and(is_revoked);
@@ -272,7 +272,12 @@ impl SigningKeyRing {
     }
 
     /// Publishes a new next key if there is none.
-    fn publish_next(&mut self, policy: &RotationPolicy, now: Timestamp, new_keys: &mut impl Iterator<Item = AgentKey>) {
+    fn publish_next(
+        &mut self,
+        policy: &RotationPolicy,
+        now: Timestamp,
+        new_keys: &mut impl Iterator<Item = P256PublicKey>,
+    ) {
         if self.next().is_none() {
             self.0.extend(new_keys.next().map(|public| SigningKey::publish(public, now, policy.token_lifetime)));
         }
@@ -283,7 +288,7 @@ impl SigningKeyRing {
         let signing = self.signing_key(now).map(|key| key.kid.clone());
         let next = self.next().map(|key| key.kid.clone());
         let Some(next) = self.find_live_mut(next.as_ref()) else { return };
-        let start = next.published_at.after(policy.publication_lead).max(now);
+        let start = next.published_at.saturating_add(policy.publication_lead).max(now);
         next.signs_from = Some(start);
         if let Some(signing) = self.find_live_mut(signing.as_ref()) {
             signing.retires_at = Some(start);

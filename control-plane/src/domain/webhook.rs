@@ -10,7 +10,7 @@ pub mod secret;
 pub mod storm;
 pub mod url;
 
-use super::{audit::Chain, named::named, text::Description};
+use super::{audit::AuditChain, string_enum::string_enum, text::Description};
 use countersign_identity::{ServiceId, Timestamp, WebhookId};
 use event::EventFilter;
 use std::time::Duration;
@@ -39,10 +39,10 @@ pub enum Place {
 
 impl Place {
     /// The chain of the audit that tells what is done with its targets.
-    pub const fn chain(self) -> Chain {
+    pub const fn chain(self) -> AuditChain {
         match self {
-            Self::Service(service) => Chain::Service(service),
-            Self::Deployment => Chain::Deployment,
+            Self::Service(service) => AuditChain::Service(service),
+            Self::Deployment => AuditChain::Deployment,
         }
     }
 
@@ -104,7 +104,7 @@ impl TargetStatus {
     }
 }
 
-named! {
+string_enum! {
     /// Why a target is disabled.
     DisabledReason {
         /// It answered 410.

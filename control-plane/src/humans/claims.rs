@@ -22,7 +22,7 @@ pub fn verify_claims(claims: &Map<String, Value>, rules: &IssuerRules, now: Time
     }
     let expires = numeric_date(claims.get("exp"))?.ok_or(Reason::HumanTokenInvalid)?;
     for name in ["nbf", "iat"] {
-        if numeric_date(claims.get(name))?.is_some_and(|at| at > now.after(LEEWAY)) {
+        if numeric_date(claims.get(name))?.is_some_and(|at| at > now.saturating_add(LEEWAY)) {
             return Err(Reason::HumanTokenInvalid.into());
         }
     }

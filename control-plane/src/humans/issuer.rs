@@ -2,16 +2,14 @@
 
 use super::{
     claims::verify_claims,
-    jwk_set::JwsAlgorithm,
     key_cache::{CacheLifetimes, KeyCache},
     key_source::KeyLocation,
     rules::IssuerRules,
     token::UnverifiedToken,
 };
 use crate::{domain::caller::Human, metrics::JwksFetchMetrics};
-use countersign_identity::{Reason, Refusal, Timestamp};
+use countersign_identity::{Reason, Refusal, Timestamp, token::signature_only_validation};
 use countersign_process::Clock;
-use jsonwebtoken::Validation;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -46,19 +44,12 @@ impl Issuer {
             return Err(Reason::HumanTokenInvalid.into());
         }
         let key = self.keys.find(token.kid(), algorithm).await?;
-        let token = jsonwebtoken::decode::<Map<String, Value>>(token.text(), &key, &signature_only(algorithm))
-            .map_err(|_| Reason::HumanTokenInvalid)?;
+        let token = jsonwebtoken::decode::<Map<String, Value>>(
+            token.text(),
+            &key,
+            &signature_only_validation(algorithm.into()),
+        )
+        .map_err(|_| Reason::HumanTokenInvalid)?;
         verify_claims(&token.claims, &self.rules, now)
     }
-}
-
-/// Only the signature: the library would check times by the system clock, and here the time is an argument.
-fn signature_only(algorithm: JwsAlgorithm) -> Validation {
-    let mut validation = Validation::new(algorithm.into());
-    validation.required_spec_claims.clear();
-    validation.validate_exp = false;
-    validation.validate_nbf = false;
-    validation.validate_aud = false;
-    validation.leeway = 0;
-    validation
 }

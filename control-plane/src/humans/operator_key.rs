@@ -3,10 +3,9 @@
 use crate::{
     domain::{agent::Owner, caller::Human},
     files,
-    keyring::generate_p256_key,
 };
 use countersign_identity::{Reason, Refusal, Timestamp, evaluation::LEEWAY};
-use countersign_process::Rng;
+use countersign_process::{Rng, generate_p256_key};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use p256::{
     SecretKey,
@@ -109,7 +108,7 @@ impl OperatorKey {
             aud: AUDIENCE.into(),
             sub: subject.to_owned(),
             iat: now.seconds(),
-            exp: now.after(lifetime).seconds(),
+            exp: now.saturating_add(lifetime).seconds(),
             admin,
         };
         let token = jsonwebtoken::encode(&Header::new(Algorithm::ES256), &claims, &self.private);
@@ -128,7 +127,7 @@ impl OperatorKey {
             .map_err(|_| Reason::HumanTokenInvalid)?;
         let OperatorClaims { iss, aud: _, sub, iat, exp, admin } = token.claims;
         let (issued_at, expires_at) = (Timestamp::from_seconds(iat), Timestamp::from_seconds(exp));
-        if issued_at > now.after(LEEWAY) || token.header.crit.is_some() || sub.is_empty() {
+        if issued_at > now.saturating_add(LEEWAY) || token.header.crit.is_some() || sub.is_empty() {
             return Err(Reason::HumanTokenInvalid.into());
         }
         if now >= expires_at {

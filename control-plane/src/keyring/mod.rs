@@ -8,4 +8,4 @@ mod master_key;
 mod signing;
 
 pub use master_key::{MasterKey, MasterKeyError};
-pub use signing::{GeneratedKeys, Keyring, KeyringError, TokenSigner, generate_p256_key};
+pub use signing::{GeneratedKeys, Keyring, KeyringError, TokenSigner};

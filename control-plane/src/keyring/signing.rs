@@ -5,10 +5,10 @@ use crate::{
     domain::{signing_key::SigningKey, webhook::secret::WebhookSecret},
     store::{Conn, StoreError, StoreFailure, signing_keys},
 };
-use countersign_identity::{AgentKey, Claims, Kid, Timestamp, WebhookId};
-use countersign_process::Rng;
+use countersign_identity::{Claims, Kid, P256PublicKey, Timestamp, WebhookId};
+use countersign_process::{Rng, generate_p256_key};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
-use p256::{SecretKey, pkcs8::EncodePrivateKey};
+use p256::pkcs8::EncodePrivateKey;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
@@ -36,7 +36,7 @@ pub enum KeyringError {
 }
 
 impl StoreFailure for KeyringError {
-    fn of_store(&self) -> Option<&StoreError> {
+    fn store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
             Self::Undecryptable(_) | Self::NoKey | Self::Crypto => None,
@@ -63,7 +63,7 @@ pub struct TokenSigner {
 pub struct GeneratedKeys(Vec<GeneratedKey>);
 
 struct GeneratedKey {
-    public: AgentKey,
+    public: P256PublicKey,
     sealed_private: String,
 }
 
@@ -100,7 +100,7 @@ impl Keyring {
     pub fn generate_keys(&self, rng: &dyn Rng) -> Result<GeneratedKeys, KeyringError> {
         let generate_key = || {
             let (private, public) = generate_key_pair(rng)?;
-            let sealed = self.master.seal(&signing_key_label(&Kid::of(public)), &private, rng)?;
+            let sealed = self.master.seal(&signing_key_label(&Kid::from_key(public)), &private, rng)?;
             Some(GeneratedKey { public, sealed_private: hex::encode(sealed) })
         };
         (0..KEYS_PER_TRANSACTION)
@@ -152,12 +152,12 @@ impl TokenSigner {
 
 impl GeneratedKeys {
     /// The public keys.
-    pub fn public_keys(&self) -> impl Iterator<Item = AgentKey> {
+    pub fn public_keys(&self) -> impl Iterator<Item = P256PublicKey> {
         self.0.iter().map(|key| key.public)
     }
 
     /// The encrypted private key of one of them, as hex; `None` for any other public key.
-    pub fn sealed_private(&self, public: AgentKey) -> Option<&str> {
+    pub fn sealed_private(&self, public: P256PublicKey) -> Option<&str> {
         self.0.iter().find(|key| key.public == public).map(|key| key.sealed_private.as_str())
     }
 }
@@ -173,18 +173,8 @@ fn webhook_label(webhook: WebhookId) -> String {
 }
 
 /// Generates a P-256 key pair; the private key as PKCS #8 DER.
-fn generate_key_pair(rng: &dyn Rng) -> Option<(Zeroizing<Vec<u8>>, AgentKey)> {
+fn generate_key_pair(rng: &dyn Rng) -> Option<(Zeroizing<Vec<u8>>, P256PublicKey)> {
     let secret = generate_p256_key(rng)?;
-    let public = AgentKey::from_sec1(&secret.public_key().to_sec1_bytes()).ok()?;
+    let public = P256PublicKey::from_sec1(&secret.public_key().to_sec1_bytes()).ok()?;
     Some((Zeroizing::new(secret.to_pkcs8_der().ok()?.as_bytes().to_vec()), public))
-}
-
-/// Generates a P-256 private key; `None` if the RNG is broken.
-pub fn generate_p256_key(rng: &dyn Rng) -> Option<SecretKey> {
-    // One candidate in 2^32 is not below the order of the curve; eight in a row mean that the RNG is broken.
-    (0..8).find_map(|_| {
-        let mut bytes = Zeroizing::new([0; 32]);
-        rng.fill(bytes.as_mut());
-        SecretKey::from_slice(bytes.as_ref()).ok()
-    })
 }

@@ -28,7 +28,7 @@ pub struct Reader {
 impl Reader {
     /// Begins where the feed stands now: whoever subscribes from here on misses nothing.
     pub fn new(store: Store) -> Self {
-        let mut committed = store.committed();
+        let mut committed = store.committed_revision();
         let sent = *committed.borrow_and_update();
         Self { feed: Feed(broadcast::Sender::new(BACKLOG)), store, committed, sent }
     }
@@ -67,7 +67,7 @@ async fn advance(
 ) -> Revision {
     let read = content::read(store, Since::Everyone(sent)).await;
     if read.is_ok() {
-        metrics.feed_last_read.set(store.now().since(Timestamp::from_micros(0)).as_secs_f64());
+        metrics.feed_last_read.set(store.now().duration_since(Timestamp::from_micros(0)).as_secs_f64());
     }
     match read {
         Ok(Some(content)) if content.revision > sent => {

@@ -155,7 +155,7 @@ impl Round {
         let wanted = self.wanted().await?;
         if !wanted.is_empty() || !self.unkept.is_empty() || !self.unsent.is_empty() {
             let now = self.courier.clock.now();
-            let until = now.after(self.courier.rules.patience + MARGIN);
+            let until = now.saturating_add(self.courier.rules.patience + MARGIN);
             let taken = ledger::turn(&self.courier, (&self.unkept, &self.unsent), &wanted, (now, until)).await?;
             self.unkept.clear();
             self.unsent.clear();
@@ -193,7 +193,7 @@ impl Round {
     fn send(&mut self, leased: Leased) {
         let (clock, now) = (self.courier.clock.clone(), self.courier.clock.now());
         let addressee = self.addressees.get(&leased.target).cloned();
-        let in_time = now.after(self.courier.rules.patience + KEEPING) <= leased.until;
+        let in_time = now.saturating_add(self.courier.rules.patience + KEEPING) <= leased.until;
         let Some(addressee) = addressee.filter(|_| in_time) else {
             // Taken too long ago: another may have it by the time it is sent.
             return self.forgo(&leased);

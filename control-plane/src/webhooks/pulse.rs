@@ -76,7 +76,7 @@ impl Pulse {
         let waiting = self.waiting_since.load(Ordering::Relaxed);
         if silent > SILENCE {
             QueueHealth::Down
-        } else if waiting != NONE && self.clock.now().since(Timestamp::from_micros(waiting)) > BACKLOG {
+        } else if waiting != NONE && self.clock.now().duration_since(Timestamp::from_micros(waiting)) > BACKLOG {
             QueueHealth::Behind
         } else {
             QueueHealth::Up
@@ -90,7 +90,7 @@ impl Pulse {
         let waiting = webhook_targets::waiting_since(read.conn(), now).await?;
         self.waiting_since.store(waiting.map_or(NONE, Timestamp::micros), Ordering::Relaxed);
         metrics.pending.set(deliveries::count_pending(read.conn()).await?);
-        let since_epoch = |at: Timestamp| at.since(Timestamp::from_micros(0)).as_secs_f64();
+        let since_epoch = |at: Timestamp| at.duration_since(Timestamp::from_micros(0)).as_secs_f64();
         metrics.oldest_due.set(waiting.map_or(0.0, since_epoch));
         Ok(())
     }

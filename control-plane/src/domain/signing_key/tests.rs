@@ -13,13 +13,13 @@ fn policy(rotation_age: Option<Duration>, token_lifetime: Duration) -> RotationP
 }
 
 /// An endless sequence of distinct keys.
-fn new_keys(count: &mut u64) -> impl Iterator<Item = AgentKey> + '_ {
+fn new_keys(count: &mut u64) -> impl Iterator<Item = P256PublicKey> + '_ {
     std::iter::from_fn(move || {
         *count += 1;
         let mut scalar = [0; 32];
         scalar[24..].copy_from_slice(&count.to_be_bytes());
         let secret = SecretKey::from_slice(&scalar).ok()?;
-        AgentKey::from_sec1(&secret.public_key().to_sec1_bytes()).ok()
+        P256PublicKey::from_sec1(&secret.public_key().to_sec1_bytes()).ok()
     })
 }
 
@@ -88,7 +88,7 @@ impl Model {
                 self.policy.token_lifetime = Duration::from_secs(*seconds);
                 self.run(&Operation::Maintain);
             }
-            Operation::Sleep(seconds) => self.now = self.now.after(Duration::from_secs(*seconds)),
+            Operation::Sleep(seconds) => self.now = self.now.saturating_add(Duration::from_secs(*seconds)),
         }
     }
 
@@ -106,10 +106,10 @@ impl Model {
         prop_assert!((1..=2).contains(&next.len()), "there is one next key, and at most one scheduled: {:?}", next);
         prop_assert_eq!(next.iter().filter(|key| key.signs_from.is_none()).count(), 1);
         if !self.may_sign_early.contains(&signing_key.kid) {
-            prop_assert!(now.since(signing_key.published_at) >= STALENESS, "the key signs too early");
+            prop_assert!(now.duration_since(signing_key.published_at) >= STALENESS, "the key signs too early");
         }
         let expiry = self.token_expiries.entry(signing_key.kid.clone()).or_insert(now);
-        *expiry = now.after(self.policy.token_lifetime).max(*expiry);
+        *expiry = now.saturating_add(self.policy.token_lifetime).max(*expiry);
         for (kid, expiry) in &self.token_expiries {
             prop_assert!(live.contains(kid) || *expiry <= now, "a token outlives its key");
         }
@@ -142,7 +142,7 @@ fn rotation_waits_for_the_publication_lead_and_repeating_it_changes_nothing() {
     let next = model.ring.next().unwrap().clone();
     model.run(&Operation::Sleep(7));
     let rotation = model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)).unwrap();
-    assert_eq!(rotation, Rotation { kid: next.kid.clone(), signs_from: next.published_at.after(lead) });
+    assert_eq!(rotation, Rotation { kid: next.kid.clone(), signs_from: next.published_at.saturating_add(lead) });
     let before = model.ring.clone();
     model.run(&Operation::Sleep(7));
     assert_eq!(model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)), Some(rotation));
@@ -156,7 +156,7 @@ fn rotation_waits_for_the_publication_lead_and_repeating_it_changes_nothing() {
 #[test]
 fn clock_that_is_behind_signs_with_the_first_key() {
     let model = Model::new(None);
-    let earlier = model.now.before(Duration::from_secs(10));
+    let earlier = model.now.saturating_sub(Duration::from_secs(10));
     assert_eq!(model.ring.signing_key(earlier), model.ring.signing_key(model.now));
 }
 

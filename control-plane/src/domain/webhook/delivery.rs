@@ -1,7 +1,7 @@
 //! A delivery: how often it is tried, and what may come of a try.
 
 use super::event::EventKind;
-use crate::domain::named::named;
+use crate::domain::string_enum::string_enum;
 use countersign_identity::{EventId, Timestamp};
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub enum DeliveryState {
     Dead,
 }
 
-named! {
+string_enum! {
     /// What a list of deliveries can be asked for.
     DeliveryStatus {
         /// On its way.
@@ -137,7 +137,7 @@ impl Schedule {
     pub fn next(&self, attempts: u32, now: Timestamp, asked: Option<Duration>, dice: u32) -> Option<Timestamp> {
         let position = usize::try_from(attempts).ok()?.checked_sub(1)?;
         let pause = jittered(*self.0.get(position)?, dice);
-        Some(now.after(pause.max(asked.unwrap_or_default().min(LONGEST_WAIT))))
+        Some(now.saturating_add(pause.max(asked.unwrap_or_default().min(LONGEST_WAIT))))
     }
 }
 
@@ -166,8 +166,8 @@ mod tests {
     fn each_failure_has_its_pause_and_the_last_has_none() {
         let schedule = Schedule::new(vec![Duration::from_secs(5), Duration::from_mins(1)]);
         for dice in [0, u32::MAX / 2, u32::MAX] {
-            let first = schedule.next(1, NOW, None, dice).unwrap().since(NOW).as_secs_f64();
-            let second = schedule.next(2, NOW, None, dice).unwrap().since(NOW).as_secs_f64();
+            let first = schedule.next(1, NOW, None, dice).unwrap().duration_since(NOW).as_secs_f64();
+            let second = schedule.next(2, NOW, None, dice).unwrap().duration_since(NOW).as_secs_f64();
             assert!((3.99..=6.01).contains(&first) && (47.9..=72.1).contains(&second), "{first} {second}");
         }
         assert_eq!(schedule.next(3, NOW, Some(Duration::from_secs(1)), 7), None);
@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn whoever_asks_to_wait_is_waited_for_a_day_at_the_most() {
         let schedule = Schedule::new(vec![Duration::from_secs(5)]);
-        let waits = |asked| schedule.next(1, NOW, Some(asked), 0).unwrap().since(NOW);
+        let waits = |asked| schedule.next(1, NOW, Some(asked), 0).unwrap().duration_since(NOW);
         assert_eq!(waits(Duration::from_mins(2)), Duration::from_mins(2));
         assert_eq!(waits(Duration::from_secs(1)), Duration::from_secs(4));
         assert_eq!(waits(Duration::MAX), LONGEST_WAIT);

@@ -28,7 +28,7 @@ impl Storm {
 
     /// From then on failures belong to the next one.
     pub fn ends_at(&self) -> Timestamp {
-        self.began_at.after(WINDOW)
+        self.began_at.saturating_add(WINDOW)
     }
 
     /// Whether it is over.

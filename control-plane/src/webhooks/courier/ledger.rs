@@ -3,7 +3,7 @@
 use super::Courier;
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         webhook::{
             DISABLED_AFTER, DisabledReason, FORGIVEN_AFTER, Place, Target,
             delivery::{Attempt, AttemptFailure, DeliveryState},
@@ -195,9 +195,9 @@ async fn keep_all(tx: &mut Write, kept: &[Kept]) -> Result<Vec<Disabled>, StoreE
 /// A target that wants no more, or has failed for too long, is disabled.
 async fn note_failure(tx: &mut Write, kept: &Kept, failure: AttemptFailure) -> Result<Option<Disabled>, StoreError> {
     let (target, at) = ((kept.leased.target, &kept.url), kept.attempt.at);
-    webhook_targets::set_failing(tx.conn(), target, (at, at.before(FORGIVEN_AFTER))).await?;
+    webhook_targets::set_failing(tx.conn(), target, (at, at.saturating_sub(FORGIVEN_AFTER))).await?;
     let reason = if failure == AttemptFailure::Gone { DisabledReason::Gone } else { DisabledReason::Failing };
-    let place = webhook_targets::disable(tx.conn(), target, reason, (at, at.before(DISABLED_AFTER))).await?;
+    let place = webhook_targets::disable(tx.conn(), target, reason, (at, at.saturating_sub(DISABLED_AFTER))).await?;
     Ok(place.map(|place| Disabled { place, target: target.0, reason }))
 }
 
@@ -207,8 +207,8 @@ async fn record_all(tx: &mut Write, disabled: Vec<Disabled>) -> Result<(), Store
     disabled.sort_by(|(one, _), (other, _)| one.cmp(other));
     for (_, Disabled { place, target, reason }) in disabled {
         tracing::warn!(webhook = %target, reason = reason.as_str(), "a webhook is disabled");
-        let act = Entry::of(place.chain(), Act::WebhookDisabled).with(Object::Webhook(target));
-        tx.record(&Author::SYSTEM, &act.saying("reason", reason.as_str())).await?;
+        let entry = NewAuditEntry::new(place.chain(), AuditAction::WebhookDisabled).object(Object::Webhook(target));
+        tx.audit(&Initiator::SYSTEM, &entry.detail("reason", reason.as_str())).await?;
     }
     Ok(())
 }
