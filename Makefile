@@ -6,7 +6,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help build check test soak demo charts clean prerequisites
+.PHONY: help build check test soak demo docs charts clean prerequisites
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,11 @@ soak: build ## the generated tests and histories, many times over, for SOAK_SECO
 demo: build ## the whole thing on this machine, step by step (DEMO_KEEP=1 keeps it up)
 	scripts/tools.sh envoy
 	"$$(scripts/find-python.sh)" -B examples/demo/demo.py
+
+docs: prerequisites ## the documentation as a site, into target/book, with all links checked
+	scripts/tools.sh docs
+	.tools/bin/mdbook build
+	"$$(scripts/find-python.sh)" -B scripts/check-docs.py target/book
 
 charts: ## lints and renders the Helm charts (builds helm, so it needs Go)
 	scripts/tools.sh helm

@@ -8,10 +8,12 @@
 #                    .tools/bin/prometheus and promtool, from Debian's package
 #   tools.sh deny    .tools/bin/cargo-deny        judges dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
+#   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
 set -euo pipefail
 
 CARGO_DENY=0.20.2
 HELM=v3.20.2
+MDBOOK=0.5.4
 
 here="$(cd "$(dirname "$0")" && pwd)"
 tools="$(dirname "$here")/.tools"
@@ -24,6 +26,7 @@ main() {
     tests) envoy && tests ;;
     deny) deny ;;
     helm) helm ;;
+    docs) docs ;;
     *)
         sed -n '2,/^set -e/s/^# \{0,1\}//p' "$0" >&2
         exit 2
@@ -142,6 +145,15 @@ helm() {
     # `go install` does not say its version to the program, so it is linked in.
     GOBIN="$tools/bin" CGO_ENABLED=0 go install -ldflags "-s -w -X helm.sh/helm/v3/internal/version.version=$HELM" \
         "helm.sh/helm/v3/cmd/helm@$HELM"
+}
+
+docs() {
+    ! has_version "v$MDBOOK" "$tools/bin/mdbook" --version || return 0
+    echo "building mdbook $MDBOOK, once (a minute or two)"
+    # Without its web server and its file watcher, which are most of its dependencies.
+    CARGO_PROFILE_DEV_DEBUG=0 cargo install mdbook --version "$MDBOOK" --locked --debug --force --quiet \
+        --no-default-features --features search --root "$tools" --target-dir "$tools/build-docs"
+    rm -rf "$tools/build-docs"
 }
 
 # requirements NAME: installs requirements-NAME.txt, unless this very file is installed already.

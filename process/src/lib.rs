@@ -1,8 +1,7 @@
-//! What makes a server of ours a good process, written once for both of them: layered settings, logs,
-//! the clock and the dice, readiness, an admin port, a graceful stop.
+//! Process-level code that both servers share: layered settings, logs and metrics, clock, random number generator,
+//! readiness, admin port, standard output, graceful shutdown.
 //!
-//! Neighbours: `control-plane` and `ext-authz` build on it. The rule of the room: nothing here knows
-//! what an agent is.
+//! Invariant: nothing here depends on agents, services or tokens.
 
 pub mod admin;
 pub mod clock;

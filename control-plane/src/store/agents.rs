@@ -4,7 +4,7 @@ use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
     change::Span,
-    page::{Listed, Page},
+    page::{ListPage, Page},
 };
 use countersign_identity::{
     AgentId, AgentStatus, P256PublicKey, Revision, RoleId, ServiceId, StatusWithCutoff, Timestamp, TrustScore,
@@ -108,14 +108,14 @@ pub async fn list_role_holders(
     conn: &mut Conn,
     filter: &RoleHolderFilter,
     page: Page,
-) -> Result<Listed<Agent>, StoreError> {
+) -> Result<ListPage<Agent>, StoreError> {
     let RoleHolderFilter { service, role, status, now } = filter;
     let role = role.map_or(String::new(), |role| role.to_string());
     let (service, now, status) = (service.to_string(), now.micros(), status.map_or("", status_text));
     let query = |sql| sqlx::query(sql).bind(service.clone()).bind(now).bind(role.clone()).bind(status);
     let total = row::total(&query(COUNT_ROLE_HOLDERS).fetch_one(&mut *conn).await?)?;
     let rows = query(LIST_ROLE_HOLDERS).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(Listed { items: rows.iter().map(read).collect::<Result<_, _>>()?, total })
+    Ok(ListPage { items: rows.iter().map(read).collect::<Result<_, _>>()?, total })
 }
 
 /// The state of an agent that every sidecar needs, whatever its service.

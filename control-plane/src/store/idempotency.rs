@@ -1,7 +1,7 @@
 //! Responses to requests with an `Idempotency-Key`, kept so that a repeated request gets the same response.
 
 use super::{Conn, StoreError, row, statements::statements};
-use crate::domain::idempotency::{Memory, REMEMBERED, Ticket};
+use crate::domain::idempotency::{RETENTION, RequestFingerprint, StoredResponse};
 use countersign_identity::Timestamp;
 
 statements! { STATEMENTS:
@@ -15,24 +15,28 @@ statements! { STATEMENTS:
 
 /// Claims a key, or finds the response of the request that claimed it. Locks the key until the transaction ends, so that a
 /// concurrent request with the same key waits: call it first.
-pub async fn claim(conn: &mut Conn, ticket: &Ticket, now: Timestamp) -> Result<Memory, StoreError> {
-    let query = sqlx::query(CLAIM).bind(&ticket.id).bind(&ticket.body_digest).bind(now.micros());
-    if query.bind(now.saturating_sub(REMEMBERED).micros()).execute(&mut *conn).await?.rows_affected() == 1 {
-        return Ok(Memory::New);
+pub async fn claim(
+    conn: &mut Conn,
+    fingerprint: &RequestFingerprint,
+    now: Timestamp,
+) -> Result<StoredResponse, StoreError> {
+    let query = sqlx::query(CLAIM).bind(&fingerprint.id).bind(&fingerprint.body_digest).bind(now.micros());
+    if query.bind(now.saturating_sub(RETENTION).micros()).execute(&mut *conn).await?.rows_affected() == 1 {
+        return Ok(StoredResponse::New);
     }
-    let row = sqlx::query(FIND).bind(&ticket.id).fetch_one(conn).await?;
-    let same_body = row::get::<String>(&row, "body_digest")? == ticket.body_digest;
-    if same_body { Ok(Memory::Done(row::get(&row, "response")?)) } else { Ok(Memory::Reused) }
+    let row = sqlx::query(FIND).bind(&fingerprint.id).fetch_one(conn).await?;
+    let same_body = row::get::<String>(&row, "body_digest")? == fingerprint.body_digest;
+    if same_body { Ok(StoredResponse::Completed(row::get(&row, "response")?)) } else { Ok(StoredResponse::BodyDiffers) }
 }
 
 /// Sets the response for a claimed key.
-pub async fn set_response(conn: &mut Conn, ticket: &Ticket, response: &str) -> Result<(), StoreError> {
-    let query = sqlx::query(SET_RESPONSE).bind(response).bind(&ticket.id);
+pub async fn set_response(conn: &mut Conn, fingerprint: &RequestFingerprint, response: &str) -> Result<(), StoreError> {
+    let query = sqlx::query(SET_RESPONSE).bind(response).bind(&fingerprint.id);
     if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("set_response")) }
 }
 
 /// Deletes expired keys.
 pub async fn delete_expired(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    sqlx::query(DELETE_EXPIRED).bind(now.saturating_sub(REMEMBERED).micros()).execute(conn).await?;
+    sqlx::query(DELETE_EXPIRED).bind(now.saturating_sub(RETENTION).micros()).execute(conn).await?;
     Ok(())
 }

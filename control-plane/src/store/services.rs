@@ -4,7 +4,7 @@ use super::{Conn, StoreError, agents::read_owner, row, statements::statements};
 use crate::domain::{
     agent::Owner,
     credential::{Credential, SecretHash},
-    page::{Listed, Page},
+    page::{ListPage, Page},
     service::{KeyScope, Service, ServiceKey},
 };
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
@@ -75,7 +75,7 @@ pub async fn find(conn: &mut Conn, id: ServiceId) -> Result<Option<Service>, Sto
 }
 
 /// The services of an owner, or all; newest first: ids sort by creation time.
-pub async fn list(conn: &mut Conn, owner: Option<&Owner>, page: Page) -> Result<Listed<Service>, StoreError> {
+pub async fn list(conn: &mut Conn, owner: Option<&Owner>, page: Page) -> Result<ListPage<Service>, StoreError> {
     let (count_query, query) = match owner {
         None => (sqlx::query(COUNT), sqlx::query(LIST)),
         Some(Owner { issuer, subject }) => (
@@ -85,7 +85,7 @@ pub async fn list(conn: &mut Conn, owner: Option<&Owner>, page: Page) -> Result<
     };
     let total = row::total(&count_query.fetch_one(&mut *conn).await?)?;
     let rows = query.bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(Listed { items: rows.iter().map(read_service).collect::<Result<_, _>>()?, total })
+    Ok(ListPage { items: rows.iter().map(read_service).collect::<Result<_, _>>()?, total })
 }
 
 /// Number of services.
@@ -122,15 +122,15 @@ pub async fn find_key_by_credential(
     conn: &mut Conn,
     credential: &Credential<ApiKeyId>,
 ) -> Result<Option<ServiceKey>, StoreError> {
-    Ok(find_key(conn, credential.id()).await?.filter(|key| key.secret.is_of(credential)))
+    Ok(find_key(conn, credential.id()).await?.filter(|key| key.secret.matches(credential)))
 }
 
 /// The API keys of a service, including revoked ones; newest first.
-pub async fn list_keys(conn: &mut Conn, service: ServiceId, page: Page) -> Result<Listed<ServiceKey>, StoreError> {
+pub async fn list_keys(conn: &mut Conn, service: ServiceId, page: Page) -> Result<ListPage<ServiceKey>, StoreError> {
     let total = row::total(&sqlx::query(COUNT_KEYS).bind(service.to_string()).fetch_one(&mut *conn).await?)?;
     let query = sqlx::query(LIST_KEYS).bind(service.to_string()).bind(page.limit).bind(page.offset);
     let items = query.fetch_all(conn).await?.iter().map(read_key).collect::<Result<_, _>>()?;
-    Ok(Listed { items, total })
+    Ok(ListPage { items, total })
 }
 
 /// Revokes an API key of a service; false if there is none or it is already revoked.

@@ -31,8 +31,8 @@ pub async fn create(conn: &mut Conn, session: &Session, challenge: &str) -> Resu
         .bind(challenge)
         .bind(session.agent.to_string())
         .bind(session.service.map(|service| service.to_string()))
-        .bind(session.begun_at.micros())
-        .bind(session.begun_revision.number())
+        .bind(session.started_at.micros())
+        .bind(session.started_revision.number())
         .bind(session.expires_at.micros())
         .execute(conn)
         .await?;
@@ -73,7 +73,7 @@ pub async fn find_token_by_credential(
 ) -> Result<Option<RefreshToken>, StoreError> {
     let row = sqlx::query(FIND_TOKEN).bind(credential.id().to_string()).fetch_optional(conn).await?;
     let token = row.as_ref().map(read_token).transpose()?;
-    Ok(token.filter(|token| token.secret.is_of(credential)))
+    Ok(token.filter(|token| token.secret.matches(credential)))
 }
 
 /// The agent whose session a refresh token belongs to.
@@ -99,8 +99,8 @@ fn read_session(row: &AnyRow) -> Result<Session, StoreError> {
         id: row::parse(row, "id")?,
         agent: row::parse(row, "agent_id")?,
         service: row::parse_optional(row, "service_id")?,
-        begun_at: row::instant(row, "begun_at")?,
-        begun_revision: Revision::new(row::get(row, "begun_revision")?),
+        started_at: row::instant(row, "begun_at")?,
+        started_revision: Revision::new(row::get(row, "begun_revision")?),
         expires_at: row::instant(row, "expires_at")?,
         ended_at: row::optional_instant(row, "ended_at")?,
     })

@@ -2,7 +2,7 @@
 
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
-    page::{Listed, Page},
+    page::{ListPage, Page},
     signing_key::{KeyRing, SigningKey},
 };
 use countersign_identity::{Kid, P256PublicKey, Timestamp};
@@ -36,10 +36,10 @@ pub async fn ring(conn: &mut Conn) -> Result<KeyRing, StoreError> {
 }
 
 /// All keys, including removed ones; last published first.
-pub async fn list(conn: &mut Conn, page: Page) -> Result<Listed<SigningKey>, StoreError> {
+pub async fn list(conn: &mut Conn, page: Page) -> Result<ListPage<SigningKey>, StoreError> {
     let total = row::total(&sqlx::query(COUNT).fetch_one(&mut *conn).await?)?;
     let rows = sqlx::query(LIST).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(Listed { items: rows.iter().map(read).collect::<Result<_, _>>()?, total })
+    Ok(ListPage { items: rows.iter().map(read).collect::<Result<_, _>>()?, total })
 }
 
 /// Whether the key exists, removed or not.

@@ -3,9 +3,9 @@
 
 use super::{Conn, StoreError, agents::read_owner, row, statements::statements};
 use crate::domain::{
-    page::{Listed, Page},
+    page::{ListPage, Page},
     text::Description,
-    trust::{Feedback, Opinion, Score},
+    trust::{Feedback, Rating, Score},
 };
 use countersign_identity::{AgentId, Timestamp};
 use sqlx::any::AnyRow;
@@ -45,20 +45,20 @@ pub async fn insert_feedback(conn: &mut Conn, feedback: &Feedback) -> Result<(),
 }
 
 /// Feedback on an agent, newest first.
-pub async fn list_feedback(conn: &mut Conn, agent: AgentId, page: Page) -> Result<Listed<Feedback>, StoreError> {
+pub async fn list_feedback(conn: &mut Conn, agent: AgentId, page: Page) -> Result<ListPage<Feedback>, StoreError> {
     let total = row::total(&sqlx::query(COUNT_FEEDBACK).bind(agent.to_string()).fetch_one(&mut *conn).await?)?;
     let query = sqlx::query(LIST_FEEDBACK).bind(agent.to_string()).bind(page.limit).bind(page.offset);
     let items = query.fetch_all(conn).await?.iter().map(read_feedback).collect::<Result<_, _>>()?;
-    Ok(Listed { items, total })
+    Ok(ListPage { items, total })
 }
 
 /// The rating of an agent by each service that gave feedback.
-pub async fn ratings(conn: &mut Conn, agent: AgentId) -> Result<Vec<Opinion>, StoreError> {
+pub async fn ratings(conn: &mut Conn, agent: AgentId) -> Result<Vec<Rating>, StoreError> {
     sqlx::query(RATINGS).bind(agent.to_string()).fetch_all(conn).await?.iter().map(read_rating).collect()
 }
 
 /// Sets the rating of an agent by a service.
-pub async fn upsert_rating(conn: &mut Conn, agent: AgentId, rating: &Opinion) -> Result<(), StoreError> {
+pub async fn upsert_rating(conn: &mut Conn, agent: AgentId, rating: &Rating) -> Result<(), StoreError> {
     sqlx::query(UPSERT_RATING)
         .bind(agent.to_string())
         .bind(rating.service.to_string())
@@ -99,8 +99,8 @@ fn read_feedback(row: &AnyRow) -> Result<Feedback, StoreError> {
     })
 }
 
-fn read_rating(row: &AnyRow) -> Result<Opinion, StoreError> {
-    Ok(Opinion {
+fn read_rating(row: &AnyRow) -> Result<Rating, StoreError> {
+    Ok(Rating {
         service: row::parse(row, "service_id")?,
         owner: read_owner(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
         weight: from_millionths(row::get(row, "weight")?),

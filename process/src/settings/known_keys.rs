@@ -1,31 +1,30 @@
-//! The keys that exist: those of the commented default file, and no others.
+//! The valid keys: those of the commented default file.
 //!
-//! A table named `*` there stands for any number of tables with a name of the operator's choice: its keys
-//! exist in each of them, with these defaults.
+//! A table named `*` there is a wildcard: the operator may add any number of named tables with its keys and defaults.
 
 use super::SettingsError;
 use config::{Config, Value, ValueKind};
 use std::collections::BTreeMap;
 
-/// In the default file: a table with any name.
-const ANY: &str = "*";
+/// The name of a wildcard table in the default file.
+const WILDCARD: &str = "*";
 
-/// The keys that exist, with their defaults.
+/// The valid keys with their defaults.
 pub(super) struct KnownKeys(BTreeMap<String, Value>);
 
 impl KnownKeys {
-    pub(super) fn of(defaults: &Config) -> Self {
+    pub(super) fn from_defaults(defaults: &Config) -> Self {
         Self(leaves(&defaults.cache))
     }
 
-    /// What is there though nobody says anything: everything that is in no table of the operator's choice.
-    pub(super) fn always(&self) -> impl Iterator<Item = (&String, &Value)> {
-        self.0.iter().filter(|(key, _)| !key.split('.').any(|part| part == ANY))
+    /// The keys outside wildcard tables, which exist in every configuration.
+    pub(super) fn without_wildcards(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.0.iter().filter(|(key, _)| !key.split('.').any(|part| part == WILDCARD))
     }
 
-    /// The default of a key that exists.
+    /// The default of a key; `None` if the key is unknown.
     pub(super) fn find(&self, key: &str) -> Option<&Value> {
-        self.0.iter().find(|(known, _)| fits(known, key)).map(|(_, value)| value)
+        self.0.iter().find(|(pattern, _)| matches(pattern, key)).map(|(_, value)| value)
     }
 
     pub(super) fn get(&self, key: &str, source_name: &str) -> Result<&Value, SettingsError> {
@@ -36,23 +35,25 @@ impl KnownKeys {
         })
     }
 
-    /// The keys and defaults of the table with a chosen name in which this key stands, if it stands in one.
-    pub(super) fn beside(&self, key: &str) -> Vec<(String, Value)> {
-        let Some((pattern, _)) = self.0.iter().find(|(known, _)| fits(known, key)) else { return Vec::new() };
+    /// All keys and defaults of the named table that contains this key; empty if the key is in no named table.
+    pub(super) fn table_defaults(&self, key: &str) -> Vec<(String, Value)> {
+        let Some((pattern, _)) = self.0.iter().find(|(pattern, _)| matches(pattern, key)) else { return Vec::new() };
         let Some((table, _)) = pattern.split_once(".*.") else { return Vec::new() };
-        let all =
-            self.0.iter().filter(|(known, _)| known.starts_with(table) && known[table.len()..].starts_with(".*."));
-        all.map(|(known, value)| (named_as(known, key), value.clone())).collect()
+        let siblings = self
+            .0
+            .iter()
+            .filter(|(pattern, _)| pattern.strip_prefix(table).is_some_and(|rest| rest.starts_with(".*.")));
+        siblings.map(|(pattern, value)| (instantiate(pattern, key), value.clone())).collect()
     }
 
     fn nearest(&self, key: &str) -> String {
-        let candidates = self.0.keys().map(|known| named_as(known, key));
-        let similarity = |known: &String| strsim::jaro_winkler(known, key);
+        let candidates = self.0.keys().map(|pattern| instantiate(pattern, key));
+        let similarity = |candidate: &String| strsim::jaro_winkler(candidate, key);
         candidates.max_by(|a, b| similarity(a).total_cmp(&similarity(b))).unwrap_or_default()
     }
 
-    /// A list in the default file makes its key a list everywhere: commas separate.
-    pub(super) fn typed(&self, key: &str, text: String) -> ValueKind {
+    /// Converts text to a value. If the default is a list, the text is split at commas and line ends.
+    pub(super) fn parse(&self, key: &str, text: String) -> ValueKind {
         match self.find(key).map(|value| &value.kind) {
             Some(ValueKind::Array(_)) => {
                 let items = text.split([',', '\n']).map(str::trim).filter(|item| !item.is_empty());
@@ -63,36 +64,36 @@ impl KnownKeys {
     }
 }
 
-/// Whether a key is the known one, or one of those that a `*` in it stands for.
-fn fits(known: &str, key: &str) -> bool {
-    let (mut known, mut key) = (known.split('.'), key.split('.'));
+/// Whether the key matches the pattern, which may contain a wildcard.
+fn matches(pattern: &str, key: &str) -> bool {
+    let (mut pattern, mut key) = (pattern.split('.'), key.split('.'));
     loop {
-        match (known.next(), key.next()) {
+        match (pattern.next(), key.next()) {
             (None, None) => return true,
-            (Some(ANY), Some(name)) if is_name(name) => {}
-            (Some(part), Some(same)) if part == same && part != ANY => {}
+            (Some(WILDCARD), Some(name)) if is_name(name) => {}
+            (Some(part), Some(same)) if part == same && part != WILDCARD => {}
             _ => return false,
         }
     }
 }
 
-/// What an environment variable can say too.
+/// Whether the name is valid for a named table: environment variables can express it too.
 fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_' || byte == b'-';
     !name.is_empty() && name.bytes().all(plain)
 }
 
-/// The known key with the names that `key` has where it has a `*`.
-fn named_as(known: &str, key: &str) -> String {
+/// The pattern with its wildcards replaced by the names in `key`.
+fn instantiate(pattern: &str, key: &str) -> String {
     let mut names = key.split('.');
-    let parts = known.split('.').map(|part| match names.next() {
-        Some(name) if part == ANY && is_name(&name.to_lowercase()) => name.to_lowercase(),
+    let parts = pattern.split('.').map(|part| match names.next() {
+        Some(name) if part == WILDCARD && is_name(&name.to_lowercase()) => name.to_lowercase(),
         _ => part.to_owned(),
     });
     parts.collect::<Vec<_>>().join(".")
 }
 
-/// Dotted keys of everything that is not a table.
+/// The dotted keys and values of all entries that are not tables.
 pub(super) fn leaves(root: &Value) -> BTreeMap<String, Value> {
     let mut found = BTreeMap::new();
     let mut open: Vec<(String, Value)> = vec![(String::new(), root.clone())];

@@ -1,4 +1,4 @@
-//! All layers together: what holds, where it was said, and what is wrong with it.
+//! The merged layers: the effective value of each key, its source, and all errors.
 
 use super::{Layers, SettingsError, from_environment, known_keys::KnownKeys, known_keys::leaves, read_file};
 use config::{Config, File, FileFormat, Map, Value, ValueKind};
@@ -9,16 +9,16 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Who said it.
+/// Where a value was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// The commented default file.
+    /// The default file.
     Default,
-    /// A mode such as `--dev`.
+    /// A preset of a mode such as `--dev`.
     Mode,
     /// The operator's file.
     File(PathBuf),
-    /// A variable of the environment.
+    /// An environment variable, by name.
     Environment(String),
     /// A flag.
     Flag,
@@ -36,102 +36,108 @@ impl Display for Source {
     }
 }
 
-/// A setting that holds.
+/// The effective value of a key.
 #[derive(Debug, Clone)]
-struct Held {
+struct Setting {
     value: Value,
     source: Source,
 }
 
-/// What all layers together say.
+/// The effective settings of all layers.
 pub struct MergedSettings {
     defaults: BTreeMap<String, Value>,
-    held: BTreeMap<String, Held>,
+    settings: BTreeMap<String, Setting>,
     problems: Vec<SettingsError>,
 }
 
 impl MergedSettings {
-    /// Reads all layers; what is wrong with one does not hide what is wrong with the next.
-    pub(super) fn of(layers: &Layers) -> Result<Self, SettingsError> {
+    /// Reads all layers and collects their errors.
+    pub(super) fn from_layers(layers: &Layers) -> Result<Self, SettingsError> {
         let defaults = Config::builder().add_source(File::from_str(layers.defaults, FileFormat::Toml)).build()?;
-        let known = KnownKeys::of(&defaults);
-        let always: BTreeMap<_, _> = known.always().map(|(key, value)| (key.clone(), value.clone())).collect();
-        let held = always.iter().map(|(key, value)| (key.clone(), Held::by_default(value.clone()))).collect();
-        let mut all = Self { defaults: always, held, problems: Vec::new() };
+        let known_keys = KnownKeys::from_defaults(&defaults);
+        let defaults: BTreeMap<_, _> =
+            known_keys.without_wildcards().map(|(key, value)| (key.clone(), value.clone())).collect();
+        let settings =
+            defaults.iter().map(|(key, value)| (key.clone(), Setting::from_default(value.clone()))).collect();
+        let mut merged = Self { defaults, settings, problems: Vec::new() };
         for (key, text) in &layers.presets {
-            all.say(&known, key, known.typed(key, text.clone()).into(), Source::Mode);
+            merged.set(&known_keys, key, known_keys.parse(key, text.clone()).into(), Source::Mode);
         }
         if let Some(path) = &layers.file {
             match read_file(path).and_then(|text| read_toml(path, &text)) {
                 Ok(file) => {
                     for (key, value) in leaves(&file.cache) {
-                        all.say(&known, &key, value, Source::File(path.clone()));
+                        merged.set(&known_keys, &key, value, Source::File(path.clone()));
                     }
                 }
-                Err(error) => all.problems.push(error),
+                Err(error) => merged.problems.push(error),
             }
         }
-        for said in from_environment(&layers.environment, &known) {
-            match said {
+        for variable in from_environment(&layers.environment, &known_keys) {
+            match variable {
                 Ok((name, key, text)) => {
-                    all.say(&known, &key, known.typed(&key, text).into(), Source::Environment(name));
+                    merged.set(&known_keys, &key, known_keys.parse(&key, text).into(), Source::Environment(name));
                 }
-                Err(error) => all.problems.push(error),
+                Err(error) => merged.problems.push(error),
             }
         }
         for (key, text) in &layers.flags {
-            all.say(&known, key, known.typed(key, text.clone()).into(), Source::Flag);
+            merged.set(&known_keys, key, known_keys.parse(key, text.clone()).into(), Source::Flag);
         }
-        Ok(all)
+        Ok(merged)
     }
 
-    fn say(&mut self, known: &KnownKeys, key: &str, value: Value, source: Source) {
-        if let Err(problem) = known.get(key, &source.to_string()) {
+    fn set(&mut self, known_keys: &KnownKeys, key: &str, value: Value, source: Source) {
+        if let Err(problem) = known_keys.get(key, &source.to_string()) {
             return self.problems.push(problem);
         }
-        for (beside, default) in known.beside(key) {
-            self.defaults.insert(beside.clone(), default.clone());
-            self.held.entry(beside).or_insert_with(|| Held::by_default(default));
+        for (sibling, default) in known_keys.table_defaults(key) {
+            self.defaults.insert(sibling.clone(), default.clone());
+            self.settings.entry(sibling).or_insert_with(|| Setting::from_default(default));
         }
-        self.held.insert(key.to_owned(), Held { value, source });
+        self.settings.insert(key.to_owned(), Setting { value, source });
     }
 
-    /// The settings, or the first thing that is wrong with them.
+    /// The settings, or the first error.
     pub fn read<T: DeserializeOwned>(mut self) -> Result<T, SettingsError> {
-        if self.problems.is_empty() { whole(&self.held) } else { Err(self.problems.remove(0)) }
+        if self.problems.is_empty() { deserialize(&self.settings) } else { Err(self.problems.remove(0)) }
     }
 
-    /// The settings, or a text for everything that is wrong with them.
+    /// The settings, or the messages of all errors.
     pub fn read_or_list_errors<T: DeserializeOwned>(&self) -> Result<T, Vec<String>> {
-        let wrong = self.held.iter().filter_map(|(key, held)| self.mistyped::<T>(key, held));
-        let problems: Vec<_> = self.problems.iter().map(ToString::to_string).chain(wrong).collect();
-        if problems.is_empty() { whole(&self.held).map_err(|error| vec![error.to_string()]) } else { Err(problems) }
+        let type_errors = self.settings.iter().filter_map(|(key, setting)| self.type_error::<T>(key, setting));
+        let problems: Vec<_> = self.problems.iter().map(ToString::to_string).chain(type_errors).collect();
+        if problems.is_empty() {
+            deserialize(&self.settings).map_err(|error| vec![error.to_string()])
+        } else {
+            Err(problems)
+        }
     }
 
-    /// What is wrong with one setting if all others were as they are by default.
-    fn mistyped<T: DeserializeOwned>(&self, key: &str, held: &Held) -> Option<String> {
-        if held.source == Source::Default {
+    /// The error of one setting, found by deserializing it with the defaults of all others.
+    fn type_error<T: DeserializeOwned>(&self, key: &str, setting: &Setting) -> Option<String> {
+        if setting.source == Source::Default {
             return None;
         }
-        let defaults = self.defaults.iter().map(|(key, value)| (key.clone(), Held::by_default(value.clone())));
-        let mut alone: BTreeMap<_, _> = defaults.collect();
-        alone.insert(key.to_owned(), held.clone());
-        let error = whole::<T>(&alone).err()?;
-        Some(format!("`{key}` in {}: {error}", held.source))
+        let settings = self.defaults.iter().map(|(key, value)| (key.clone(), Setting::from_default(value.clone())));
+        let mut settings: BTreeMap<_, _> = settings.collect();
+        settings.insert(key.to_owned(), setting.clone());
+        let error = deserialize::<T>(&settings).err()?;
+        Some(format!("`{key}` in {}: {error}", setting.source))
     }
 
-    /// The settings as TOML, each with who said it; of `secrets` only whether they are there.
+    /// The settings as TOML, each with its source in a comment. Values of `secrets` are hidden unless empty.
     pub fn to_toml(&self, secrets: &[&str]) -> String {
         let mut tables: BTreeMap<&str, String> = BTreeMap::new();
-        for (key, held) in &self.held {
+        for (key, setting) in &self.settings {
             let (table, name) = key.rsplit_once('.').unwrap_or(("", key));
             let value = match self.defaults.get(key) {
-                Some(default) => alike(&held.value, default),
-                None => held.value.clone(),
+                Some(default) => with_type_of(&setting.value, default),
+                None => setting.value.clone(),
             };
             let hidden = secrets.contains(&key.as_str()) && !value.to_string().is_empty();
-            let value = if hidden { "\"(hidden)\"".to_owned() } else { in_toml(&value).to_string() };
-            let line = format!("{name} = {value} # {}\n", held.source.to_string().replace(char::is_control, " "));
+            let value = if hidden { "\"(hidden)\"".to_owned() } else { to_toml_value(&value).to_string() };
+            let line = format!("{name} = {value} # {}\n", setting.source.to_string().replace(char::is_control, " "));
             tables.entry(table).or_default().push_str(&line);
         }
         let text = tables.iter().map(|(table, lines)| match *table {
@@ -142,8 +148,8 @@ impl MergedSettings {
     }
 }
 
-impl Held {
-    const fn by_default(value: Value) -> Self {
+impl Setting {
+    const fn from_default(value: Value) -> Self {
         Self { value, source: Source::Default }
     }
 }
@@ -157,15 +163,15 @@ fn read_toml(path: &Path, text: &str) -> Result<Config, SettingsError> {
     Ok(Config::builder().add_source(File::from_str(text, FileFormat::Toml)).build()?)
 }
 
-fn whole<T: DeserializeOwned>(held: &BTreeMap<String, Held>) -> Result<T, SettingsError> {
+fn deserialize<T: DeserializeOwned>(settings: &BTreeMap<String, Setting>) -> Result<T, SettingsError> {
     let mut root = Map::new();
-    for (key, held) in held {
-        insert(&mut root, key, held.value.clone());
+    for (key, setting) in settings {
+        insert(&mut root, key, setting.value.clone());
     }
     Ok(Value::from(ValueKind::Table(root)).try_deserialize()?)
 }
 
-/// Puts a value where its dotted key says.
+/// Inserts a value at its dotted key.
 fn insert(table: &mut Map<String, Value>, key: &str, value: Value) {
     let Some((first, rest)) = key.split_once('.') else { return drop(table.insert(key.to_owned(), value)) };
     let inner = table.entry(first.to_owned()).or_insert_with(|| Value::from(ValueKind::Table(Map::new())));
@@ -174,23 +180,23 @@ fn insert(table: &mut Map<String, Value>, key: &str, value: Value) {
     }
 }
 
-/// The value in the type of the default: environment and flags say everything as text.
-fn alike(value: &Value, default: &Value) -> Value {
-    let same = match default.kind {
+/// Converts the value to the type of the default: the environment and flags contain text only.
+fn with_type_of(value: &Value, default: &Value) -> Value {
+    let converted = match default.kind {
         ValueKind::I64(_) => value.clone().into_int().ok().map(Value::from),
         ValueKind::Boolean(_) => value.clone().into_bool().ok().map(Value::from),
         ValueKind::Float(_) => value.clone().into_float().ok().map(Value::from),
         _ => None,
     };
-    same.unwrap_or_else(|| value.clone())
+    converted.unwrap_or_else(|| value.clone())
 }
 
-fn in_toml(value: &Value) -> toml::Value {
+fn to_toml_value(value: &Value) -> toml::Value {
     match &value.kind {
-        ValueKind::Boolean(truth) => (*truth).into(),
+        ValueKind::Boolean(boolean) => (*boolean).into(),
         ValueKind::I64(number) => (*number).into(),
         ValueKind::Float(number) => (*number).into(),
-        ValueKind::Array(items) => toml::Value::Array(items.iter().map(in_toml).collect()),
+        ValueKind::Array(items) => toml::Value::Array(items.iter().map(to_toml_value).collect()),
         _ => value.to_string().into(),
     }
 }

@@ -4,7 +4,7 @@ use super::{MovingError, Report};
 use crate::{
     app::database::place,
     config::{Config, DatabasePlace},
-    domain::instant::rfc3339,
+    domain::timestamp::format_rfc3339,
     files::{self, Lock},
     store::{
         deployment::{Quarantine, QuarantineReason},
@@ -45,7 +45,7 @@ pub async fn back_up(config: &Config, file: &Path) -> Result<Report, MovingError
 
 fn tell(config: &Config, file: &Path, found: &SqliteFileInfo, bytes: u64) -> Report {
     let SqliteFileInfo { schema, deployment, quarantine } = found;
-    let at = quarantine.map_or(String::new(), |mark| format!(" as of {}", rfc3339(mark.at)));
+    let at = quarantine.map_or(String::new(), |mark| format!(" as of {}", format_rfc3339(mark.at)));
     let mut report = Report::default();
     report.line(format!("{}: a backup{at}, {bytes} bytes, schema step {schema}, checked.", file.display()));
     let master = match config.secrets.master_key.expose_secret() {

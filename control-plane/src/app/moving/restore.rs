@@ -11,11 +11,11 @@ use crate::{
         install_crypto,
     },
     config::{Config, DatabasePlace},
-    domain::instant::rfc3339,
+    domain::timestamp::format_rfc3339,
     files,
     keyring::MasterKey,
     metrics::{Labels, Metrics},
-    operations::{Settled, ensure_audit_started, invalidate_credentials_after_restore},
+    operations::{RestoreReport, ensure_audit_started, invalidate_credentials_after_restore},
     store::{
         OpenMode,
         deployment::{self, Quarantine, QuarantineReason},
@@ -119,7 +119,7 @@ async fn put(
 
 /// Gives the database of before another name too, so that there is always one in its place.
 async fn keep(database: &Path) -> Result<PathBuf, MovingError> {
-    let stamp: String = rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
+    let stamp: String = format_rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
     let kept = files::beside(database, &format!("{KEPT}{stamp}"));
     match sqlite_file::merge_wal(database).await {
         Ok(()) => {}
@@ -180,7 +180,7 @@ impl Drop for Staged {
 }
 
 /// Brings it up to date, and makes it forget what may not be so any more.
-async fn settle(config: &Config, place: DatabasePlace, master: &MasterKey) -> Result<Settled, MovingError> {
+async fn settle(config: &Config, place: DatabasePlace, master: &MasterKey) -> Result<RestoreReport, MovingError> {
     let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).map_err(AppError::from)?;
     let store = open_at(place, config, (OpenMode::Serve, master), Arc::new(SystemClock), &metrics).await?;
     let found = deployment::find(store.read().await?.conn()).await?;
@@ -195,15 +195,15 @@ async fn settle(config: &Config, place: DatabasePlace, master: &MasterKey) -> Re
     Ok(settled)
 }
 
-fn tell(done: impl IntoIterator<Item = String>, settled: &Settled) -> Report {
-    let Settled { at, was, newest } = settled;
-    let (at, newest) = (rfc3339(*at), rfc3339(*newest));
+fn tell(done: impl IntoIterator<Item = String>, settled: &RestoreReport) -> Report {
+    let RestoreReport { at, was, newest } = settled;
+    let (at, newest) = (format_rfc3339(*at), format_rfc3339(*newest));
     let mut report = Report::default();
     done.into_iter().for_each(|line| report.line(line));
     report.line(format!("No access token, login or challenge of before {at} is good: all agents log in again."));
     report.line(match was {
         Some(Quarantine { reason: QuarantineReason::Backup, at }) => {
-            format!("It is as of {}. The newest change in it is of {newest}.", rfc3339(*at))
+            format!("It is as of {}. The newest change in it is of {newest}.", format_rfc3339(*at))
         }
         Some(Quarantine { reason: QuarantineReason::Migrating | QuarantineReason::Migrated, at: _ }) => {
             format!("The newest change in it is of {newest}. See that nobody serves the database that it moved to.")

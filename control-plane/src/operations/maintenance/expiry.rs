@@ -48,5 +48,5 @@ pub async fn tell_ended_roles(context: &Context) -> Result<(), OperationError> {
 pub(in crate::operations) fn tell_loss(tx: &mut Write, context: &Context, loss: RoleLoss) {
     let RoleLoss { agent: agent_id, service: service_id, role: role_id, name: role_name, at, reason } = loss;
     let news = News::RoleRevoked(RoleRevoked { agent_id, service_id, role_id, role_name, reason });
-    tx.emit(Event { id: context.fresh(EventId::from_bits), at, news });
+    tx.emit(Event { id: context.new_id(EventId::from_bits), at, news });
 }

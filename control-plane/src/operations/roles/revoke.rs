@@ -1,4 +1,4 @@
-//! Take a role from an agent.
+//! Revokes a role from an agent.
 
 use crate::{
     domain::{
@@ -15,7 +15,7 @@ use crate::{
 };
 use countersign_identity::{AgentId, RoleId, ServiceId};
 
-/// Revokes a role; false if the agent did not hold it.
+/// Revokes a role. Returns false if the agent did not hold it.
 pub async fn revoke_role(
     context: &Context,
     by: &Initiator,
@@ -32,7 +32,7 @@ pub async fn revoke_role(
         if removed.is_some() {
             tx.record_change(Change::Roles(agent, service));
         }
-        // An expired assignment is absent everywhere: removing its row revokes nothing, and only says what is not told yet.
+        // An expired assignment counts as absent: removing its row revokes nothing and only emits the event that is still due.
         let was_live = removed.is_some_and(|removed| removed.expires_at.is_none_or(|end| now < end));
         if was_live {
             let entry =

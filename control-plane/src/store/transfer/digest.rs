@@ -14,7 +14,7 @@ impl TableDigest {
     /// Adds a row.
     pub fn add(&mut self, fields: &[Option<String>]) {
         let fields: Vec<_> = fields.iter().map(Option::as_deref).collect();
-        let hash = Sha256::digest(netstrings::fields(&fields));
+        let hash = Sha256::digest(netstrings::encode(&fields));
         for (sum, part) in self.sum.iter_mut().zip(hash.as_chunks::<8>().0) {
             *sum = sum.wrapping_add(u64::from_be_bytes(*part));
         }

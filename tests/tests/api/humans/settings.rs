@@ -146,7 +146,10 @@ fn what_is_no_toml_is_named_by_its_line_and_not_repeated() {
         std::fs::write(file.path(), format!("# ü\n[secrets]\n{wrong}\n")).unwrap();
         for command in [&["config", "print"][..], &["config", "check"], &["serve"]] {
             let (code, printed, error) = text(&control_plane(&[command, &["--config", path]].concat(), &[], &[]));
-            assert!(code == Some(2) && error.contains(&format!("{path}: no TOML at line 3: ")), "{wrong}: {error}");
+            assert!(
+                code == Some(2) && error.contains(&format!("{path}: invalid TOML at line 3: ")),
+                "{wrong}: {error}"
+            );
             assert!(!printed.contains("hunter2") && !error.contains("hunter2"), "{printed}{error}");
         }
     }
