@@ -29,9 +29,10 @@ use crate::{
     keyring::{Keyring, MasterKey, MasterKeyError},
     metrics::{Labels, Metrics},
     operations::{
-        Context, OperationError, Rules, Storms, ensure_audit_started, rotate_signing_keys_if_due, settle_storms,
+        Context, OperationConfig, OperationError, Storms, ensure_audit_started, rotate_signing_keys_if_due,
+        settle_storms,
     },
-    store::{Purpose, StoreError},
+    store::{OpenMode, StoreError},
     webhooks::{Courier, CourierRules, Guard, Names, Post, PostError, Pulse, Sorter, SystemNames},
 };
 use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng};
@@ -224,7 +225,7 @@ impl App {
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AppError> {
         let (api, sync, admin) = (self.api_address()?, self.sync_address()?, self.admin_address()?);
         let Self { config, state, redis, post, certificate, ports, lock, readiness, unready } = self;
-        let issuer = &state.context.rules.issuer;
+        let issuer = &state.context.config.issuer;
         let mut servers = Servers::new();
         servers::serve_admin(&mut servers, ports.admin, readiness, state.metrics.clone(), &shutdown);
         servers::serve_sync(&mut servers, ports.sync, &certificate, &config, &state, &shutdown)?;
@@ -300,21 +301,32 @@ async fn open(
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
     };
-    let store = database::open(config, Purpose::Serve, &master, clock.clone(), metrics).await?;
+    let store = database::open(config, OpenMode::Serve, &master, clock.clone(), metrics).await?;
     database::belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
-    let rules = Rules {
+    let operation_config = OperationConfig {
         issuer: issuer.to_owned(),
-        access_life: config.access_life(),
-        refresh_life: config.refresh_life(),
-        challenge_life: config.challenge_life(),
-        events_life: config.webhooks.events_life(),
-        keys: KeyRules::new(config.max_staleness(), config.rotation(), config.access_life()),
+        access_token_lifetime: config.access_token_lifetime(),
+        session_lifetime: config.session_lifetime(),
+        challenge_lifetime: config.challenge_lifetime(),
+        event_retention: config.webhooks.event_retention(),
+        keys: KeyRules::new(config.max_staleness(), config.rotation(), config.access_token_lifetime()),
         public_registration: config.registration.public,
     };
     let (challenge_keys, keyring) = (master.challenge_keys(), Arc::new(Keyring::new(master)));
     let guard = Guard::new(names, AllowedNetworks::new(config.webhooks.networks(config.dev)));
     let (pulse, trust_marked, storms) = (Arc::new(Pulse::new(clock.clone())), Notify::new(), Storms::default());
-    let context = Context { store, keyring, challenge_keys, clock, rng, rules, trust_marked, guard, pulse, storms };
+    let context = Context {
+        store,
+        keyring,
+        challenge_keys,
+        clock,
+        rng,
+        config: operation_config,
+        trust_marked,
+        guard,
+        pulse,
+        storms,
+    };
     ensure_audit_started(&context.store).await.map_err(AppError::Audit)?;
     rotate_signing_keys_if_due(&context).await.map_err(AppError::Keys)?;
     Ok(Arc::new(context))

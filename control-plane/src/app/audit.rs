@@ -9,7 +9,7 @@ use crate::{
     domain::audit::chain::BrokenChain,
     http::api::audit::present,
     metrics::{Labels, Metrics},
-    store::{self, Purpose, Store, StoreError, deployment},
+    store::{self, OpenMode, Store, StoreError, deployment},
 };
 use countersign_process::SystemClock;
 use serde_json::json;
@@ -100,7 +100,7 @@ impl AuditLog {
         super::install_crypto();
         let master = master_key(config)?;
         let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).map_err(AppError::from)?;
-        let store = database::open(config, Purpose::Inspect, &master, Arc::new(SystemClock), &metrics).await?;
+        let store = database::open(config, OpenMode::Inspect, &master, Arc::new(SystemClock), &metrics).await?;
         let mut read = store.read().await?;
         let deployment = deployment::find(read.conn()).await?.ok_or(AppError::Foreign("this database is empty"))?;
         if deployment.master_key_fingerprint != master.fingerprint() {

@@ -89,7 +89,7 @@ pub(super) fn serve_sync(
     shutdown: &Shutdown,
 ) -> Result<(), AppError> {
     let AppState { context, metrics, .. } = state;
-    let terms = Terms { issuer: context.rules.issuer.clone(), max_staleness: config.max_staleness() };
+    let terms = Terms { issuer: context.config.issuer.clone(), max_staleness: config.max_staleness() };
     let reader = Reader::new(context.store.clone());
     let feed = reader.feed();
     let reading = reader.run(metrics.clone(), shutdown.clone());

@@ -5,13 +5,13 @@
 
 pub mod chain;
 
-use super::{agent::Owner, named::named};
+use super::{agent::Owner, string_enum::string_enum};
 use core::net::IpAddr;
 use countersign_identity::{AgentId, ApiKeyId, Kid, RoleId, ServiceId, WebhookId};
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt};
 
-named! {
+string_enum! {
     /// A management action that is audited.
     AuditAction {
         /// The chain starts at a service or deployment that is older than the audit log.

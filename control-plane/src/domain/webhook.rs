@@ -10,7 +10,7 @@ pub mod secret;
 pub mod storm;
 pub mod url;
 
-use super::{audit::AuditChain, named::named, text::Description};
+use super::{audit::AuditChain, string_enum::string_enum, text::Description};
 use countersign_identity::{ServiceId, Timestamp, WebhookId};
 use event::EventFilter;
 use std::time::Duration;
@@ -104,7 +104,7 @@ impl TargetStatus {
     }
 }
 
-named! {
+string_enum! {
     /// Why a target is disabled.
     DisabledReason {
         /// It answered 410.

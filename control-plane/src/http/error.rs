@@ -7,7 +7,7 @@ use super::{
     middleware::limits::{Told, seconds},
 };
 use crate::{
-    domain::instant::rfc3339,
+    domain::timestamp::format_rfc3339,
     operations::{NotFound, OperationError},
 };
 use axum::{
@@ -236,7 +236,7 @@ impl From<Refusal> for ApiError {
         let mut error = Self::new(reason.code().into(), reason.message());
         error.details.insert("reason".into(), json!(reason.as_str()));
         if let Some(at) = expired_at {
-            error.details.insert("expiredAt".into(), json!(rfc3339(at)));
+            error.details.insert("expiredAt".into(), json!(format_rfc3339(at)));
         }
         error.reason = Some(reason);
         error
@@ -278,6 +278,6 @@ pub struct Instant(pub Timestamp);
 
 impl Serialize for Instant {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&rfc3339(self.0))
+        serializer.serialize_str(&format_rfc3339(self.0))
     }
 }

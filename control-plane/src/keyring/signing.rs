@@ -36,7 +36,7 @@ pub enum KeyringError {
 }
 
 impl StoreFailure for KeyringError {
-    fn of_store(&self) -> Option<&StoreError> {
+    fn store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
             Self::Sealed(_) | Self::NoKey | Self::Crypto => None,

@@ -1,11 +1,11 @@
-//! Read who did what.
+//! Reads the audit log.
 
 use super::{Context, OperationError, require_owner};
 use crate::{
     domain::{
         audit::{AuditChain, chain::AuditEntry},
         caller::Human,
-        page::{Listed, Page},
+        page::{ListPage, Page},
     },
     store::audit,
 };
@@ -13,13 +13,13 @@ use countersign_identity::Reason;
 
 pub use crate::store::audit::AuditFilter;
 
-/// Acts, newest first: those at a service for its owner, all for an administrator.
-pub async fn list_acts(
+/// Lists audit entries, newest first. The owner of a service reads its chain; an administrator reads everything.
+pub async fn list_audit_entries(
     context: &Context,
     human: &Human,
     filter: &AuditFilter,
     page: Page,
-) -> Result<Listed<AuditEntry>, OperationError> {
+) -> Result<ListPage<AuditEntry>, OperationError> {
     match filter.chain {
         Some(AuditChain::Service(service)) => require_owner(context, human, service).await.map(drop)?,
         Some(AuditChain::Deployment) | None if human.admin => {}

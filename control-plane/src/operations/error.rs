@@ -1,4 +1,4 @@
-//! Every way in which an operation can end without being done.
+//! The error type of operations.
 
 use crate::{
     keyring::KeyringError,
@@ -6,7 +6,7 @@ use crate::{
 };
 use countersign_identity::{Reason, Refusal};
 
-/// What an id did not lead to.
+/// The kind of resource that does not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NotFound {
     /// No such agent.
@@ -19,36 +19,36 @@ pub enum NotFound {
     Key,
     /// No such signing key.
     SigningKey,
-    /// No such target of events at this place.
+    /// No such webhook in this scope.
     Webhook,
-    /// Nothing was delivered to this target under this id.
+    /// No delivery of this event to this webhook.
     Delivery,
 }
 
-/// Why an operation was not done.
+/// Why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OperationError {
-    /// Refused for a reason of the closed list.
+    /// Refused for one of the documented reasons.
     #[error("refused: {}", .0.reason.as_str())]
     Refused(Refusal),
-    /// The signature does not fit the challenge, or is none.
+    /// The signature does not verify, or is malformed.
     #[error("invalid signature")]
     InvalidSignature,
-    /// What the request names does not exist.
-    #[error("missing: {0:?}")]
+    /// A resource that the request names does not exist.
+    #[error("not found: {0:?}")]
     NotFound(NotFound),
-    /// It contradicts what is there.
+    /// The request conflicts with the current state.
     #[error("conflict: {0}")]
     Conflict(String),
-    /// The key of the request was used for another one.
+    /// The idempotency key was used for a different request.
     #[error("idempotency key reused")]
     IdempotencyKeyReused,
-    /// A field is well-formed but cannot be accepted now.
+    /// A field is well-formed but not acceptable.
     #[error("invalid field {field}: {message}")]
     Invalid {
         /// The field.
         field: &'static str,
-        /// What it must be.
+        /// What is acceptable.
         message: &'static str,
     },
     /// The database failed.
@@ -60,7 +60,7 @@ pub enum OperationError {
 }
 
 impl StoreFailure for OperationError {
-    fn of_store(&self) -> Option<&StoreError> {
+    fn store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
             Self::Keyring(_)

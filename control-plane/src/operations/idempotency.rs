@@ -1,62 +1,67 @@
-//! Do a request once, however often it is sent: it is remembered in the transaction in which it is done.
+//! Idempotent requests: the response is stored in the transaction that does the work, and replayed when the request is sent
+//! again.
 
 use super::OperationError;
 use crate::{
     domain::{
         audit::Initiator,
-        idempotency::{Memory, Repeat, Ticket},
+        idempotency::{IdempotentRequest, RequestFingerprint, StoredResponse},
     },
     store::{StoreError, Write, idempotency},
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-/// How an operation is answered, and whether its request may come again.
+/// How to present the result of an operation, and the idempotency key of the request if it has one.
 #[derive(Debug)]
-pub struct Reply<T, R> {
-    /// What its sender calls the request, if it shall be done once.
-    pub repeat: Option<Repeat>,
-    /// The answer.
+pub struct IdempotentReply<T, R> {
+    /// Key and body digest of the request; `None` if it has no idempotency key.
+    pub request: Option<IdempotentRequest>,
+    /// Converts the result to the response body.
     pub present: fn(&T) -> R,
 }
 
-/// A reply to a certain caller's certain request.
-pub(in crate::operations) struct Once<T, R> {
-    ticket: Option<Ticket>,
+/// Looks up and stores the response to one request of one caller.
+pub(in crate::operations) struct IdempotencyGuard<T, R> {
+    fingerprint: Option<RequestFingerprint>,
     present: fn(&T) -> R,
 }
 
-impl<T, R: Serialize + DeserializeOwned> Reply<T, R> {
-    /// The reply to what `by` asks for.
-    pub(in crate::operations) fn to(&self, by: &Initiator, what: &[&str]) -> Once<T, R> {
+impl<T, R: Serialize + DeserializeOwned> IdempotentReply<T, R> {
+    /// The guard for this caller and operation. `operation` is the name of the operation and the ids it applies to.
+    pub(in crate::operations) fn guard(&self, by: &Initiator, operation: &[&str]) -> IdempotencyGuard<T, R> {
         let (kind, issuer, id) = by.actor.parts();
-        let who = [Some(kind), issuer, id.as_deref()];
-        let scope: Vec<_> = who.into_iter().chain(what.iter().copied().map(Some)).collect();
-        Once { ticket: self.repeat.as_ref().map(|repeat| repeat.ticket(&scope)), present: self.present }
+        let caller = [Some(kind), issuer, id.as_deref()];
+        let scope: Vec<_> = caller.into_iter().chain(operation.iter().copied().map(Some)).collect();
+        IdempotencyGuard {
+            fingerprint: self.request.as_ref().map(|request| request.fingerprint(&scope)),
+            present: self.present,
+        }
     }
 }
 
-impl<T, R: Serialize + DeserializeOwned> Once<T, R> {
-    /// What was answered before. Asked first: whoever sends the same request waits until the transaction ends.
-    pub(in crate::operations) async fn before(&self, tx: &mut Write) -> Result<Option<R>, OperationError> {
-        let Some(ticket) = &self.ticket else { return Ok(None) };
+impl<T, R: Serialize + DeserializeOwned> IdempotencyGuard<T, R> {
+    /// The stored response, if the request was completed before. Must be the first statement of the transaction: a concurrent
+    /// request with the same fingerprint then waits until this transaction ends.
+    pub(in crate::operations) async fn stored_response(&self, tx: &mut Write) -> Result<Option<R>, OperationError> {
+        let Some(fingerprint) = &self.fingerprint else { return Ok(None) };
         let now = tx.now();
-        match idempotency::take(tx.conn(), ticket, now).await? {
-            Memory::New => Ok(None),
-            Memory::Done(response) => {
-                let read = serde_json::from_str(&response).map_err(|_| StoreError::Corrupt("response"))?;
-                Ok(Some(read))
+        match idempotency::claim(tx.conn(), fingerprint, now).await? {
+            StoredResponse::New => Ok(None),
+            StoredResponse::Completed(response) => {
+                let stored = serde_json::from_str(&response).map_err(|_| StoreError::Corrupt("response"))?;
+                Ok(Some(stored))
             }
-            Memory::Reused => Err(OperationError::IdempotencyKeyReused),
+            StoredResponse::BodyDiffers => Err(OperationError::IdempotencyKeyReused),
         }
     }
 
-    /// The answer to what was done now, which is kept with it.
-    pub(in crate::operations) async fn after(&self, tx: &mut Write, done: &T) -> Result<R, OperationError> {
-        let answer = (self.present)(done);
-        if let Some(ticket) = &self.ticket {
-            let text = serde_json::to_string(&answer).map_err(|_| StoreError::Corrupt("response"))?;
-            idempotency::keep(tx.conn(), ticket, &text).await?;
+    /// Converts the result to the response body and stores it.
+    pub(in crate::operations) async fn store_response(&self, tx: &mut Write, result: &T) -> Result<R, OperationError> {
+        let response = (self.present)(result);
+        if let Some(fingerprint) = &self.fingerprint {
+            let text = serde_json::to_string(&response).map_err(|_| StoreError::Corrupt("response"))?;
+            idempotency::set_response(tx.conn(), fingerprint, &text).await?;
         }
-        Ok(answer)
+        Ok(response)
     }
 }

@@ -17,18 +17,20 @@ mod signing_keys;
 mod trust;
 mod webhooks;
 
-pub use agents::{AgentFilter, Holder, RegistrationRequest, list_agents, read_agent, register_agent, set_agent_status};
-pub use audit::{AuditFilter, list_acts};
+pub use agents::{
+    AgentFilter, AgentWithRoles, RegistrationRequest, list_agents, read_agent, register_agent, set_agent_status,
+};
+pub use audit::{AuditFilter, list_audit_entries};
 pub use auth::{
     Login, Storms, TokenPair, authenticate, find_refresh_token_agent, issue_challenge, refresh, revoke_token,
     settle_storms, verify,
 };
 pub use authorize::{find_service_key, require_manager, require_owner};
-pub use context::{Context, Rules};
+pub use context::{Context, OperationConfig};
 pub use error::{NotFound, OperationError};
-pub use idempotency::Reply;
+pub use idempotency::IdempotentReply;
 pub use maintenance::{
-    DatabaseHealth, Settled, count_active_records, delete_expired_events, ensure_audit_started,
+    DatabaseHealth, RestoreReport, count_active_records, delete_expired_events, ensure_audit_started,
     invalidate_credentials_after_restore, probe_database, probe_queue, publish_trust_changes,
     rotate_signing_keys_if_due, run_housekeeping, tell_ended_roles,
 };

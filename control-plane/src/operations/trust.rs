@@ -1,12 +1,12 @@
-//! Say how an agent behaved, and read what was said.
+//! Feedback about agents.
 
-use super::{Context, NotFound, OperationError, Reply};
+use super::{Context, IdempotentReply, NotFound, OperationError};
 use crate::{
     domain::{
         audit::Initiator,
-        page::{Listed, Page},
+        page::{ListPage, Page},
         text::{Description, Metadata},
-        trust::{Feedback, Opinion, Score, trust},
+        trust::{Feedback, Rating, Score, trust_score},
         webhook::event::{Event, FeedbackReceived, News},
     },
     store::{self, Write, agents, services},
@@ -14,48 +14,48 @@ use crate::{
 use countersign_identity::{AgentId, EventId, FeedbackId, ServiceId, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// What a service says.
+/// Feedback of a service about an agent.
 #[derive(Debug)]
 pub struct FeedbackRequest {
-    /// Who speaks.
+    /// Service that gives the feedback.
     pub service: ServiceId,
-    /// Of whom.
+    /// Rated agent.
     pub agent: AgentId,
-    /// How good it was.
+    /// Score.
     pub score: Score,
-    /// Why.
+    /// Reason for the score.
     pub reason: Description,
-    /// What the service attaches.
+    /// Free-form JSON from the service.
     pub metadata: Metadata,
 }
 
-/// Records a feedback; gives the agent's trust after it. The agent's row is locked first, so feedbacks about one
-/// agent come one after the other.
+/// Stores a feedback and returns the new trust score of the agent. Locks the row of the agent first, so feedback about one
+/// agent is serialized.
 pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
     context: &Context,
     by: &Initiator,
     request: &FeedbackRequest,
-    reply: &Reply<TrustScore, R>,
+    reply: &IdempotentReply<TrustScore, R>,
 ) -> Result<R, OperationError> {
-    let once = &reply.to(by, &["submit_feedback"]);
-    let (id, event) = (context.fresh(FeedbackId::from_bits), context.fresh(EventId::from_bits));
+    let idempotency = &reply.guard(by, &["submit_feedback"]);
+    let (id, event) = (context.new_id(FeedbackId::from_bits), context.new_id(EventId::from_bits));
     let FeedbackRequest { service, agent, score, reason, metadata } = request;
     let work = async |mut tx: Write| {
-        if let Some(answer) = once.before(&mut tx).await? {
-            return Ok(tx.commit(answer).await?);
+        if let Some(response) = idempotency.stored_response(&mut tx).await? {
+            return Ok(tx.commit(response).await?);
         }
         let now = tx.now();
         if !agents::lock(tx.conn(), *agent).await? {
             return Err(OperationError::NotFound(NotFound::Agent));
         }
-        let speaker = services::find(tx.conn(), *service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
-        let mut opinions = store::trust::opinions(tx.conn(), *agent).await?;
-        let before = opinions.iter().position(|opinion| opinion.service == *service);
-        let before = before.map(|position| opinions.swap_remove(position));
-        let opinion = before.unwrap_or_else(|| Opinion::first(*service, speaker.owner, now)).heard(*score, now);
-        store::trust::put_opinion(tx.conn(), *agent, &opinion).await?;
-        opinions.push(opinion);
-        let trust = trust(&opinions);
+        let rater = services::find(tx.conn(), *service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        let mut ratings = store::trust::ratings(tx.conn(), *agent).await?;
+        let before = ratings.iter().position(|rating| rating.service == *service);
+        let before = before.map(|position| ratings.swap_remove(position));
+        let rating = before.unwrap_or_else(|| Rating::new(*service, rater.owner, now)).with_feedback(*score, now);
+        store::trust::upsert_rating(tx.conn(), *agent, &rating).await?;
+        ratings.push(rating);
+        let trust = trust_score(&ratings);
         let (reason, metadata) = (reason.clone(), metadata.clone());
         let feedback =
             Feedback { id, agent: *agent, service: *service, score: *score, reason, metadata, created_at: now };
@@ -66,17 +66,21 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         let (score, new_trust_score) = (score.points(), trust.points());
         let news = FeedbackReceived { agent_id, service_id, feedback_id, score, new_trust_score };
         tx.emit(Event { id: event, at: now, news: News::FeedbackReceived(news) });
-        let answer = once.after(&mut tx, &trust).await?;
-        Ok(tx.commit(answer).await?)
+        let response = idempotency.store_response(&mut tx, &trust).await?;
+        Ok(tx.commit(response).await?)
     };
-    let answer = context.store.write("submit_feedback", work).await?;
+    let response = context.store.write("submit_feedback", work).await?;
     context.trust_marked.notify_one();
-    Ok(answer)
+    Ok(response)
 }
 
-/// What was said of an agent, newest first.
-pub async fn trust_history(context: &Context, agent: AgentId, page: Page) -> Result<Listed<Feedback>, OperationError> {
+/// Lists the feedback about an agent, newest first.
+pub async fn trust_history(
+    context: &Context,
+    agent: AgentId,
+    page: Page,
+) -> Result<ListPage<Feedback>, OperationError> {
     let mut read = context.store.read().await?;
     agents::find(read.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
-    Ok(store::trust::history(read.conn(), agent, page).await?)
+    Ok(store::trust::list_feedback(read.conn(), agent, page).await?)
 }

@@ -6,7 +6,7 @@ use crate::domain::{
         AuditAction, AuditChain, Initiator, NewAuditEntry,
         chain::{AuditEntry, AuditKeys, BrokenChain, ChainFault, ChainHead, ChainVerifier},
     },
-    page::{Listed, Page},
+    page::{ListPage, Page},
 };
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 use sqlx::{AssertSqlSafe, any::AnyRow};
@@ -150,7 +150,7 @@ pub struct AuditFilter {
 }
 
 /// Entries that match a filter, newest first.
-pub async fn list(conn: &mut Conn, filter: &AuditFilter, page: Page) -> Result<Listed<AuditEntry>, StoreError> {
+pub async fn list(conn: &mut Conn, filter: &AuditFilter, page: Page) -> Result<ListPage<AuditEntry>, StoreError> {
     let AuditFilter { chain, action, agent, since, until } = filter;
     let filters = [
         ("chain", chain.map(|chain| chain.to_string())),
@@ -167,7 +167,7 @@ pub async fn list(conn: &mut Conn, filter: &AuditFilter, page: Page) -> Result<L
     };
     let total = row::total(&query(count).fetch_one(&mut *conn).await?)?;
     let rows = query(list).bind(page.limit).bind(page.offset).fetch_all(conn).await?;
-    Ok(Listed { items: rows.iter().map(read_entry).collect::<Result<_, _>>()?, total })
+    Ok(ListPage { items: rows.iter().map(read_entry).collect::<Result<_, _>>()?, total })
 }
 
 /// The statements that count and list the entries for which these columns have given values. A condition such as

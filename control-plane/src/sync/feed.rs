@@ -28,7 +28,7 @@ pub struct Reader {
 impl Reader {
     /// Begins where the feed stands now: whoever subscribes from here on misses nothing.
     pub fn new(store: Store) -> Self {
-        let mut committed = store.committed();
+        let mut committed = store.committed_revision();
         let sent = *committed.borrow_and_update();
         Self { feed: Feed(broadcast::Sender::new(BACKLOG)), store, committed, sent }
     }

@@ -1,7 +1,7 @@
 //! Bad input at every door: the answer is the error of the specification or a denial, never a fault of ours,
 //! never an allow.
 //!
-//! `routes` says what doors there are, so a new one is tried in every way by one more entry there; docs/api.md says
+//! `routes` says what doors there are, so a new one is tried in every way by one more entry there; docs/use/api.md says
 //! the same to people, and which errors may come: `contract` reads it.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a bad input that cannot be made ends the test")]

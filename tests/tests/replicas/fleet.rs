@@ -24,8 +24,6 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
 
-const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
-
 static ALONE: Mutex<()> = Mutex::const_new(());
 
 /// Waits until no other test that measures time runs here.
@@ -35,12 +33,7 @@ async fn alone() -> MutexGuard<'static, ()> {
 
 /// A control plane of the fleet that uses this database.
 async fn replica(database: &str) -> ControlPlane {
-    replica_with(database, &[]).await
-}
-
-async fn replica_with(database: &str, settings: &[&str]) -> ControlPlane {
-    let (url, master) = (format!("database.url={database}"), format!("secrets.master_key={MASTER_KEY}"));
-    ControlPlane::start_with(&[&[&url, &master, "public_url=https://fleet.test"], settings].concat()).await
+    ControlPlane::start_replica(database, &[]).await
 }
 
 /// An agent that talks to whichever replica it is sent to.

@@ -3,7 +3,7 @@
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
 
 use countersign_tests::{
-    Agent, Answer, ControlPlane, Prometheus, Sidecar, Upstream, engines, prometheus::lint, web::Site,
+    Agent, Answer, ControlPlane, Prometheus, Sidecar, Upstream, engines, prometheus::lint, tools, web::Site,
 };
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
@@ -49,6 +49,20 @@ async fn everything_is_there_from_the_start_and_well_named() {
     assert!(lint(&bad).contains("_total"), "the linter would say so");
     let sidecar = Sidecar::start(&control).await;
     assert_eq!(lint(&scraped(&sidecar.admin.url).await), "");
+}
+
+#[tokio::test]
+async fn monitoring_page_lists_every_metric() {
+    let page = std::fs::read_to_string(tools::root().join("docs/run/monitoring.md")).expect("the page exists");
+    let control = ControlPlane::start().await;
+    let sidecar = Sidecar::start(&control).await;
+    for url in [&control.env["ADMIN_URL"], &sidecar.admin.url] {
+        for declaration in scraped(url).await.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+            let (name, _) = declaration.split_once(' ').expect("a name and a type");
+            let is_listed = page.contains(&format!("| `{name}`")) || page.contains(&format!(", `{name}`"));
+            assert!(is_listed || !name.starts_with("countersign_"), "docs/run/monitoring.md does not list {name}");
+        }
+    }
 }
 
 #[tokio::test]

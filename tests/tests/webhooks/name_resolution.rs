@@ -4,22 +4,15 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use countersign_control_plane::{Found, Names, Surroundings};
-use countersign_tests::{Answer, SteppedPlane, eventually};
+use countersign_tests::{Answer, Receiver, Reply, SteppedPlane, eventually};
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, Mutex},
 };
 use tempfile::TempDir;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpListener,
-};
 
 /// With `--dev` this address is a good one.
 const GOOD: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -44,34 +37,6 @@ impl Names for Led {
     }
 }
 
-/// Takes every event, and closes the connection after each, so that the next needs another.
-struct Receiver {
-    port: u16,
-    connections: Arc<AtomicUsize>,
-}
-
-impl Receiver {
-    async fn start() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.unwrap();
-        let (port, connections) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
-        let counted = connections.clone();
-        tokio::spawn(async move {
-            while let Ok((mut stream, _)) = listener.accept().await {
-                counted.fetch_add(1, Ordering::SeqCst);
-                // A head and a body this small come at once.
-                let _read = stream.read(&mut [0; 4096]).await;
-                let _sent =
-                    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n").await;
-            }
-        });
-        Self { port, connections }
-    }
-
-    fn connections(&self) -> usize {
-        self.connections.load(Ordering::SeqCst)
-    }
-}
-
 struct Stage {
     plane: SteppedPlane,
     names: Arc<Led>,
@@ -79,10 +44,17 @@ struct Stage {
     receiver: Receiver,
 }
 
+/// A receiver on all addresses that closes each connection, so that the next event needs another.
+async fn new_connections() -> Receiver {
+    let receiver = Receiver::on_all_addresses().await;
+    receiver.be(Reply::Whole(200, vec![("connection", "close".to_owned())], String::new()));
+    receiver
+}
+
 impl Stage {
     async fn set() -> Self {
         let (names, folder, receiver) =
-            (Arc::new(Led::default()), tempfile::tempdir().unwrap(), Receiver::start().await);
+            (Arc::new(Led::default()), tempfile::tempdir().unwrap(), new_connections().await);
         let surroundings = Surroundings { names: names.clone(), ..Surroundings::default() };
         let plane = SteppedPlane::start_in(folder.path(), &[], surroundings).await;
         Self { plane, names, folder, receiver }
@@ -113,7 +85,7 @@ impl Stage {
 #[tokio::test]
 async fn a_name_that_leads_elsewhere_after_it_was_checked_leads_nowhere() {
     let stage = Stage::set().await;
-    let url = format!("http://hooks.example:{}/", stage.receiver.port);
+    let url = format!("http://hooks.example:{}/", stage.receiver.port());
     stage.names.lead("hooks.example", &[GOOD]);
     let made = stage.make(&url).await.expect(201);
     let webhook = made["webhookId"].as_str().unwrap();
@@ -137,7 +109,7 @@ async fn a_name_that_leads_elsewhere_after_it_was_checked_leads_nowhere() {
 #[tokio::test]
 async fn a_name_that_leads_nowhere_good_is_refused_when_a_webhook_is_made_or_changed() {
     let stage = Stage::set().await;
-    let port = stage.receiver.port;
+    let port = stage.receiver.port();
     stage.names.lead("good.example", &[GOOD]);
     stage.names.lead("bad.example", &[BAD]);
     stage.names.lead("public.example", &[IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1))]);

@@ -9,7 +9,7 @@
 //! was kept elsewhere shows it.
 
 use super::{AuditAction, AuditChain, Initiator, NewAuditEntry};
-use crate::domain::netstrings::fields;
+use crate::domain::netstrings::encode;
 use aws_lc_rs::hmac;
 use countersign_identity::Timestamp;
 use sha2::{Digest, Sha256};
@@ -138,7 +138,7 @@ impl AuditEntry {
     /// Computes the hash from the other fields.
     pub fn digest(&self) -> String {
         let (sequence, at) = (self.sequence.to_string(), self.at.micros().to_string());
-        hex::encode(Sha256::digest(fields(&[
+        hex::encode(Sha256::digest(encode(&[
             Some(ENTRY_DOMAIN),
             Some(&self.chain),
             Some(&sequence),
@@ -159,7 +159,7 @@ impl AuditEntry {
 }
 
 fn head_text(chain: &str, length: i64, hash: &str) -> Vec<u8> {
-    fields(&[Some(HEAD_DOMAIN), Some(chain), Some(&length.to_string()), Some(hash)])
+    encode(&[Some(HEAD_DOMAIN), Some(chain), Some(&length.to_string()), Some(hash)])
 }
 
 fn is_mac(key: &hmac::Key, text: &[u8], mac: &str) -> bool {

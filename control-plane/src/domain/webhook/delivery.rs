@@ -1,7 +1,7 @@
 //! A delivery: how often it is tried, and what may come of a try.
 
 use super::event::EventKind;
-use crate::domain::named::named;
+use crate::domain::string_enum::string_enum;
 use countersign_identity::{EventId, Timestamp};
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub enum DeliveryState {
     Dead,
 }
 
-named! {
+string_enum! {
     /// What a list of deliveries can be asked for.
     DeliveryStatus {
         /// On its way.

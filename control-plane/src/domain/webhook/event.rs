@@ -1,12 +1,12 @@
 //! Events: what happened, exactly as it is told.
 
-use crate::domain::{instant::rfc3339, named::named};
+use crate::domain::{string_enum::string_enum, timestamp::format_rfc3339};
 use core::net::IpAddr;
 use countersign_identity::{AgentId, EventId, FeedbackId, Reason, RoleId, RoleName, ServiceId, Timestamp, WebhookId};
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-named! {
+string_enum! {
     /// What kind of event it is.
     EventKind {
         /// An agent logged in.
@@ -203,7 +203,7 @@ pub struct RoleRevoked {
     pub reason: LossReason,
 }
 
-named! {
+string_enum! {
     /// Why an agent has a role no more.
     LossReason {
         /// It was taken away.
@@ -308,7 +308,7 @@ struct Body<'a> {
 impl Event {
     /// The body of every delivery, to the byte.
     pub fn body(&self) -> String {
-        let body = Body { event: self.news.kind().as_str(), timestamp: rfc3339(self.at), data: &self.news };
+        let body = Body { event: self.news.kind().as_str(), timestamp: format_rfc3339(self.at), data: &self.news };
         // A structure of texts and numbers can always be written.
         serde_json::to_string(&body).unwrap_or_default()
     }
@@ -316,7 +316,7 @@ impl Event {
 
 #[expect(clippy::ref_option, reason = "what serde asks for")]
 fn optional_instant<S: Serializer>(at: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
-    at.map(rfc3339).serialize(serializer)
+    at.map(format_rfc3339).serialize(serializer)
 }
 
 #[cfg(test)]

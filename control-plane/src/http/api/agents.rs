@@ -19,7 +19,7 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{self, AgentFilter, Holder},
+    operations::{self, AgentFilter, AgentWithRoles},
 };
 use axum::{
     Json,
@@ -189,8 +189,8 @@ fn present(agent: Agent) -> AgentRecord {
     }
 }
 
-fn present_holder(holder: Holder, roles: &RoleTable) -> HolderRecord {
-    let held = holder.held.iter().filter_map(|grant| {
+fn present_holder(holder: AgentWithRoles, roles: &RoleTable) -> HolderRecord {
+    let held = holder.roles.iter().filter_map(|grant| {
         let role = roles.get(grant.role)?;
         Some(HeldRole { id: role.id, name: role.name.clone(), expires_at: grant.until.map(Instant) })
     });

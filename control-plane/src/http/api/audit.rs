@@ -124,7 +124,7 @@ pub async fn list(
 ) -> Result<Json<AuditEntryPage>, ApiError> {
     let human = presented.human(&state).await?;
     let (page, filter) = (page?, filter(query.as_deref().unwrap_or_default())?);
-    let listed = operations::list_acts(&state.context, &human, &filter, page).await?;
+    let listed = operations::list_audit_entries(&state.context, &human, &filter, page).await?;
     Ok(Json(paging::present(page, listed, |entry| present(&entry))))
 }
 

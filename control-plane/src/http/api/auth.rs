@@ -23,7 +23,7 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{self, Login, RegistrationRequest, Reply, TokenPair},
+    operations::{self, IdempotentReply, Login, RegistrationRequest, TokenPair},
 };
 use axum::{Extension, Json, extract::State, http::StatusCode};
 use countersign_identity::{AgentId, P256PublicKey, ServiceId};
@@ -132,7 +132,8 @@ pub async fn register(
     let human = presented.human_if_any(&state).await?;
     let Registration { email, name, key, metadata } = body.read()?;
     let request = RegistrationRequest { email, name, key, metadata: metadata.unwrap_or_default() };
-    let (by, reply) = (presented.author_of(human.as_ref()), Reply { repeat: repeatable?.0, present: registered });
+    let (by, reply) =
+        (presented.author_of(human.as_ref()), IdempotentReply { request: repeatable?.0, present: registered });
     let body = operations::register_agent(&state.context, &by, human, request, &reply).await?;
     Ok((StatusCode::CREATED, Json(body)))
 }

@@ -22,7 +22,7 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{self, AssignmentRequest, Reply, RoleChange},
+    operations::{self, AssignmentRequest, IdempotentReply, RoleChange},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::{Permission, RoleDefinition, RoleId, RoleName, Timestamp};
@@ -135,7 +135,7 @@ pub async fn create(
     let by = presented.manager_of(&state, service).await?;
     let NewRole { name, description, permissions } = body.read()?;
     let request = RoleRequest { name, description: description.unwrap_or_default(), permissions };
-    let reply = Reply { repeat: repeatable?.0, present: created };
+    let reply = IdempotentReply { request: repeatable?.0, present: created };
     let body = operations::create_role(&state.context, &by, service, &request, &reply).await?;
     Ok((StatusCode::CREATED, Json(body)))
 }

@@ -24,7 +24,7 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{self, FeedbackRequest, Reply},
+    operations::{self, FeedbackRequest, IdempotentReply},
 };
 use axum::{Json, extract::State};
 use countersign_identity::{AgentId, FeedbackId, ServiceId, TrustScore};
@@ -116,7 +116,7 @@ pub async fn submit(
     let (reason, metadata) = (reason.unwrap_or_default(), metadata.unwrap_or_default());
     let request = FeedbackRequest { service: key.service, agent: agent.id()?, score, reason, metadata };
     let present = |trust: &TrustScore| Recorded { recorded: true, new_trust_score: *trust };
-    let reply = Reply { repeat: repeatable?.0, present };
+    let reply = IdempotentReply { request: repeatable?.0, present };
     let body = operations::submit_feedback(&state.context, &presented.author_with(&key), &request, &reply).await?;
     Ok(Json(body))
 }

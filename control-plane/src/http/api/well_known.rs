@@ -92,5 +92,5 @@ pub async fn authorization_server(State(state): State<AppState>, headers: Header
         grant_types_supported: [],
     });
     let content_type = HeaderValue::from_static("application/json");
-    caching::answer(&headers, content_type, body.to_string().into(), caching::USUAL)
+    caching::answer(&headers, content_type, body.to_string().into(), caching::DEFAULT_LIMIT)
 }

@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use std::time::Duration;
 
 /// How long what seldom changes may be kept.
-pub const USUAL: Duration = Duration::from_mins(5);
+pub const DEFAULT_LIMIT: Duration = Duration::from_mins(5);
 
 /// The body, which may be kept for as long as `age`, or 304 if the client has it.
 pub fn answer(headers: &HeaderMap, content_type: HeaderValue, body: Bytes, age: Duration) -> Response {

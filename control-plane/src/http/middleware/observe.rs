@@ -68,7 +68,7 @@ fn request_id(state: &AppState, request: &Request) -> HeaderValue {
             && value.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
     };
     let fresh = || {
-        let id = format!("{:032x}", state.context.fresh(std::convert::identity));
+        let id = format!("{:032x}", state.context.new_id(std::convert::identity));
         HeaderValue::from_str(&id).unwrap_or(HeaderValue::from_static("none"))
     };
     request.headers().get(REQUEST_ID).filter(decent).cloned().unwrap_or_else(fresh)

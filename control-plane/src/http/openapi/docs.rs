@@ -87,5 +87,5 @@ fn guarded(headers: &HeaderMap, content_type: &str, bytes: Bytes) -> Response {
         (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
         (HeaderName::from_static("x-frame-options"), HeaderValue::from_static("DENY")),
     ];
-    (guards, caching::answer(headers, content_type, bytes, caching::USUAL)).into_response()
+    (guards, caching::answer(headers, content_type, bytes, caching::DEFAULT_LIMIT)).into_response()
 }

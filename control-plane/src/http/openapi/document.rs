@@ -187,5 +187,5 @@ pub fn text_of(document: &OpenApi) -> String {
     )
 )]
 pub async fn openapi(Extension(published): Extension<Arc<Published>>, headers: HeaderMap) -> Response {
-    caching::answer(&headers, HeaderValue::from_static("application/json"), published.0.clone(), caching::USUAL)
+    caching::answer(&headers, HeaderValue::from_static("application/json"), published.0.clone(), caching::DEFAULT_LIMIT)
 }

@@ -1,7 +1,7 @@
 //! `Idempotency-Key`: a request that its sender may have to send again, and wants done once.
 
 use crate::{
-    domain::idempotency::{IdempotencyKey, Repeat},
+    domain::idempotency::{IdempotencyKey, IdempotentRequest},
     http::error::{ApiError, Problem},
 };
 use axum::{
@@ -30,12 +30,12 @@ pub struct BodyDigest(String);
 impl BodyDigest {
     /// The hash of a body, if it is wanted.
     pub fn of(headers: &HeaderMap, body: &[u8]) -> Option<Self> {
-        headers.contains_key(NAME).then(|| Self(Repeat::digest(body)))
+        headers.contains_key(NAME).then(|| Self(IdempotentRequest::digest(body)))
     }
 }
 
 /// Whether a request may come again.
-pub struct Repeatable(pub Option<Repeat>);
+pub struct Repeatable(pub Option<IdempotentRequest>);
 
 impl<S: Sync> FromRequestParts<S> for Repeatable {
     type Rejection = ApiError;
@@ -49,7 +49,7 @@ impl<S: Sync> FromRequestParts<S> for Repeatable {
             let message = "must be one string of 1 to 255 visible ASCII characters, with or without quotes around it";
             return Err(ApiError::invalid(&[Problem { field: "Idempotency-Key".into(), message: message.into() }]));
         };
-        Ok(Self(Some(Repeat { key, body_digest })))
+        Ok(Self(Some(IdempotentRequest { key, body_digest })))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::body::FromField;
 use crate::{
-    domain::page::{Listed, Page},
+    domain::page::{ListPage, Page},
     http::error::{ApiError, Problem},
 };
 use axum::{extract::FromRequestParts, http::request::Parts};
@@ -76,9 +76,10 @@ impl<S: Sync> FromRequestParts<S> for Page {
         let query = parts.uri.query().unwrap_or_default();
         let (limit, offset) = (number(query, "limit", 1), number(query, "offset", 0));
         match (limit, offset) {
-            (Ok(limit), Ok(offset)) => {
-                Ok(Self { limit: limit.unwrap_or(Self::USUAL).min(Self::LARGEST), offset: offset.unwrap_or(0) })
-            }
+            (Ok(limit), Ok(offset)) => Ok(Self {
+                limit: limit.unwrap_or(Self::DEFAULT_LIMIT).min(Self::MAX_LIMIT),
+                offset: offset.unwrap_or(0),
+            }),
             (limit, offset) => {
                 let problems: Vec<_> = limit.err().into_iter().chain(offset.err()).collect();
                 Err(ApiError::invalid(&problems))
@@ -89,7 +90,7 @@ impl<S: Sync> FromRequestParts<S> for Page {
 
 impl IntoParams for Page {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let (usual, largest) = (Self::USUAL, Self::LARGEST);
+        let (usual, largest) = (Self::DEFAULT_LIMIT, Self::MAX_LIMIT);
         let limit = format!("How many items at the most. More than {largest} counts as {largest}.");
         vec![in_query("limit", &limit, usual, 1), in_query("offset", "How many items to pass over.", 0, 0)]
     }
@@ -127,8 +128,8 @@ fn number(query: &str, name: &str, least: i64) -> Result<Option<i64>, Problem> {
 }
 
 /// A page as the specification shapes it.
-pub fn present<T, U>(page: Page, listed: Listed<T>, item: impl FnMut(T) -> U) -> Paged<U> {
-    let Listed { items, total } = listed;
+pub fn present<T, U>(page: Page, listed: ListPage<T>, item: impl FnMut(T) -> U) -> Paged<U> {
+    let ListPage { items, total } = listed;
     let seen = page.offset.saturating_add(i64::try_from(items.len()).unwrap_or(i64::MAX));
     let Page { limit, offset } = page;
     Paged {
@@ -161,7 +162,7 @@ mod tests {
     #[test]
     fn more_is_told_as_long_as_there_is_more() {
         for (offset, count, more) in [(0, 2, true), (1, 2, false), (3, 0, false), (i64::MAX, 0, false)] {
-            let listed = Listed { items: vec![0; count], total: 3 };
+            let listed = ListPage { items: vec![0; count], total: 3 };
             let presented = present(Page { limit: 2, offset }, listed, |item| item);
             assert_eq!(presented.pagination.has_more, more, "offset {offset}");
         }

@@ -1,9 +1,9 @@
-//! The agents of a service: whoever holds a role there now.
+//! Lists the agents that hold a role at a service.
 
 use crate::{
     domain::{
         agent::Agent,
-        page::{Listed, Page},
+        page::{ListPage, Page},
     },
     operations::{Context, NotFound, OperationError},
     store::{agents, assignments, roles},
@@ -11,45 +11,46 @@ use crate::{
 use countersign_identity::{AgentStatus, RoleGrant, RoleId, RoleTable, ServiceId};
 use std::collections::BTreeMap;
 
-/// Which of them.
+/// Filter for [`list_agents`].
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AgentFilter {
-    /// Who holds this role.
+    /// Only agents that hold this role.
     pub role: Option<RoleId>,
-    /// Who has this status.
+    /// Only agents with this status.
     pub status: Option<AgentStatus>,
 }
 
-/// An agent and what it holds.
+/// An agent and its roles at a service.
 #[derive(Debug)]
-pub struct Holder {
+pub struct AgentWithRoles {
     /// The agent.
     pub agent: Agent,
-    /// Its live roles at the service.
-    pub held: Vec<RoleGrant>,
+    /// Roles that the agent holds at the service now.
+    pub roles: Vec<RoleGrant>,
 }
 
-/// The agents that hold a role, newest first, and what the roles are.
+/// Lists the agents that hold a role at the service, newest first, and returns the roles of the service.
 pub async fn list_agents(
     context: &Context,
     service: ServiceId,
     filter: AgentFilter,
     page: Page,
-) -> Result<(Listed<Holder>, RoleTable), OperationError> {
+) -> Result<(ListPage<AgentWithRoles>, RoleTable), OperationError> {
     let now = context.now();
     let mut read = context.store.read().await?;
     if let Some(role) = filter.role {
         roles::find(read.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
     }
-    let wanted = agents::Holding { service, role: filter.role, status: filter.status, now };
-    let Listed { items, total } = agents::list(read.conn(), &wanted, page).await?;
+    let filter = agents::RoleHolderFilter { service, role: filter.role, status: filter.status, now };
+    let ListPage { items, total } = agents::list_role_holders(read.conn(), &filter, page).await?;
     let ids: Vec<_> = items.iter().map(|agent| agent.id).collect();
-    let mut held = BTreeMap::<_, Vec<_>>::new();
-    for (agent, grant) in assignments::held_by(read.conn(), service, &ids, now).await? {
-        held.entry(agent).or_default().push(grant);
+    let mut roles_by_agent = BTreeMap::<_, Vec<_>>::new();
+    for (agent, grant) in assignments::active_grants_of(read.conn(), service, &ids, now).await? {
+        roles_by_agent.entry(agent).or_default().push(grant);
     }
-    let holder = |agent: Agent| Holder { held: held.remove(&agent.id).unwrap_or_default(), agent };
-    let holders = items.into_iter().map(holder).collect();
-    let table = roles::of_service(read.conn(), service).await?.into_iter().map(|role| role.definition).collect();
-    Ok((Listed { items: holders, total }, table))
+    let with_roles =
+        |agent: Agent| AgentWithRoles { roles: roles_by_agent.remove(&agent.id).unwrap_or_default(), agent };
+    let items = items.into_iter().map(with_roles).collect();
+    let table = roles::list(read.conn(), service).await?.into_iter().map(|role| role.definition).collect();
+    Ok((ListPage { items, total }, table))
 }

@@ -5,7 +5,7 @@ mod read;
 mod register;
 mod status;
 
-pub use list::{AgentFilter, Holder, list_agents};
+pub use list::{AgentFilter, AgentWithRoles, list_agents};
 pub use read::read_agent;
 pub use register::{RegistrationRequest, register_agent};
 pub use status::set_agent_status;

@@ -1,4 +1,4 @@
-//! Look an agent up.
+//! Reads an agent.
 
 use crate::{
     domain::agent::Agent,
@@ -7,7 +7,7 @@ use crate::{
 };
 use countersign_identity::AgentId;
 
-/// The agent with this id.
+/// Reads an agent.
 pub async fn read_agent(context: &Context, agent: AgentId) -> Result<Agent, OperationError> {
     let found = agents::find(context.store.read().await?.conn(), agent).await?;
     found.ok_or(OperationError::NotFound(NotFound::Agent))

@@ -1,4 +1,4 @@
-//! Register an agent: from here on, whoever holds the private half of the key is that agent.
+//! Registers an agent with its public key.
 
 use crate::{
     domain::{
@@ -7,54 +7,54 @@ use crate::{
         caller::Human,
         text::{DisplayName, EmailAddress, Metadata},
     },
-    operations::{Context, OperationError, Reply},
+    operations::{Context, IdempotentReply, OperationError},
     store::agents,
 };
 use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
 use serde::{Serialize, de::DeserializeOwned};
 
-/// What is asked for.
+/// The agent to register.
 #[derive(Debug)]
 pub struct RegistrationRequest {
-    /// Where the registrant can be written to.
+    /// E-mail address of the registrant.
     pub email: EmailAddress,
-    /// What people call the agent.
+    /// Display name.
     pub name: DisplayName,
-    /// The public half of its key.
+    /// Public key.
     pub key: P256PublicKey,
-    /// What its owner attaches.
+    /// Free-form JSON from the registrant.
     pub metadata: Metadata,
 }
 
-/// Registers the agent. The same key under the same name by the same registrant is the same agent;
-/// anything else is a new one, so that nobody can squat a key.
+/// Registers an agent. The same key with the same name and registrant returns the existing agent. Everything else is a new
+/// agent, so registering a key of another agent blocks nothing.
 pub async fn register_agent<R: Serialize + DeserializeOwned>(
     context: &Context,
     by: &Initiator,
     human: Option<Human>,
     request: RegistrationRequest,
-    reply: &Reply<Agent, R>,
+    reply: &IdempotentReply<Agent, R>,
 ) -> Result<R, OperationError> {
-    if human.is_none() && !context.rules.public_registration {
+    if human.is_none() && !context.config.public_registration {
         return Err(Reason::HumanTokenMissing.into());
     }
     let RegistrationRequest { email, name, key, metadata } = request;
     let key_hash = key
         .fingerprint()
         .map_err(|_| OperationError::Invalid { field: "publicKey", message: "must be a P-256 key" })?;
-    // Of people whom we do not know, an address is all that tells them apart.
+    // Public registrations are told apart by their e-mail address only.
     let registrant = if human.is_none() { email.as_str() } else { "" };
-    let once = &reply.to(by, &["register_agent", registrant]);
+    let idempotency = &reply.guard(by, &["register_agent", registrant]);
     let owner = human.map(|human| human.owner);
     let registration = &Registration { owner, email, name, key, key_hash, metadata };
-    let id = context.fresh(AgentId::from_bits);
+    let id = context.new_id(AgentId::from_bits);
     let work = async |mut tx: crate::store::Write| {
-        if let Some(answer) = once.before(&mut tx).await? {
-            return Ok(tx.commit(answer).await?);
+        if let Some(response) = idempotency.stored_response(&mut tx).await? {
+            return Ok(tx.commit(response).await?);
         }
-        if let Some(same) = agents::find_again(tx.conn(), registration).await? {
-            let answer = once.after(&mut tx, &same).await?;
-            return Ok(tx.commit(answer).await?);
+        if let Some(same) = agents::find_by_registration(tx.conn(), registration).await? {
+            let response = idempotency.store_response(&mut tx, &same).await?;
+            return Ok(tx.commit(response).await?);
         }
         let now = tx.now();
         let agent = Agent {
@@ -72,8 +72,8 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
             .agent(id)
             .detail("name", registration.name.as_str());
         tx.audit(by, &entry.detail("publicKeyHash", registration.key_hash.as_str())).await?;
-        let answer = once.after(&mut tx, &agent).await?;
-        Ok(tx.commit(answer).await?)
+        let response = idempotency.store_response(&mut tx, &agent).await?;
+        Ok(tx.commit(response).await?)
     };
     context.store.write("register_agent", work).await
 }

@@ -1,4 +1,4 @@
-//! Suspend, reactivate or revoke an agent.
+//! Suspends, reactivates or revokes an agent.
 
 use crate::{
     domain::{
@@ -12,7 +12,7 @@ use crate::{
 };
 use countersign_identity::{AgentId, AgentStatus};
 
-/// Sets an agent's status. Suspending and revoking cut off all tokens and logins that are out, for good.
+/// Sets the status of an agent. Suspension and revocation invalidate all tokens and sessions issued so far, permanently.
 pub async fn set_agent_status(
     context: &Context,
     by: &Initiator,
@@ -25,16 +25,18 @@ pub async fn set_agent_status(
         let found = agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
         human.require_owner(found.registration.owner.as_ref())?;
         let change = change_status(found.status, status).map_err(|_| {
-            OperationError::Conflict("the agent is revoked, which is for good: register again, with a new key".into())
+            OperationError::Conflict(
+                "the agent is revoked, and a revocation cannot be undone: register a new agent with a new key".into(),
+            )
         })?;
-        if change == StatusChange::None {
+        if change == StatusChange::Unchanged {
             return Ok(tx.commit(found).await?);
         }
         let entry = NewAuditEntry::for_deployment(AuditAction::AgentStatusChanged).agent(agent);
         tx.audit(by, &entry.changed("status", status_text(found.status), status_text(status))).await?;
         let cutoff = match change {
-            StatusChange::None | StatusChange::Revive => found.cutoff,
-            StatusChange::CutOff => tx.revision().await?,
+            StatusChange::Unchanged | StatusChange::Reactivated => found.cutoff,
+            StatusChange::Deactivated => tx.revision().await?,
         };
         let now = tx.now();
         agents::set_status(tx.conn(), agent, status, cutoff, now).await?;

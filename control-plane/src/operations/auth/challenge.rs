@@ -1,4 +1,4 @@
-//! Ask an agent to prove that it holds its key. Nothing is stored.
+//! Issues challenges. A challenge stores nothing in the database.
 
 use crate::{
     domain::challenge::Challenge,
@@ -7,18 +7,18 @@ use crate::{
 };
 use countersign_identity::{AgentId, ServiceId, Timestamp};
 
-/// What the agent gets.
+/// A challenge as sent to the agent.
 #[derive(Debug)]
 pub struct IssuedChallenge {
-    /// To be sent back with the signature.
+    /// Challenge id, which the agent sends back with the signature.
     pub id: String,
-    /// To be signed: 64 lower-case hex characters.
+    /// Nonce to sign: 64 lower-case hex characters.
     pub nonce: String,
-    /// From then on it is no longer usable.
+    /// The challenge is invalid from this time on.
     pub expires_at: Timestamp,
 }
 
-/// Issues a challenge for an agent, and for a token for the service if one is named.
+/// Issues a challenge to an agent, optionally for a token that is bound to a service.
 pub async fn issue_challenge(
     context: &Context,
     agent: AgentId,
@@ -33,9 +33,9 @@ pub async fn issue_challenge(
     let challenge = Challenge {
         agent,
         service,
-        expires_at: context.now().saturating_add(context.rules.challenge_life),
-        unique: context.fresh(std::convert::identity),
-        era: feed::position(read.conn()).await?.cutoff,
+        expires_at: context.now().saturating_add(context.config.challenge_lifetime),
+        random_id: context.new_id(std::convert::identity),
+        restore_revision: feed::position(read.conn()).await?.cutoff,
     };
     Ok(IssuedChallenge {
         id: context.challenge_keys.id(&challenge),

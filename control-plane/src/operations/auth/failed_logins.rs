@@ -104,7 +104,7 @@ async fn tell(context: &Context, who: Who, failure: Failure, from: Option<IpAddr
         return Ok(());
     }
     drop(read);
-    let id = context.fresh(EventId::from_bits);
+    let id = context.new_id(EventId::from_bits);
     let work = async |mut tx: Write| {
         let mut storm = current(&mut tx, context, who).await?;
         if storm.hear() {
@@ -166,7 +166,7 @@ async fn current(tx: &mut Write, context: &Context, who: Who) -> Result<Storm, O
 fn sum_up(tx: &mut Write, context: &Context, who: Who, storm: &Storm) {
     if storm.suppressed > 0 {
         let news = news(who, Failure::Suppressed, None, Some(storm.suppressed));
-        tx.emit(Event { id: context.fresh(EventId::from_bits), at: storm.ends_at(), news });
+        tx.emit(Event { id: context.new_id(EventId::from_bits), at: storm.ends_at(), news });
     }
 }
 

@@ -1,8 +1,8 @@
-//! Log in: a challenge, answered with a signature, yields one token pair.
+//! Login: a signed challenge yields one token pair.
 
 use super::{
     failed_logins::{failure_of, tell_failed_login},
-    tokens::{Fresh, issue, resolve_service},
+    tokens::{PreparedTokens, default_service, issue_tokens},
 };
 use crate::{
     domain::{
@@ -17,42 +17,47 @@ use crate::{
 use countersign_identity::{EventId, Reason, ServiceId, SessionId, public_key::EcdsaSignature};
 use std::net::IpAddr;
 
-/// What an agent sends.
+/// A login request.
 #[derive(Debug)]
 pub struct Login {
-    /// The challenge it answers.
+    /// Challenge id.
     pub challenge: String,
-    /// Hex of the signature over the nonce.
+    /// Signature over the nonce, in hex.
     pub signature: String,
-    /// For which service the token shall be, if the agent says.
+    /// Service that the token is requested for, if the agent names one.
     pub service: Option<ServiceId>,
-    /// Where the request came from.
+    /// Client address.
     pub from: Option<IpAddr>,
 }
 
-/// Logs in. Whatever is wrong with the signature does not consume the challenge.
+/// Verifies the signed challenge and issues a token pair. A failed attempt does not consume the challenge.
 pub async fn authenticate(context: &Context, login: &Login) -> Result<TokenPair, OperationError> {
-    // Of a challenge that is none of ours nobody knows whose it is.
+    // An invalid challenge id names no agent, so no failed-login event can be attributed.
     let challenge = context.challenge_keys.open(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
-    let done = answer(context, &challenge, login).await;
-    if let Some(failure) = done.as_ref().err().and_then(failure_of) {
+    let result = verify_and_issue(context, &challenge, login).await;
+    if let Some(failure) = result.as_ref().err().and_then(failure_of) {
         tell_failed_login(context, (challenge.agent, challenge.service.or(login.service)), failure, login.from).await;
     }
-    done
+    result
 }
 
-async fn answer(context: &Context, challenge: &Challenge, login: &Login) -> Result<TokenPair, OperationError> {
+async fn verify_and_issue(
+    context: &Context,
+    challenge: &Challenge,
+    login: &Login,
+) -> Result<TokenPair, OperationError> {
     if context.now() >= challenge.expires_at {
         return Err(Reason::ChallengeExpired.into());
     }
     let service = agreed_service(challenge, login.service)?;
-    prove(context, challenge, service, &login.signature).await?;
+    verify_signature(context, challenge, service, &login.signature).await?;
 
-    let fresh = Fresh::of(context);
-    let (session, event, fresh_ref) = (context.fresh(SessionId::from_bits), context.fresh(EventId::from_bits), &fresh);
+    let prepared = PreparedTokens::new(context);
+    let (session, event, prepared_ref) =
+        (context.new_id(SessionId::from_bits), context.new_id(EventId::from_bits), &prepared);
     let work = async |mut tx: Write| {
         let position = feed::position(tx.conn()).await?;
-        if challenge.era != position.cutoff {
+        if challenge.restore_revision != position.cutoff {
             return Err(Reason::ChallengeExpired.into());
         }
         let rev = position.revision;
@@ -60,60 +65,60 @@ async fn answer(context: &Context, challenge: &Challenge, login: &Login) -> Resu
         let now = tx.now();
         let service = match service {
             Some(service) => Some(service),
-            None => resolve_service(tx.conn(), &agent, now).await?,
+            None => default_service(tx.conn(), &agent, now).await?,
         };
         let session = Session {
             id: session,
             agent: agent.id,
             service,
-            begun_at: now,
-            begun_revision: rev,
-            expires_at: now.saturating_add(context.rules.refresh_life),
+            started_at: now,
+            started_revision: rev,
+            expires_at: now.saturating_add(context.config.session_lifetime),
             ended_at: None,
         };
-        if !sessions::begin(tx.conn(), &session, &challenge.unique_text()).await? {
+        if !sessions::create(tx.conn(), &session, &challenge.random_id_hex()).await? {
             return Err(OperationError::from(Reason::ChallengeUsed));
         }
-        let issued = issue(&mut tx, context, fresh_ref, rev, (&agent, &session, service)).await?;
+        let unsigned = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
         let news = Authenticated { agent_id: agent.id, service_id: service, ip_address: login.from };
         tx.emit(Event { id: event, at: now, news: News::Authenticated(news) });
-        Ok(tx.commit(issued).await?)
+        Ok(tx.commit(unsigned).await?)
     };
-    let issued = context.store.write("authenticate", work).await?;
-    fresh.sign(context, &issued)
+    let unsigned = context.store.write("authenticate", work).await?;
+    prepared.sign(context, &unsigned)
 }
 
-/// The service that challenge and login agree on.
-fn agreed_service(challenge: &Challenge, wanted: Option<ServiceId>) -> Result<Option<ServiceId>, OperationError> {
-    match (challenge.service, wanted) {
-        (Some(asked), Some(wanted)) if asked != wanted => Err(OperationError::Invalid {
+/// The service of challenge and login, which must not contradict each other.
+fn agreed_service(challenge: &Challenge, requested: Option<ServiceId>) -> Result<Option<ServiceId>, OperationError> {
+    match (challenge.service, requested) {
+        (Some(challenged), Some(requested)) if challenged != requested => Err(OperationError::Invalid {
             field: "serviceId",
-            message: "must be the service that the challenge was asked for",
+            message: "must be the service that the challenge was requested for",
         }),
-        (asked, wanted) => Ok(asked.or(wanted)),
+        (challenged, requested) => Ok(challenged.or(requested)),
     }
 }
 
-/// Checks the answer outside of any write transaction: only who holds the key gets to the writer.
-async fn prove(
+/// Verifies the signature in a read transaction, so that only the holder of the key reaches the single writer.
+async fn verify_signature(
     context: &Context,
     challenge: &Challenge,
     service: Option<ServiceId>,
     signature: &str,
 ) -> Result<(), OperationError> {
     let mut read = context.store.read().await?;
-    if sessions::used_challenge(read.conn(), &challenge.unique_text()).await? {
+    if sessions::challenge_is_used(read.conn(), &challenge.random_id_hex()).await? {
         return Err(Reason::ChallengeUsed.into());
     }
-    // Not of this database: one of before is back.
+    // The agent is unknown: the challenge is from before the database was restored.
     let agent = agents::find(read.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
-    // Asked before the signature is looked at: webhooks are not told of services that do not exist.
+    // Checked before the signature, so that no event names a service that does not exist.
     if let Some(service) = service {
         services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
     let signature = EcdsaSignature::from_hex(signature).map_err(|_| OperationError::InvalidSignature)?;
     let nonce = context.challenge_keys.nonce(challenge);
-    // Signed are the UTF-8 bytes of the nonce as sent; the 32 bytes that it encodes are accepted too.
+    // The agent signs the UTF-8 bytes of the hex nonce. A signature over the 32 decoded bytes is accepted as well.
     if !agent.registration.key.verifies(&[hex::encode(nonce).as_bytes(), &nonce], &signature) {
         return Err(OperationError::InvalidSignature);
     }

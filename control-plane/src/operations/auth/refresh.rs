@@ -1,9 +1,9 @@
-//! Continue a login: every use of a refresh token replaces it.
+//! Refresh token rotation: every use replaces the refresh token.
 
 use super::{
     failed_logins::tell_failed_login,
     revoke::end_session,
-    tokens::{Fresh, Issued, issue, resolve_service},
+    tokens::{PreparedTokens, UnsignedToken, default_service, issue_tokens},
 };
 use crate::{
     domain::{credential::Credential, session::RefreshToken, webhook::event::Failure},
@@ -13,10 +13,10 @@ use crate::{
 use countersign_identity::{AgentId, Reason, RefreshId, ServiceId};
 use std::net::IpAddr;
 
-/// Whose login it was, and where.
-type Holder = (AgentId, Option<ServiceId>);
+/// The agent of a session and the service it is bound to.
+type SessionSubject = (AgentId, Option<ServiceId>);
 
-/// Refreshes. A wrong secret changes nothing; a used token presented again ends its login.
+/// Refreshes a session. A wrong secret changes nothing. The reuse of a used token ends the session.
 pub async fn refresh(
     context: &Context,
     token: &str,
@@ -31,8 +31,8 @@ pub async fn refresh(
     }
     drop(read);
 
-    let fresh = Fresh::of(context);
-    let fresh_ref = &fresh;
+    let prepared = PreparedTokens::new(context);
+    let prepared_ref = &prepared;
     let work = async |mut tx: Write| {
         let position = feed::position(tx.conn()).await?;
         let rev = position.revision;
@@ -41,38 +41,40 @@ pub async fn refresh(
         let session = sessions::find(tx.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?;
         let agent = agents::find(tx.conn(), session.agent).await?.ok_or(Reason::RefreshInvalid)?;
         agent.require_active()?;
-        match session.may_continue(&token, agent.cutoff.max(position.cutoff), now) {
+        match session.check_refresh(&token, agent.cutoff.max(position.cutoff), now) {
             Ok(()) if sessions::use_token(tx.conn(), token.id, now).await? => {}
-            Ok(()) | Err(Reason::RefreshReused) => return end_login(tx, &token, (agent.id, session.service)).await,
+            Ok(()) | Err(Reason::RefreshReused) => {
+                return end_session_after_reuse(tx, &token, (agent.id, session.service)).await;
+            }
             Err(reason) => return Err(reason.into()),
         }
         let service = match service.or(session.service) {
             Some(service) => Some(service),
-            None => resolve_service(tx.conn(), &agent, now).await?,
+            None => default_service(tx.conn(), &agent, now).await?,
         };
-        let issued = issue(&mut tx, context, fresh_ref, rev, (&agent, &session, service)).await?;
-        Ok(tx.commit(Ok(issued)).await?)
+        let unsigned = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
+        Ok(tx.commit(Ok(unsigned)).await?)
     };
     match context.store.write("refresh", work).await? {
-        Ok(issued) => fresh.sign(context, &issued),
-        Err(who) => {
+        Ok(unsigned) => prepared.sign(context, &unsigned),
+        Err(subject) => {
             let reason = Reason::RefreshReused;
-            tell_failed_login(context, who, Failure::Refused(reason), from).await;
+            tell_failed_login(context, subject, Failure::Refused(reason), from).await;
             Err(reason.into())
         }
     }
 }
 
 async fn find_presented(conn: &mut Conn, presented: &Credential<RefreshId>) -> Result<RefreshToken, OperationError> {
-    Ok(sessions::find_presented(conn, presented).await?.ok_or(Reason::RefreshInvalid)?)
+    Ok(sessions::find_token_by_credential(conn, presented).await?.ok_or(Reason::RefreshInvalid)?)
 }
 
-/// Two holders of one refresh token: one of them stole it, so neither goes on.
-async fn end_login(
+/// Ends the session. A reused refresh token means that it was copied, and the server cannot tell the thief from the agent.
+async fn end_session_after_reuse(
     mut tx: Write,
     token: &RefreshToken,
-    who: Holder,
-) -> Result<Committed<Result<Issued, Holder>>, OperationError> {
+    subject: SessionSubject,
+) -> Result<Committed<Result<UnsignedToken, SessionSubject>>, OperationError> {
     end_session(&mut tx, token.session).await?;
-    Ok(tx.commit(Err(who)).await?)
+    Ok(tx.commit(Err(subject)).await?)
 }

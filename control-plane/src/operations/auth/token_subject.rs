@@ -1,4 +1,4 @@
-//! Whose a refresh token says it is: for those who must know before they look at anything else.
+//! Finds the agent of a refresh token, for rate limits.
 
 use crate::{
     domain::credential::Credential,
@@ -7,9 +7,9 @@ use crate::{
 };
 use countersign_identity::{AgentId, RefreshId};
 
-/// The agent whose login the refresh token of this id continues. Its secret is not looked at, so this is good for
-/// counting and for nothing else.
+/// The agent of the session that a refresh token belongs to. Does not verify the secret, so the result must be used for
+/// counting only.
 pub async fn find_refresh_token_agent(context: &Context, token: &str) -> Result<Option<AgentId>, OperationError> {
     let Some(presented) = Credential::<RefreshId>::parse(token) else { return Ok(None) };
-    Ok(sessions::find_holder(context.store.read().await?.conn(), presented.id()).await?)
+    Ok(sessions::find_agent_by_token(context.store.read().await?.conn(), presented.id()).await?)
 }

@@ -1,4 +1,4 @@
-//! What a token says: read in the transaction that issues it.
+//! Issues tokens: reads the claims in the transaction that issues them.
 
 use crate::{
     domain::{
@@ -16,115 +16,120 @@ use countersign_identity::{
 use secrecy::SecretString;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-/// What an agent gets for a good answer.
+/// An access token and a refresh token.
 pub struct TokenPair {
     /// The access token, a signed JWT.
     pub access: SecretString,
     /// The refresh token.
     pub refresh: SecretString,
-    /// How long the access token lives.
+    /// Lifetime of the access token.
     pub expires_in: Duration,
 }
 
-/// What is made before the transaction, so that a rerun makes the same.
-pub(in crate::operations) struct Fresh {
+/// Ids and secret of the tokens, made before the transaction so that a retry of it issues the same tokens.
+pub(in crate::operations) struct PreparedTokens {
     token: TokenId,
     refresh: Credential<RefreshId>,
 }
 
-impl Fresh {
-    /// New ids and a new secret.
-    pub(in crate::operations) fn of(context: &Context) -> Self {
-        let refresh = Credential::new(context.fresh(RefreshId::from_bits), context.fresh_secret());
-        Self { token: context.fresh(TokenId::from_bits), refresh }
+impl PreparedTokens {
+    /// Makes ids and secret.
+    pub(in crate::operations) fn new(context: &Context) -> Self {
+        let refresh = Credential::new(context.new_id(RefreshId::from_bits), context.new_secret());
+        Self { token: context.new_id(TokenId::from_bits), refresh }
     }
 
     /// Signs the claims and reveals the refresh token, after the transaction has committed.
-    pub(in crate::operations) fn sign(self, context: &Context, issued: &Issued) -> Result<TokenPair, OperationError> {
-        let access = issued.signer.sign(&issued.claims)?.into();
-        Ok(TokenPair { access, refresh: self.refresh.reveal(), expires_in: context.rules.access_life })
+    pub(in crate::operations) fn sign(
+        self,
+        context: &Context,
+        unsigned: &UnsignedToken,
+    ) -> Result<TokenPair, OperationError> {
+        let access = unsigned.signer.sign(&unsigned.claims)?.into();
+        Ok(TokenPair { access, refresh: self.refresh.reveal(), expires_in: context.config.access_token_lifetime })
     }
 }
 
-/// What an access token says, and the key that signs it.
-pub(in crate::operations) struct Issued {
+/// The claims of an access token and the key that signs it.
+pub(in crate::operations) struct UnsignedToken {
     claims: Claims,
     signer: Arc<Signer>,
 }
 
-/// Whom a token is for, if nobody said: the service of the agent's oldest live role, or nobody.
-pub(in crate::operations) async fn resolve_service(
+/// The service that a token is bound to if the agent named none: the service of its oldest live role, or none.
+pub(in crate::operations) async fn default_service(
     conn: &mut Conn,
     agent: &Agent,
     now: Timestamp,
 ) -> Result<Option<ServiceId>, OperationError> {
-    Ok(assignments::oldest_service(conn, agent.id, now).await?)
+    Ok(assignments::service_of_oldest_role(conn, agent.id, now).await?)
 }
 
-/// Issues the next refresh token of a session and states the claims of an access token beside it.
-/// `rev` was read before everything that is stated here, the key that signs it among the rest.
-pub(in crate::operations) async fn issue(
+/// Inserts the next refresh token of a session and builds the claims of an access token. `rev` must have been read before
+/// everything that the claims state, including the signing key.
+pub(in crate::operations) async fn issue_tokens(
     tx: &mut Write,
     context: &Context,
-    fresh: &Fresh,
+    prepared: &PreparedTokens,
     rev: Revision,
     (agent, session, service): (&Agent, &Session, Option<ServiceId>),
-) -> Result<Issued, OperationError> {
+) -> Result<UnsignedToken, OperationError> {
     let now = tx.now();
     let refresh = RefreshToken {
-        id: fresh.refresh.id(),
+        id: prepared.refresh.id(),
         session: session.id,
-        secret: fresh.refresh.hash(),
+        secret: prepared.refresh.hash(),
         issued_at: now,
         used_at: None,
     };
     sessions::insert_token(tx.conn(), &refresh).await?;
-    agents::seen(tx.conn(), agent.id, now).await?;
-    let expires = now.saturating_add(context.rules.access_life);
-    let held = match service {
-        Some(service) => held_at(tx.conn(), service, agent, now, expires).await?,
-        None => Held::default(),
+    agents::set_last_seen(tx.conn(), agent.id, now).await?;
+    let expires = now.saturating_add(context.config.access_token_lifetime);
+    let effective = match service {
+        Some(service) => effective_roles(tx.conn(), service, agent, now, expires).await?,
+        None => EffectiveRoles::default(),
     };
     let claims = Claims {
-        iss: context.rules.issuer.clone(),
+        iss: context.config.issuer.clone(),
         sub: agent.id,
-        aud: service.map_or(Audience::Unbound, Audience::Service).claim(&context.rules.issuer),
+        aud: service.map_or(Audience::Unbound, Audience::Service).claim(&context.config.issuer),
         iat: now.seconds(),
         nbf: now.seconds(),
         exp: expires.seconds(),
-        jti: fresh.token,
+        jti: prepared.token,
         sid: session.id,
         rev,
         name: agent.registration.name.to_string(),
-        roles: held.roles,
-        permissions: held.permissions,
+        roles: effective.roles,
+        permissions: effective.permissions,
         trust_score: agent.trust,
-        until: held.until,
+        until: effective.until,
     };
-    // Last, so that a key that is revoked meanwhile is seen to be.
+    // Read last, so that a concurrent revocation of the key is seen.
     let signer = context.keyring.signer(tx.conn(), now).await?;
-    Ok(Issued { claims, signer })
+    Ok(UnsignedToken { claims, signer })
 }
 
+/// Roles and permissions of an agent at a service, and the expiry of roles that end before the token.
 #[derive(Default)]
-struct Held {
+struct EffectiveRoles {
     roles: Vec<RoleName>,
     permissions: Vec<Permission>,
     until: BTreeMap<RoleName, i64>,
 }
 
-async fn held_at(
+async fn effective_roles(
     conn: &mut Conn,
     service: ServiceId,
     agent: &Agent,
     now: Timestamp,
     expires: Timestamp,
-) -> Result<Held, OperationError> {
-    let grants = assignments::held(conn, service, agent.id, now).await?;
-    let table: RoleTable = roles::of_service(conn, service).await?.into_iter().map(|role| role.definition).collect();
+) -> Result<EffectiveRoles, OperationError> {
+    let grants = assignments::active_grants(conn, service, agent.id, now).await?;
+    let table: RoleTable = roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect();
     let (roles, permissions) = table.resolve(grants.iter());
     let ends_before_token =
         grants.iter().filter_map(|grant| grant.until.filter(|end| *end < expires).map(|end| (grant, end)));
     let until = ends_before_token.filter_map(|(grant, end)| Some((table.get(grant.role)?.name.clone(), end.seconds())));
-    Ok(Held { roles, permissions, until: until.collect() })
+    Ok(EffectiveRoles { roles, permissions, until: until.collect() })
 }

@@ -1,4 +1,4 @@
-//! Verify an agent's token for a service: the same question, by the same library, as at a sidecar.
+//! Verifies an access token for a service, with the same library as the sidecar.
 
 use super::revoke::is_revoked;
 use crate::{
@@ -10,7 +10,7 @@ use countersign_identity::{
     UnverifiedToken, VerifiedIdentity, Versioned,
 };
 
-/// Says who stands behind the token, or why it is refused.
+/// Returns the identity of the agent, or the reason for the refusal.
 pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Result<VerifiedIdentity, OperationError> {
     let unverified = UnverifiedToken::parse(token)?;
     let mut read = context.store.read().await?;
@@ -19,27 +19,26 @@ pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Resul
     let now = context.now();
     let position = feed::position(read.conn()).await?;
     let service = services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
-    let table = roles::of_service(read.conn(), service.id).await?;
+    let table = roles::list(read.conn(), service.id).await?;
     let table: RoleTable = table.into_iter().map(|role| role.definition).collect();
-    let record = record(read.conn(), service.id, claims, position.revision, now).await?;
+    let changes = agent_state(read.conn(), service.id, claims, position.revision, now).await?;
     let evaluation = EvaluationContext {
         service: service.id,
-        issuer: &context.rules.issuer,
+        issuer: &context.config.issuer,
         accepts_unbound: service.accepts_unbound,
         revision: position.revision,
         floor: position.floor,
         roles: &table,
-        agent: record.as_ref(),
+        agent: changes.as_ref(),
         revoked: is_revoked(read.conn(), claims).await?,
     };
     let identity = VerifiedIdentity::evaluate(claims, &evaluation, now)?;
-    // Signed by us, of an agent that we do not know: the database is not the one that issued it.
-    record.map(|_| identity).ok_or_else(|| Reason::TokenClaimsInvalid.into())
+    // The signature is valid but the agent is unknown: another database issued the token.
+    changes.map(|_| identity).ok_or_else(|| Reason::TokenClaimsInvalid.into())
 }
 
-/// The present state of the token's agent, as a sidecar that knows everything would hold it; `None` for an
-/// agent that was never registered here.
-async fn record(
+/// The current state of the agent, as a sidecar with an up-to-date view has it; `None` if the agent is not registered.
+async fn agent_state(
     conn: &mut Conn,
     service: ServiceId,
     claims: &Claims,
@@ -47,7 +46,7 @@ async fn record(
     now: Timestamp,
 ) -> Result<Option<AgentChanges>, OperationError> {
     let Some(agent) = agents::find(conn, claims.sub).await? else { return Ok(None) };
-    let grants = assignments::held(conn, service, agent.id, now).await?;
+    let grants = assignments::active_grants(conn, service, agent.id, now).await?;
     Ok(Some(AgentChanges {
         roles: Some(Versioned { revision, value: grants }),
         trust: Some(Versioned { revision, value: agent.trust }),

@@ -1,4 +1,4 @@
-//! Begin the audit of a database that has none.
+//! Starts the audit log of a database that has none.
 
 use crate::{
     domain::audit::{AuditAction, Initiator, NewAuditEntry},
@@ -6,8 +6,8 @@ use crate::{
     store::{Store, Write, audit},
 };
 
-/// Begins the chain of the deployment, and those of services that were made before there was an audit. Once: a chain that
-/// is missing later is missed.
+/// Starts the chain of the deployment, and the chains of services from before the audit log existed. This happens once: after
+/// that, `audit verify` reports a missing chain.
 pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
     let work = async |mut tx: Write| {
         if !audit::lock_and_check_started(tx.conn()).await? {

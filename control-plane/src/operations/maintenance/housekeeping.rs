@@ -1,40 +1,39 @@
-//! Forget what no living token can depend on, and see whether the database answers.
+//! Deletes expired rows, and probes the database.
 
 use crate::{
-    operations::{Context, OperationError, context::made_at},
+    operations::{Context, OperationError, context::id_lower_bound},
     store::{Write, deliveries, feed, idempotency, outbox, sessions, webhook_targets},
     webhooks::QueueHealth,
 };
 use countersign_identity::EventId;
 use std::time::Duration;
 
-/// Beyond the longest life of a token, for clocks that run apart.
+/// Added to the lifetime of tokens, for clock skew between replicas.
 const MARGIN: Duration = Duration::from_mins(5);
 
-/// Raises the floor past changes that are older than every living token, and forgets dead logins and requests that will not
-/// come again.
+/// Raises the floor past changes that are older than every live token. Deletes expired sessions and stored responses.
 pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
-    let horizon = context.now().saturating_sub(context.rules.access_life + MARGIN);
+    let horizon = context.now().saturating_sub(context.config.access_token_lifetime + MARGIN);
     let work = async |mut tx: Write| {
         feed::raise_floor(tx.conn(), horizon).await?;
-        sessions::forget_before(tx.conn(), horizon).await?;
+        sessions::delete_expired(tx.conn(), horizon).await?;
         let now = tx.now();
-        idempotency::forget(tx.conn(), now).await?;
+        idempotency::delete_expired(tx.conn(), now).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("run_housekeeping", work).await
 }
 
-/// Events that one transaction forgets.
-const AT_ONCE: i64 = 1000;
+/// Number of events that one transaction deletes.
+const BATCH_SIZE: i64 = 1000;
 
-/// Whoever began to write before a target was deleted has ended by then.
-const UNDER_WAY: Duration = Duration::from_mins(1);
+/// A transaction that began before the deletion of a target has ended after this time.
+const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
 
-/// Forgets events that are too old to be delivered, what was on its way to targets that are deleted, and secrets of before:
-/// bit by bit, so that nobody waits for it.
+/// Deletes events that are older than the retention, deliveries to deleted targets, and replaced webhook secrets. Works in
+/// small transactions, so that other writers do not wait.
 pub async fn delete_expired_events(context: &Context) -> Result<(), OperationError> {
-    let horizon = EventId::from_bits(made_at(context.now().saturating_sub(context.rules.events_life)));
+    let horizon = EventId::from_bits(id_lower_bound(context.now().saturating_sub(context.config.event_retention)));
     let mut read = context.store.read().await?;
     let targets = webhook_targets::all(read.conn()).await?;
     drop(read);
@@ -43,23 +42,23 @@ pub async fn delete_expired_events(context: &Context) -> Result<(), OperationErr
         if !deleted && !deliveries::any_before(context.store.read().await?.conn(), target, horizon).await? {
             continue;
         }
-        let some = async |mut tx: Write| {
+        let batch = async |mut tx: Write| {
             webhook_targets::hold(tx.conn(), target).await?;
-            let more = deliveries::forget(tx.conn(), target, before, AT_ONCE).await?;
+            let more = deliveries::forget(tx.conn(), target, before, BATCH_SIZE).await?;
             if deleted && !more {
-                let before = tx.now().saturating_sub(UNDER_WAY);
+                let before = tx.now().saturating_sub(MAX_TRANSACTION_TIME);
                 webhook_targets::remove(tx.conn(), target, before).await?;
             }
             Ok::<_, OperationError>(tx.commit(more).await?)
         };
-        while context.store.write("forget_deliveries", some).await? {}
+        while context.store.write("forget_deliveries", batch).await? {}
     }
     while outbox::any_before(context.store.read().await?.conn(), horizon).await? {
-        let some = async |mut tx: Write| {
-            outbox::forget(tx.conn(), horizon, AT_ONCE).await?;
+        let batch = async |mut tx: Write| {
+            outbox::forget(tx.conn(), horizon, BATCH_SIZE).await?;
             Ok::<_, OperationError>(tx.commit(()).await?)
         };
-        context.store.write("delete_expired_events", some).await?;
+        context.store.write("delete_expired_events", batch).await?;
     }
     let secrets = async |mut tx: Write| {
         let now = tx.now();
@@ -69,26 +68,26 @@ pub async fn delete_expired_events(context: &Context) -> Result<(), OperationErr
     context.store.write("forget_secrets", secrets).await
 }
 
-/// How the delivery of events is.
+/// Health of the webhook dispatcher.
 pub fn probe_queue(context: &Context) -> QueueHealth {
     context.pulse.health()
 }
 
-/// How the database is.
+/// Health of the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseHealth {
-    /// It answers, and the last write succeeded.
+    /// The database answers, and the last write succeeded.
     Up,
-    /// It answers, and the last write failed.
+    /// The database answers, but the last write failed.
     ReadOnly,
-    /// It does not answer in time.
+    /// The database does not answer in time.
     Down,
 }
 
-/// Asks the database for something that is always there.
-pub async fn probe_database(context: &Context, patience: Duration) -> DatabaseHealth {
+/// Runs a small query and reports whether the database answers within `timeout`.
+pub async fn probe_database(context: &Context, timeout: Duration) -> DatabaseHealth {
     let probe = async { feed::position(context.store.read().await?.conn()).await };
-    match tokio::time::timeout(patience, probe).await {
+    match tokio::time::timeout(timeout, probe).await {
         Ok(Ok(_)) if context.store.is_writable() => DatabaseHealth::Up,
         Ok(Ok(_)) => DatabaseHealth::ReadOnly,
         Ok(Err(_)) | Err(_) => DatabaseHealth::Down,

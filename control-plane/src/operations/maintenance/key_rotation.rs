@@ -1,25 +1,25 @@
-//! See to it that there are signing keys, and that none stays for longer than it must.
+//! Creates, rotates and removes signing keys when they are due.
 
 use crate::{
     domain::{audit::Initiator, signing_key::KeyRing},
     operations::{
         Context, OperationError,
-        signing_keys::ring::{change_ring, rotated},
+        signing_keys::ring::{change_ring, rotation_entry},
     },
     store::signing_keys,
 };
 
-/// Makes what is missing, removes keys whose last token is dead, rotates by age, and makes sure that the key that
-/// signs can be opened. Gives the keys as they are then.
+/// Creates missing keys, removes keys whose last token has expired, rotates by age, and checks that the private key of the
+/// current signing key can be decrypted. Returns the resulting key ring.
 pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<KeyRing, OperationError> {
-    let rules = &context.rules.keys;
-    let found = signing_keys::ring(context.store.read().await?.conn()).await?;
-    let mut tended = found.clone();
-    tended.tend(rules, context.now(), context.keyring.make_fresh(context.rng.as_ref())?.publics());
-    if tended != found {
+    let rules = &context.config.keys;
+    let current = signing_keys::ring(context.store.read().await?.conn()).await?;
+    let mut due = current.clone();
+    due.tend(rules, context.now(), context.keyring.make_fresh(context.rng.as_ref())?.publics());
+    if due != current {
         change_ring(context, ("rotate_signing_keys_if_due", &Initiator::SYSTEM), |ring, now, fresh| {
             let rotation = ring.tend(rules, now, fresh);
-            ((), rotation.as_ref().map(rotated))
+            ((), rotation.as_ref().map(rotation_entry))
         })
         .await?;
     }

@@ -13,5 +13,5 @@ pub use counts::count_active_records;
 pub use expiry::tell_ended_roles;
 pub use housekeeping::{DatabaseHealth, delete_expired_events, probe_database, probe_queue, run_housekeeping};
 pub use key_rotation::rotate_signing_keys_if_due;
-pub use restored::{Settled, invalidate_credentials_after_restore};
+pub use restored::{RestoreReport, invalidate_credentials_after_restore};
 pub use trust_feed::publish_trust_changes;

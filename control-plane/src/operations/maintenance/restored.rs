@@ -1,45 +1,45 @@
-//! Make a database that was restored forget what may not be so any more.
+//! Invalidates credentials after a database was restored from a backup.
 
 use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry},
-        instant::rfc3339,
+        timestamp::format_rfc3339,
     },
     operations::OperationError,
     store::{
         Store, Write, audit,
-        deployment::{self, SetAside},
+        deployment::{self, Quarantine},
         feed,
     },
 };
 use countersign_identity::Timestamp;
 
-/// What was found and done.
+/// What the restored database contained and when it was invalidated.
 #[derive(Debug)]
-pub struct Settled {
-    /// Access tokens, logins and challenges of before are dead.
+pub struct RestoreReport {
+    /// Access tokens, sessions and challenges from before this time are invalid.
     pub at: Timestamp,
-    /// What it said of itself.
-    pub was: Option<SetAside>,
-    /// When anything changed in it for the last time.
+    /// The mark of a backup or of a moved database, if there was one.
+    pub was: Option<Quarantine>,
+    /// Time of the last change in the restored state.
     pub newest: Timestamp,
 }
 
-/// Settles a database that was restored, with nobody serving it. What happened since the backup is not in it: so what may
-/// have been used, ended or revoked meanwhile is dead, and sidecars begin anew.
-pub async fn invalidate_credentials_after_restore(store: &Store) -> Result<Settled, OperationError> {
+/// Prepares a restored database for serving. No process may serve it meanwhile. Changes since the backup are lost, so
+/// everything that may have been used, ended or revoked since then becomes invalid, and sidecars load a new snapshot.
+pub async fn invalidate_credentials_after_restore(store: &Store) -> Result<RestoreReport, OperationError> {
     let work = async |mut tx: Write| {
         let at = tx.now();
-        let was = deployment::set_aside(tx.conn()).await?;
-        // Revisions are instants, unless changes came faster than microseconds or a clock went back.
+        let was = deployment::find_quarantine(tx.conn()).await?;
+        // A revision is a timestamp, unless changes came faster than one per microsecond or the clock went back.
         let changed = Timestamp::from_micros(feed::position(tx.conn()).await?.revision.number()).min(at);
-        let newest = audit::newest_time(tx.conn()).await?.map_or(changed, |act| act.max(changed));
-        let entry =
-            NewAuditEntry::for_deployment(AuditAction::DatabaseRestored).detail("newestChangeAt", rfc3339(newest));
+        let newest = audit::newest_time(tx.conn()).await?.map_or(changed, |audited| audited.max(changed));
+        let entry = NewAuditEntry::for_deployment(AuditAction::DatabaseRestored)
+            .detail("newestChangeAt", format_rfc3339(newest));
         tx.audit(&Initiator::SYSTEM, &entry).await?;
-        feed::settle(tx.conn(), at).await?;
-        deployment::take_back(tx.conn()).await?;
-        Ok::<_, OperationError>(tx.commit(Settled { at, was, newest }).await?)
+        feed::advance_after_restore(tx.conn(), at).await?;
+        deployment::lift_quarantine(tx.conn()).await?;
+        Ok::<_, OperationError>(tx.commit(RestoreReport { at, was, newest }).await?)
     };
     store.write("invalidate_credentials_after_restore", work).await
 }

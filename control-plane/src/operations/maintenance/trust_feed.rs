@@ -1,4 +1,4 @@
-//! Tell sidecars whose trust changed: all together, since feedback may come faster than anybody needs to know.
+//! Publishes changed trust scores to sidecars. Feedback can be more frequent than sidecars need, so changes are batched.
 
 use crate::{
     domain::change::Change,
@@ -6,7 +6,7 @@ use crate::{
     store::{Write, trust},
 };
 
-/// Appends a change for every agent whose trust changed since the last time.
+/// Appends a change for every agent whose trust score changed since the last call.
 pub async fn publish_trust_changes(context: &Context) -> Result<(), OperationError> {
     if !trust::any_marks(context.store.read().await?.conn()).await? {
         return Ok(());

@@ -1,73 +1,72 @@
-//! Give a role to an agent.
+//! Assigns a role to an agent.
 
 use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
-        role::{Assignment, fits_agent},
+        role::{Assignment, check_agent_limits},
         webhook::event::{Event, LossReason, News, RoleAssigned},
     },
     operations::{Context, NotFound, OperationError, maintenance::expiry::tell_loss},
     store::{
         Write, agents,
-        assignments::{self, Loss},
+        assignments::{self, RoleLoss},
         roles, services,
     },
 };
 use countersign_identity::{AgentId, EventId, RoleId, ServiceId, Timestamp};
 
-/// Who gets what, and until when.
+/// A role assignment to make.
 #[derive(Debug, Clone, Copy)]
 pub struct AssignmentRequest {
-    /// Where.
+    /// Service that defines the role.
     pub service: ServiceId,
-    /// Who.
+    /// Agent that gets the role.
     pub agent: AgentId,
-    /// What.
+    /// Role to assign.
     pub role: RoleId,
-    /// Until when; `None` for no end.
+    /// Time of expiry; `None` for no expiry.
     pub expires_at: Option<Timestamp>,
 }
 
-/// Assigns a role; assigning again replaces its end. Ends fall on whole seconds, since tokens count in
-/// these.
+/// Assigns a role. Assigning it again replaces the expiry. The expiry is truncated to whole seconds, the resolution of tokens.
 pub async fn assign_role(context: &Context, by: &Initiator, request: AssignmentRequest) -> Result<(), OperationError> {
     let AssignmentRequest { service, agent, role, expires_at } = request;
     let expires_at = expires_at.map(Timestamp::truncated_to_second);
-    let event = context.fresh(EventId::from_bits);
+    let event = context.new_id(EventId::from_bits);
     let work = async |mut tx: Write| {
         let now = tx.now();
         if expires_at.is_some_and(|end| end <= now) {
             return Err(OperationError::Invalid {
                 field: "expiresAt",
-                message: "must lie in the future, in whole seconds",
+                message: "must be in the future, in whole seconds",
             });
         }
         services::lock(tx.conn(), service).await?;
         agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
-        let existing = roles::of_service(tx.conn(), service).await?;
-        let held = assignments::held(tx.conn(), service, agent, now).await?;
-        let after = existing
-            .iter()
-            .filter(|other| other.definition.id == role || held.iter().any(|grant| grant.role == other.definition.id));
-        let given = existing
+        let existing = roles::list(tx.conn(), service).await?;
+        let current = assignments::active_grants(tx.conn(), service, agent, now).await?;
+        let after = existing.iter().filter(|other| {
+            other.definition.id == role || current.iter().any(|grant| grant.role == other.definition.id)
+        });
+        let assigned = existing
             .iter()
             .find(|other| other.definition.id == role)
             .ok_or(OperationError::NotFound(NotFound::Role))?;
-        fits_agent(after.map(|role| &role.definition.name))
+        check_agent_limits(after.map(|role| &role.definition.name))
             .map_err(|error| OperationError::Conflict(error.to_string()))?;
-        let name = given.definition.name.clone();
-        // What has ended, and nobody was told of yet, ended before.
-        if let Some(at) = assignments::take_one_end(tx.conn(), agent, role, now).await? {
+        let name = assigned.definition.name.clone();
+        // An earlier assignment may have expired without an event yet: emit that event first.
+        if let Some(at) = assignments::mark_expiry_notified(tx.conn(), agent, role, now).await? {
             let (name, reason) = (name.clone(), LossReason::Expired);
-            tell_loss(&mut tx, context, Loss { agent, service, role, name, at, reason });
+            tell_loss(&mut tx, context, RoleLoss { agent, service, role, name, at, reason });
         }
-        assignments::put(tx.conn(), &Assignment { agent, role, service, assigned_at: now, expires_at }).await?;
-        let before = held.iter().find(|grant| grant.role == role).map(|grant| grant.until);
+        assignments::upsert(tx.conn(), &Assignment { agent, role, service, assigned_at: now, expires_at }).await?;
+        let before = current.iter().find(|grant| grant.role == role).map(|grant| grant.until);
         if before != Some(expires_at) {
             let entry =
                 NewAuditEntry::for_service(service, AuditAction::RoleAssigned).agent(agent).object(Object::Role(role));
-            let entry = entry.detail("name", given.definition.name.as_str()).detail("until", seconds(expires_at));
+            let entry = entry.detail("name", assigned.definition.name.as_str()).detail("until", seconds(expires_at));
             let entry = before.into_iter().fold(entry, |entry, end| entry.detail("untilBefore", seconds(end)));
             tx.audit(by, &entry).await?;
             let (agent_id, service_id, role_id) = (agent, service, role);
@@ -80,7 +79,7 @@ pub async fn assign_role(context: &Context, by: &Initiator, request: AssignmentR
     context.store.write("assign_role", work).await
 }
 
-/// An end, as an audit keeps it: the second, or null.
+/// The expiry as written in the audit log: Unix seconds or null.
 fn seconds(end: Option<Timestamp>) -> Option<i64> {
     end.map(Timestamp::seconds)
 }

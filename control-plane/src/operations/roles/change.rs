@@ -1,11 +1,11 @@
-//! Change what a role permits, and what is said of it. Its name never changes: tokens carry it.
+//! Changes the permissions or description of a role. The name of a role never changes, because tokens contain it.
 
-use super::define::names;
+use super::define::permission_names;
 use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
-        role::{Role, fits_service},
+        role::{Role, check_service_limits},
         text::Description,
     },
     operations::{Context, NotFound, OperationError},
@@ -13,16 +13,16 @@ use crate::{
 };
 use countersign_identity::{Permission, RoleId, ServiceId};
 
-/// What is to be changed; what is absent stays.
+/// The changes to make. `None` leaves a field unchanged.
 #[derive(Debug, Clone)]
 pub struct RoleChange {
-    /// What it permits from now on.
+    /// New permissions.
     pub permissions: Option<Vec<Permission>>,
-    /// What it is for.
+    /// New description.
     pub description: Option<Description>,
 }
 
-/// Changes a role. Whoever holds it has its new permissions at once: sidecars compute them from definitions.
+/// Changes a role. The change applies to all holders at once, because sidecars compute permissions from role definitions.
 pub async fn change_role(
     context: &Context,
     by: &Initiator,
@@ -34,14 +34,15 @@ pub async fn change_role(
         if !services::lock(tx.conn(), service).await? {
             return Err(OperationError::NotFound(NotFound::Service));
         }
-        let mut existing = roles::of_service(tx.conn(), service).await?;
+        let mut existing = roles::list(tx.conn(), service).await?;
         let found = existing.iter().position(|other| other.definition.id == role);
         let mut changed = existing.swap_remove(found.ok_or(OperationError::NotFound(NotFound::Role))?);
         let before = changed.clone();
         let RoleChange { permissions, description } = change.clone();
         changed.description = description.unwrap_or(changed.description);
         if let Some(permissions) = permissions {
-            fits_service(&existing, &permissions).map_err(|error| OperationError::Conflict(error.to_string()))?;
+            check_service_limits(&existing, &permissions)
+                .map_err(|error| OperationError::Conflict(error.to_string()))?;
             changed.definition.permissions = permissions;
             tx.record_change(Change::Definitions(service));
         }
@@ -55,11 +56,11 @@ pub async fn change_role(
     context.store.write("change_role", work).await
 }
 
-/// The act, which says what changed, if anything did.
+/// The audit entry with the changed fields.
 fn difference(before: &Role, after: &Role) -> NewAuditEntry {
     let (old, new) = (&before.definition, &after.definition);
     NewAuditEntry::for_service(after.service, AuditAction::RoleChanged)
         .object(Object::Role(new.id))
-        .changed("permissions", names(&old.permissions), names(&new.permissions))
+        .changed("permissions", permission_names(&old.permissions), permission_names(&new.permissions))
         .changed("description", before.description.as_str(), after.description.as_str())
 }

@@ -1,4 +1,4 @@
-//! Delete a role, whoever holds it.
+//! Deletes a role and all its assignments.
 
 use crate::{
     domain::{
@@ -11,8 +11,8 @@ use crate::{
 };
 use countersign_identity::{RoleId, ServiceId};
 
-/// Deletes a role with all its assignments. Sidecars learn one thing, however many hold it: that it is no longer
-/// defined. A role that is not defined grants nothing, and a later one of the same name is another role.
+/// Deletes a role and all its assignments. Sidecars receive one change, independent of the number of holders: the role is no
+/// longer defined. An undefined role grants nothing, and a later role of the same name is a different role.
 pub async fn delete_role(
     context: &Context,
     by: &Initiator,
@@ -25,10 +25,10 @@ pub async fn delete_role(
         }
         let found = roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
         let (now, concerns) = (tx.now(), Concerns::Service(service));
-        // However many hold it: whoever asked is told of each, a little later.
-        let wanted = outbox::is_wanted(tx.conn(), EventKind::RoleRevoked, concerns, now).await?;
-        let told_as = wanted.then_some(&found.definition.name);
-        assignments::remove_all(tx.conn(), (service, role), told_as, now).await?;
+        // The events for the holders are emitted later, in batches, so that a role with many holders does not block.
+        let has_subscribers = outbox::is_wanted(tx.conn(), EventKind::RoleRevoked, concerns, now).await?;
+        let event_role_name = has_subscribers.then_some(&found.definition.name);
+        assignments::remove_by_role(tx.conn(), (service, role), event_role_name, now).await?;
         if !roles::delete(tx.conn(), service, role).await? {
             return Err(OperationError::NotFound(NotFound::Role));
         }

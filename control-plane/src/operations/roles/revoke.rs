@@ -1,4 +1,4 @@
-//! Take a role from an agent.
+//! Revokes a role from an agent.
 
 use crate::{
     domain::{
@@ -9,13 +9,13 @@ use crate::{
     operations::{Context, NotFound, OperationError, maintenance::expiry::tell_loss},
     store::{
         Write, agents,
-        assignments::{self, Loss, Removed},
+        assignments::{self, RemovedAssignment, RoleLoss},
         roles,
     },
 };
 use countersign_identity::{AgentId, RoleId, ServiceId};
 
-/// Revokes a role; false if the agent did not hold it.
+/// Revokes a role. Returns false if the agent did not hold it.
 pub async fn revoke_role(
     context: &Context,
     by: &Initiator,
@@ -32,19 +32,19 @@ pub async fn revoke_role(
         if removed.is_some() {
             tx.record_change(Change::Roles(agent, service));
         }
-        // An expired assignment is absent everywhere: removing its row revokes nothing, and only says what is not told yet.
-        let was_live = removed.is_some_and(|removed| removed.until.is_none_or(|end| now < end));
+        // An expired assignment counts as absent: removing its row revokes nothing and only emits the event that is still due.
+        let was_live = removed.is_some_and(|removed| removed.expires_at.is_none_or(|end| now < end));
         if was_live {
             let entry =
                 NewAuditEntry::for_service(service, AuditAction::RoleRevoked).agent(agent).object(Object::Role(role));
             tx.audit(by, &entry.detail("name", name.as_str())).await?;
         }
-        if let Some(Removed { until, end_is_told: false }) = removed {
+        if let Some(RemovedAssignment { expires_at: until, expiry_notified: false }) = removed {
             let (at, reason) = match until {
                 Some(end) if !was_live => (end, LossReason::Expired),
                 Some(_) | None => (now, LossReason::Revoked),
             };
-            tell_loss(&mut tx, context, Loss { agent, service, role, name, at, reason });
+            tell_loss(&mut tx, context, RoleLoss { agent, service, role, name, at, reason });
         }
         Ok(tx.commit(was_live).await?)
     };

@@ -1,4 +1,4 @@
-//! Change what people call a service, and which tokens it accepts.
+//! Changes the name of a service, or whether it accepts unbound tokens.
 
 use crate::{
     domain::{
@@ -12,16 +12,16 @@ use crate::{
 };
 use countersign_identity::ServiceId;
 
-/// What is to be changed; what is absent stays.
+/// The changes to make. `None` leaves a field unchanged.
 #[derive(Debug, Clone)]
 pub struct ServiceChange {
-    /// What people call it.
+    /// New display name.
     pub name: Option<DisplayName>,
-    /// Whether tokens that are bound to no service are accepted.
+    /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: Option<bool>,
 }
 
-/// Changes a service. Its sidecars judge tokens by it at once.
+/// Changes a service. Its sidecars receive the change on their streams.
 pub async fn change_service(
     context: &Context,
     by: &Initiator,

@@ -1,4 +1,4 @@
-//! Make a service, and API keys for it.
+//! Creates services, and creates and revokes their API keys.
 
 use crate::{
     domain::{
@@ -14,25 +14,25 @@ use crate::{
 use countersign_identity::{ApiKeyId, ServiceId};
 use secrecy::SecretString;
 
-/// What is asked for.
+/// The service to create.
 #[derive(Debug)]
 pub struct NewService {
-    /// What people call it.
+    /// Display name.
     pub name: DisplayName,
-    /// Whether tokens that are bound to no service are accepted.
+    /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: bool,
 }
 
-/// What is asked for.
+/// The API key to create.
 #[derive(Debug)]
 pub struct NewKey {
-    /// What people call it.
+    /// Display name.
     pub name: DisplayName,
-    /// What it may do.
+    /// Allowed operations.
     pub scope: KeyScope,
 }
 
-/// Makes a service that belongs to `owner`.
+/// Creates a service that is owned by `owner`.
 pub async fn create_service(
     context: &Context,
     by: &Initiator,
@@ -40,7 +40,7 @@ pub async fn create_service(
     request: NewService,
 ) -> Result<Service, OperationError> {
     let NewService { name, accepts_unbound } = request;
-    let id = context.fresh(ServiceId::from_bits);
+    let id = context.new_id(ServiceId::from_bits);
     let service = &Service { id, owner, name, accepts_unbound, created_at: context.now() };
     let entry = &NewAuditEntry::for_service(id, AuditAction::ServiceCreated)
         .detail("name", service.name.as_str())
@@ -53,7 +53,7 @@ pub async fn create_service(
     context.store.write("create_service", work).await
 }
 
-/// Makes an API key; its plain text is returned here and nowhere else.
+/// Creates an API key. Its plain text is returned here only.
 pub async fn create_service_key(
     context: &Context,
     by: &Initiator,
@@ -61,7 +61,7 @@ pub async fn create_service_key(
     request: NewKey,
 ) -> Result<(ServiceKey, SecretString), OperationError> {
     let NewKey { name, scope } = request;
-    let credential = Credential::new(context.fresh(ApiKeyId::from_bits), context.fresh_secret());
+    let credential = Credential::new(context.new_id(ApiKeyId::from_bits), context.new_secret());
     let (id, secret, created_at) = (credential.id(), credential.hash(), context.now());
     let key = &ServiceKey { id, service, name, scope, secret, created_at, revoked_at: None };
     let entry = &NewAuditEntry::for_service(service, AuditAction::ServiceKeyCreated)
@@ -77,7 +77,7 @@ pub async fn create_service_key(
     Ok((context.store.write("create_service_key", work).await?, credential.reveal()))
 }
 
-/// Revokes an API key of a service; false if it was revoked before.
+/// Revokes an API key of a service. Returns false if it was already revoked.
 pub async fn revoke_service_key(
     context: &Context,
     by: &Initiator,
@@ -91,7 +91,7 @@ pub async fn revoke_service_key(
         if revoked {
             tx.audit(by, entry).await?;
         } else if !services::has_key(tx.conn(), service, key).await? {
-            // Not "revoked before": it may be good, at another service.
+            // The key does not exist, or it is a valid key of another service.
             return Err(OperationError::NotFound(NotFound::Key));
         }
         Ok::<_, OperationError>(tx.commit(revoked).await?)

@@ -1,4 +1,4 @@
-//! Take a signing key out at once, for good: the answer to one that somebody else may have.
+//! Revokes a signing key immediately, for a key that may be compromised.
 
 use super::ring::change_ring;
 use crate::{
@@ -8,16 +8,16 @@ use crate::{
 };
 use countersign_identity::Kid;
 
-/// Revokes: every token under the key is dead, whoever judges it, and the next key signs if this one did. False if
-/// no token under it was believed any more.
+/// Revokes a signing key. All tokens that it signed become invalid, and if it was the current key, the next key signs at once.
+/// Returns false if the key was already removed or revoked.
 pub async fn revoke_signing_key(context: &Context, by: &Initiator, kid: &Kid) -> Result<bool, OperationError> {
-    if !signing_keys::existed(context.store.read().await?.conn(), kid).await? {
+    if !signing_keys::exists(context.store.read().await?.conn(), kid).await? {
         return Err(OperationError::NotFound(NotFound::SigningKey));
     }
     change_ring(context, ("revoke_signing_key", by), |ring, now, fresh| {
         let entry =
             NewAuditEntry::for_deployment(AuditAction::SigningKeyRevoked).object(Object::SigningKey(kid.clone()));
-        (ring.revoke(kid, &context.rules.keys, now, fresh), Some(entry))
+        (ring.revoke(kid, &context.config.keys, now, fresh), Some(entry))
     })
     .await
 }

@@ -1,4 +1,4 @@
-//! How the ring of signing keys is changed: read whole, decided on, written whole, one change at a time.
+//! Changes the key ring: reads it whole, decides, and writes the differences, under one lock.
 
 use crate::{
     domain::{
@@ -12,8 +12,8 @@ use crate::{
 };
 use countersign_identity::{P256PublicKey, Timestamp};
 
-/// Changes the ring in a transaction by what `decide` does to it, given the instant and keys that nobody has seen. If
-/// that is an act, it is recorded, unless nothing changed. Sidecars learn of it if other keys are believed from then on.
+/// Runs `decide` on the key ring in a transaction, with the current time and newly generated keys. Writes the audit entry that
+/// it returns if the ring changed. Notifies sidecars if the set of trusted keys changed.
 pub(in crate::operations) async fn change_ring<T>(
     context: &Context,
     (name, by): (&'static str, &Initiator),
@@ -27,7 +27,7 @@ pub(in crate::operations) async fn change_ring<T>(
         let (mut ring, now) = (before.clone(), tx.now());
         let (outcome, entry) = decide(&mut ring, now, &mut fresh.publics());
         if ring != before {
-            keep(&mut tx, &before, &ring, fresh).await?;
+            write_differences(&mut tx, &before, &ring, fresh).await?;
             if let Some(entry) = entry {
                 tx.audit(by, &entry).await?;
             }
@@ -37,14 +37,19 @@ pub(in crate::operations) async fn change_ring<T>(
     context.store.write(name, work).await
 }
 
-/// The act of a rotation.
-pub(in crate::operations) fn rotated(rotation: &Rotation) -> NewAuditEntry {
+/// The audit entry of a rotation.
+pub(in crate::operations) fn rotation_entry(rotation: &Rotation) -> NewAuditEntry {
     let entry =
         NewAuditEntry::for_deployment(AuditAction::SigningKeyRotated).object(Object::SigningKey(rotation.kid.clone()));
     entry.detail("signsFrom", rotation.signs_from.seconds())
 }
 
-async fn keep(tx: &mut Write, before: &KeyRing, ring: &KeyRing, fresh: &FreshKeys) -> Result<(), OperationError> {
+async fn write_differences(
+    tx: &mut Write,
+    before: &KeyRing,
+    ring: &KeyRing,
+    fresh: &FreshKeys,
+) -> Result<(), OperationError> {
     for key in ring.keys().iter().filter(|key| !before.keys().contains(key)) {
         if before.keys().iter().any(|old| old.kid == key.kid) {
             signing_keys::update(tx.conn(), key).await?;

@@ -93,7 +93,7 @@ pub async fn rotate_webhook_secret(
     place: Place,
     webhook: WebhookId,
 ) -> Result<(SecretString, Timestamp), OperationError> {
-    let secret = WebhookSecret::new(context.fresh_secret());
+    let secret = WebhookSecret::new(context.new_secret());
     let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
     let work = async |mut tx: Write| {
         locked(&mut tx, place, webhook).await?;

@@ -33,7 +33,7 @@ pub async fn create_webhook(
     let NewWebhook { url, events, description } = request;
     reachable(context, &url).await?;
     let (id, secret, now) =
-        (context.fresh(WebhookId::from_bits), WebhookSecret::new(context.fresh_secret()), context.now());
+        (context.new_id(WebhookId::from_bits), WebhookSecret::new(context.new_secret()), context.now());
     let sealed = &context.keyring.seal_webhook_secret(id, &secret, context.rng.as_ref())?;
     let target = &Target {
         id,

@@ -10,7 +10,7 @@ use crate::{
             event::{Event, News, Test},
         },
     },
-    operations::{Context, NotFound, OperationError, context::made_at},
+    operations::{Context, NotFound, OperationError, context::id_lower_bound},
     store::{Write, deliveries, outbox},
 };
 use countersign_identity::{EventId, Timestamp, WebhookId};
@@ -71,7 +71,7 @@ async fn replay_some(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Resu
         Replay::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => Ok(1),
         Replay::One(_) => Err(OperationError::NotFound(NotFound::Delivery)),
         Replay::Since(since, status) => {
-            let oldest = EventId::from_bits(made_at(since.saturating_sub(BEFORE)));
+            let oldest = EventId::from_bits(id_lower_bound(since.saturating_sub(BEFORE)));
             Ok(deliveries::replay_some(tx.conn(), webhook, (since, oldest), status, (now, AT_ONCE)).await?)
         }
     }
@@ -84,7 +84,7 @@ pub async fn test_webhook(
     place: Place,
     webhook: WebhookId,
 ) -> Result<EventId, OperationError> {
-    let id = context.fresh(EventId::from_bits);
+    let id = context.new_id(EventId::from_bits);
     let news = News::Test(Test { webhook_id: webhook, service_id: place.service() });
     let work = async |mut tx: Write| {
         locked(&mut tx, place, webhook).await?;

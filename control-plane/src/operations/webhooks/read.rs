@@ -2,7 +2,7 @@
 
 use crate::{
     domain::{
-        page::{Listed, Page},
+        page::{ListPage, Page},
         webhook::{
             Place, Target,
             delivery::{Delivery, DeliveryStatus},
@@ -35,7 +35,7 @@ pub async fn list_deliveries(
     webhook: WebhookId,
     status: Option<DeliveryStatus>,
     page: Page,
-) -> Result<Listed<Delivery>, OperationError> {
+) -> Result<ListPage<Delivery>, OperationError> {
     read_webhook(context, place, webhook).await?;
     Ok(deliveries::list(context.store.read().await?.conn(), webhook, status, page).await?)
 }

@@ -1,4 +1,4 @@
-//! The table of docs/api.md: who may use a route, what limits it, and how it may refuse.
+//! The table of docs/use/api.md: who may use a route, what limits it, and how it may refuse.
 
 use super::routes::Door;
 use countersign_tests::tools;
@@ -22,7 +22,7 @@ pub struct Line {
 
 /// All lines, in their order.
 pub static LINES: LazyLock<Vec<Line>> = LazyLock::new(|| {
-    let text = std::fs::read_to_string(tools::root().join("docs/api.md")).unwrap();
+    let text = std::fs::read_to_string(tools::root().join("docs/use/api.md")).unwrap();
     let routes = text.split("\n## Routes\n").nth(1).expect("a chapter of routes");
     routes.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Method ")).map(read).collect()
 });
@@ -43,22 +43,22 @@ fn read(line: &str) -> Line {
 fn door(who: &str, path: &str) -> Door {
     match who {
         "none" => Door::Open,
-        "none or person" => Door::Registrant,
-        "person" => Door::Person,
+        "none or human" => Door::Registrant,
+        "human" => Door::Person,
         "admin" => Door::Admin,
         "owner, admin" => Door::Owner,
         "full key, owner, admin" => Door::Manager,
         "full key, sync key" => Door::Verifier,
         "full key" if path.contains("{service}") => Door::FullKey,
         "full key" => Door::AnyFullKey,
-        other => panic!("docs/api.md knows no `{other}`"),
+        other => panic!("docs/use/api.md knows no `{other}`"),
     }
 }
 
 /// The line of a route.
 pub fn line(method: &str, path: &str) -> &'static Line {
     let found = LINES.iter().find(|line| (line.method.as_str(), line.path.as_str()) == (method, path));
-    found.unwrap_or_else(|| panic!("docs/api.md has no line for {method} {path}"))
+    found.unwrap_or_else(|| panic!("docs/use/api.md has no line for {method} {path}"))
 }
 
 impl Line {

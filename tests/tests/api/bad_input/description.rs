@@ -1,4 +1,4 @@
-//! The description of the API has every route, with the fields that are tried, and the errors that docs/api.md promises.
+//! The description of the API has every route, with the fields that are tried, and the errors that docs/use/api.md promises.
 
 use super::{
     contract::{Line, line},

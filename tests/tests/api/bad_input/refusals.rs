@@ -1,4 +1,4 @@
-//! Each error that docs/api.md promises of a route comes, when a request deserves it.
+//! Each error that docs/use/api.md promises of a route comes, when a request deserves it.
 
 use super::{
     contract::{LINES, Line, line},
@@ -98,7 +98,7 @@ impl Scene {
             "NOT_FOUND" if named("kid") => self.nowhere(route, "kid").await,
             "NOT_FOUND" if named("key") => self.nowhere(route, "key").await,
             "CONFLICT" => self.conflict(route).await,
-            other => panic!("docs/api.md promises {other} of {} {}: provoke it here", route.method, route.path),
+            other => panic!("docs/use/api.md promises {other} of {} {}: provoke it here", route.method, route.path),
         }
     }
 
@@ -157,7 +157,7 @@ impl Scene {
                 let path = self.stage.path(route).replace(&self.stage.agent.id, &self.revoked.id);
                 self.at(route, &path).await
             }
-            (method, path) => panic!("docs/api.md promises CONFLICT of {method} {path}: provoke it here"),
+            (method, path) => panic!("docs/use/api.md promises CONFLICT of {method} {path}: provoke it here"),
         }
     }
 }
@@ -169,7 +169,7 @@ fn the_table_of_the_documentation_is_the_table_of_the_tests() {
         LINES.iter().map(|line| shown(&line.method, &line.path, line.door, line.good)).collect();
     let tested: BTreeSet<_> =
         ROUTES.iter().map(|route| shown(route.method, route.path, route.door, route.good)).collect();
-    assert_eq!(documented, tested, "left: docs/api.md, right: the table in routes.rs");
+    assert_eq!(documented, tested, "left: docs/use/api.md, right: the table in routes.rs");
     assert_eq!(LINES.len(), documented.len(), "no line stands twice");
 }
 

@@ -231,11 +231,11 @@ pub fn misshapen(answer: &Answer) -> Option<&'static str> {
     }
 }
 
-/// What is wrong with a refusal of this route by the table of docs/api.md, if anything is.
+/// What is wrong with a refusal of this route by the table of docs/use/api.md, if anything is.
 pub fn unlisted(route: &Route, answer: &Answer) -> Option<String> {
     let code = answer.text("/error/code");
     let fine = answer.status < 400 || line(route.method, route.path).allows(code);
-    (!fine).then(|| format!("{} {}: docs/api.md knows no {code}", route.method, route.path))
+    (!fine).then(|| format!("{} {}: docs/use/api.md knows no {code}", route.method, route.path))
 }
 
 /// What is wrong with an answer that should be this error, about these fields.

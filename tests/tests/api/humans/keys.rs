@@ -171,7 +171,7 @@ async fn a_slow_issuer_holds_up_nobody_else_and_its_own_not_for_long() {
     }
     assert!(!waiting.is_finished(), "the others did not wait for it");
     assert_eq!(waiting.await.unwrap().error(), UNAVAILABLE);
-    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_mins(1), "it waited for the issuer: {:?}", began.elapsed());
 }
 
 #[tokio::test]

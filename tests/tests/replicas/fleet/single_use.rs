@@ -1,7 +1,7 @@
 //! A challenge yields one token pair and a refresh token one successor, over all replicas together, also if one of
 //! them is killed while it answers.
 
-use super::{Member, replica, replica_with};
+use super::{Member, replica};
 use countersign_tests::{Answer, ControlPlane, Database, Postgres, Redis, control_plane::text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -120,7 +120,10 @@ async fn whatever_becomes_of_redis() {
     let (postgres, mut redis) = (Postgres::start().await, Redis::start().await);
     let (database, url) = (postgres.database().await, format!("redis.url={}", redis.url()));
     let settings = [url.as_str()];
-    let (one, other) = tokio::join!(replica_with(&database, &settings), replica_with(&database, &settings));
+    let (one, other) = tokio::join!(
+        ControlPlane::start_replica(&database, &settings),
+        ControlPlane::start_replica(&database, &settings)
+    );
     let agent = Member::register(&one).await;
     let old = redis.dump().await;
     for round in 0..3 {

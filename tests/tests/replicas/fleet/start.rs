@@ -1,7 +1,9 @@
 //! Replicas that start at once on an empty database make one deployment of it.
 
-use super::{MASTER_KEY, Member, replica};
-use countersign_tests::{ControlPlane, Database, Issuer, Postgres, Production, SigningKey, issuer::jwks};
+use super::{Member, replica};
+use countersign_tests::{
+    ControlPlane, Database, Issuer, Postgres, Production, SigningKey, control_plane::MASTER_KEY, issuer::jwks,
+};
 use futures_util::future::join_all;
 use serde_json::json;
 
@@ -71,7 +73,7 @@ async fn a_replica_with_another_master_key_is_kept_out() {
     let database = postgres.database().await;
     let one = replica(&database).await;
     let mut settings = vec![format!("database.url={database}"), format!("secrets.master_key={}", "cd".repeat(32))];
-    settings.push("public_url=https://fleet.test".to_owned());
+    settings.push("public_url=https://replicas.test".to_owned());
     let folder = tempfile::tempdir().unwrap();
     settings.push(format!("data_dir={}", folder.path().display()));
     settings.extend(["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:0")));

@@ -56,7 +56,7 @@ async fn both_hear_at(cluster: &RedisCluster, fleet: &Fleet, key: &str, nodes: &
     let at = eventually("both listen", both, || cluster.nodes()[nodes[0]].log()).await;
     let mut words = listen(&cluster.nodes()[at[0]], &channel).await;
     fleet.one.make_role(&format!("role-{nodes:?}"), &[]).await;
-    let word = tokio::time::timeout(Duration::from_secs(10), words.next()).await;
+    let word = tokio::time::timeout(Duration::from_secs(20), words.next()).await;
     assert!(matches!(word, Ok(Some(_))), "{word:?}");
 }
 

@@ -1,11 +1,11 @@
 //! Two control planes on one PostgreSQL and one Redis, with a limit that is soon reached.
 
-use countersign_tests::{Answer, ControlPlane, Postgres, Redis, eventually, web::Site};
+use countersign_tests::{
+    Answer, ControlPlane, Postgres, Redis, control_plane::replica_settings, eventually, web::Site,
+};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
-
-const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 /// How many calls of management pass in a minute.
 pub const MOST: usize = 40;
@@ -23,7 +23,7 @@ const FEW: usize = 6;
 const FOR_EVER: Duration = Duration::from_secs(45);
 
 /// Nothing may take longer, whatever became of Redis.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Fleet {
     pub one: ControlPlane,
@@ -234,12 +234,7 @@ pub fn logged(control: &ControlPlane, text: &str) -> usize {
 }
 
 async fn replica(database: &str, redis: &[String]) -> ControlPlane {
-    let own = [
-        format!("database.url={database}"),
-        format!("secrets.master_key={MASTER_KEY}"),
-        "public_url=https://replicas.test".to_owned(),
-        format!("limits.management_per_minute={MOST}"),
-    ];
-    let settings: Vec<_> = own.iter().chain(redis).map(String::as_str).collect();
+    let (own, limit) = (replica_settings(database), format!("limits.management_per_minute={MOST}"));
+    let settings: Vec<_> = own.iter().chain([&limit]).chain(redis).map(String::as_str).collect();
     ControlPlane::start_as_shipped_with(&settings).await
 }

@@ -57,11 +57,11 @@ words! {
     Truth = ObjectBuilder::new().schema_type(Type::Boolean);
     /// What people call it: 1 to 128 printable characters without spaces at the ends. Invisible characters, private use
     /// and the like are refused.
-    DisplayName = sized(1, Name::LONGEST).pattern(Some(LINE)).examples(["Invoice agent"]);
+    DisplayName = sized(1, Name::MAX_LEN).pattern(Some(LINE)).examples(["Invoice agent"]);
     /// An e-mail address, of letters and digits of any script; at most 254 bytes.
-    Email = sized(3, EmailAddress::LONGEST).format(Some(format("idn-email"))).examples(["ops@example.org"]);
+    Email = sized(3, EmailAddress::MAX_LEN).format(Some(format("idn-email"))).examples(["ops@example.org"]);
     /// Why, or what for: at most 1024 characters on any number of lines, without other control characters.
-    Description = sized(0, DescriptionText::LONGEST).pattern(Some(PROSE)).examples(["Reads invoices"]);
+    Description = sized(0, DescriptionText::MAX_LEN).pattern(Some(PROSE)).examples(["Reads invoices"]);
     /// The name of a role: 1 to 64 printable characters without spaces at the ends; unique at its service, never changed.
     RoleName = sized(1, Role::MAX_LEN).pattern(Some(LINE)).examples(["billing-reader"]);
     /// What a role permits: 1 to 128 visible ASCII characters, no comma.

@@ -86,7 +86,7 @@ fn says_what_the_body_says(read: &Everything, body: &Value) -> Result<(), TestCa
     }
     prop_assert_eq!(at.is_some(), body["at"].is_string());
     // It is shown again, so it must be an instant that can be written.
-    prop_assert!(at.is_none_or(|at| !crate::domain::instant::rfc3339(at).is_empty()));
+    prop_assert!(at.is_none_or(|at| !crate::domain::timestamp::format_rfc3339(at).is_empty()));
     Ok(())
 }
 

@@ -1,7 +1,7 @@
-//! Closed lists of things that have a name, in JSON and in the database. The names are stable.
+//! A macro for enums whose variants have a stable name in JSON and in the database.
 
-/// An enum whose cases have names: `as_str` writes them, `parse` reads them, `ALL` has each.
-macro_rules! named {
+/// Defines an enum with `as_str`, its inverse `parse`, and `ALL`.
+macro_rules! string_enum {
     ($($(#[$about:meta])+ $list:ident { $($(#[$doc:meta])+ $name:ident = $text:literal;)+ })+) => {$(
         $(#[$about])+
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -10,17 +10,17 @@ macro_rules! named {
         }
 
         impl $list {
-            /// All of them.
+            /// All variants.
             pub const ALL: &'static [Self] = &[$(Self::$name,)+];
 
-            /// Its name.
+            /// The stable name.
             pub const fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$name => $text,)+
                 }
             }
 
-            /// Reads its name.
+            /// The inverse of `as_str`.
             pub fn parse(text: &str) -> Option<Self> {
                 Self::ALL.iter().copied().find(|one| one.as_str() == text)
             }
@@ -28,13 +28,13 @@ macro_rules! named {
     )+};
 }
 
-pub(crate) use named;
+pub(crate) use string_enum;
 
 #[cfg(test)]
 mod tests {
-    named! {
-        /// Two of them.
-        Two {
+    string_enum! {
+        /// An example.
+        Example {
             /// The first.
             First = "the.first";
             /// The second.
@@ -43,10 +43,10 @@ mod tests {
     }
 
     #[test]
-    fn names_read_back_and_nothing_else_does() {
-        for one in Two::ALL {
-            assert_eq!(Two::parse(one.as_str()), Some(*one));
+    fn parses_only_the_names_of_variants() {
+        for one in Example::ALL {
+            assert_eq!(Example::parse(one.as_str()), Some(*one));
         }
-        assert_eq!((Two::ALL.len(), Two::parse("the.third"), Two::parse("")), (2, None, None));
+        assert_eq!((Example::ALL.len(), Example::parse("the.third"), Example::parse("")), (2, None, None));
     }
 }
