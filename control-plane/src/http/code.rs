@@ -13,9 +13,6 @@ macro_rules! codes {
         }
 
         impl ErrorCode {
-            /// All codes.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
-
             /// The code as in response bodies.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)+ }

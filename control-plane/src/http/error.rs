@@ -7,7 +7,7 @@ use super::{
     middleware::limits::{LimitStatus, ceil_seconds},
 };
 use crate::{
-    domain::timestamp::format_rfc3339,
+    domain::{agent::Owner, service::KeyScope, timestamp::format_rfc3339},
     operations::{NotFound, OperationError},
 };
 use axum::{
@@ -15,7 +15,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use countersign_identity::{Reason, Refusal};
+use countersign_identity::{Reason, Refusal, ServiceId};
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
@@ -53,7 +53,9 @@ struct ErrorObject {
     /// One sentence for human readers: what is wrong and how to fix it. The wording may change.
     message: String,
     /// Additional facts. `fields` maps each invalid field to what is wrong with it. `reason` says which credential was
-    /// refused and why, or which permission is missing. `expiredAt` is the expiry time of an expired token.
+    /// refused and why, or why it does not suffice. `expiredAt` is the expiry time of an expired token. If a credential does
+    /// not suffice, the details also say what is required and what the caller has: `requiredScope` and `scope`,
+    /// `requiredServiceId` and `serviceId`, or `required` with `issuer` and `subject` of the human user.
     details: Map<String, Value>,
 }
 
@@ -140,15 +142,15 @@ impl ApiError {
 
     /// A rate limit is exceeded.
     pub fn rate_limited(status: &LimitStatus) -> Self {
-        let LimitStatus { category, quota, reading } = status;
-        let wait = ceil_seconds(reading.wait).max(1);
+        let LimitStatus { category, quota, quota_status } = status;
+        let wait = ceil_seconds(quota_status.reset_after).max(1);
         let plural = if wait == 1 { "" } else { "s" };
         let message = format!("{}: try again in {wait} second{plural} (see Retry-After)", category.exceeded_message());
         let mut error = Self::new(ErrorCode::RateLimitExceeded, message);
         error.retry_after = Some(wait);
         error.with_details([
             ("category", json!(category.name())),
-            ("limit", json!(quota.most)),
+            ("limit", json!(quota.max_calls)),
             ("windowSeconds", json!(quota.window.as_secs())),
             ("retryAfterSeconds", json!(wait)),
         ])
@@ -171,6 +173,41 @@ impl ApiError {
             NotFound::Role => (ErrorCode::RoleNotFound, "The role does not exist at this service"),
         };
         Self::new(code, message)
+    }
+
+    /// The scope of the API key does not allow the request.
+    pub fn scope_insufficient(scope: KeyScope) -> Self {
+        let details = [("requiredScope", json!(KeyScope::Full.as_str())), ("scope", json!(scope.as_str()))];
+        Self::from(Reason::ScopeInsufficient).with_details(details)
+    }
+
+    /// The API key belongs to another service.
+    pub fn other_service(required: ServiceId, service: ServiceId) -> Self {
+        let details = [("requiredServiceId", json!(required)), ("serviceId", json!(service))];
+        Self::from(Reason::NotYours).with_details(details)
+    }
+
+    /// The human user is neither the owner nor an administrator. The details name the user, not the owner.
+    pub fn owner_required(user: &Owner) -> Self {
+        Self::from(Reason::NotYours).with_user("owner or administrator", user)
+    }
+
+    /// The human user is not an administrator.
+    pub fn admin_required(user: &Owner) -> Self {
+        Self::from(Reason::AdminRequired).with_user("administrator", user)
+    }
+
+    fn with_user(self, required: &str, user: &Owner) -> Self {
+        self.with_details([
+            ("required", json!(required)),
+            ("issuer", json!(user.issuer)),
+            ("subject", json!(user.subject)),
+        ])
+    }
+
+    /// The reason of a refusal.
+    pub const fn reason(&self) -> Option<Reason> {
+        self.reason
     }
 
     /// An internal error. A retry may fail too.

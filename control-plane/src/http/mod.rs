@@ -14,8 +14,10 @@ mod state;
 mod timestamp;
 pub mod tls;
 
-pub use code::ErrorCode;
-pub use middleware::limits::{Limits, PerMinute, RATE_CATEGORIES};
+pub use middleware::{
+    limits::{Limits, PerMinute, RATE_CATEGORIES},
+    operation_metrics::initialize_operation_metrics,
+};
 pub use request::client_address::TrustedProxies;
 pub use router::{api_description, router};
 pub use state::AppState;

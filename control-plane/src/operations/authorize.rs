@@ -14,7 +14,7 @@ use countersign_identity::{ApiKeyId, Reason, ServiceId};
 /// Authenticates a service API key. The error is the same for unknown, wrong and revoked keys.
 pub async fn find_service_key(context: &Context, text: &str) -> Result<ServiceKey, OperationError> {
     let credential = Credential::<ApiKeyId>::parse(text).ok_or(Reason::ServiceKeyInvalid)?;
-    let found = services::find_presented(context.store.read().await?.conn(), &credential).await?;
+    let found = services::find_key_by_credential(context.store.read().await?.conn(), &credential).await?;
     Ok(found.ok_or(Reason::ServiceKeyInvalid)?)
 }
 

@@ -60,7 +60,7 @@ pub enum OperationError {
 }
 
 impl StoreFailure for OperationError {
-    fn of_store(&self) -> Option<&StoreError> {
+    fn store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
             Self::Keyring(_)
@@ -78,7 +78,9 @@ impl From<KeyringError> for OperationError {
     fn from(error: KeyringError) -> Self {
         match error {
             KeyringError::Store(error) => Self::Store(error),
-            error @ (KeyringError::Sealed(_) | KeyringError::NoKey | KeyringError::Crypto) => Self::Keyring(error),
+            error @ (KeyringError::Undecryptable(_) | KeyringError::NoKey | KeyringError::Crypto) => {
+                Self::Keyring(error)
+            }
         }
     }
 }

@@ -45,7 +45,7 @@ impl<T, R: Serialize + DeserializeOwned> IdempotencyGuard<T, R> {
     pub(in crate::operations) async fn stored_response(&self, tx: &mut Write) -> Result<Option<R>, OperationError> {
         let Some(fingerprint) = &self.fingerprint else { return Ok(None) };
         let now = tx.now();
-        match idempotency::take(tx.conn(), fingerprint, now).await? {
+        match idempotency::claim(tx.conn(), fingerprint, now).await? {
             StoredResponse::New => Ok(None),
             StoredResponse::Completed(response) => {
                 let stored = serde_json::from_str(&response).map_err(|_| StoreError::Corrupt("response"))?;
@@ -60,7 +60,7 @@ impl<T, R: Serialize + DeserializeOwned> IdempotencyGuard<T, R> {
         let response = (self.present)(result);
         if let Some(fingerprint) = &self.fingerprint {
             let text = serde_json::to_string(&response).map_err(|_| StoreError::Corrupt("response"))?;
-            idempotency::keep(tx.conn(), fingerprint, &text).await?;
+            idempotency::set_response(tx.conn(), fingerprint, &text).await?;
         }
         Ok(response)
     }

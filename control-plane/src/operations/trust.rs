@@ -82,5 +82,5 @@ pub async fn trust_history(
 ) -> Result<ListPage<Feedback>, OperationError> {
     let mut read = context.store.read().await?;
     agents::find(read.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
-    Ok(store::trust::history(read.conn(), agent, page).await?)
+    Ok(store::trust::list_feedback(read.conn(), agent, page).await?)
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     domain::change::{Change, FeedPosition, Span},
-    store::{Conn, Store, StoreError, agents, agents::Condition, assignments, feed, roles, services, signing_keys},
+    store::{Conn, Store, StoreError, agents, agents::AgentState, assignments, feed, roles, services, signing_keys},
 };
 use countersign_identity::{
     AgentChanges, AgentId, Revision, RoleDefinition, RoleGrant, ServiceId, SessionId, TokenId, Versioned,
@@ -62,7 +62,7 @@ pub async fn read(store: &Store, since: Since) -> Result<Option<Content>, StoreE
     let (start, only) = match since {
         // What was forgotten since cannot be read: the content then says that it begins later.
         Since::Everyone(revision) => (revision.max(floor), None),
-        Since::Known(revision, service) if feed::knows(conn, position, revision).await? => (revision, Some(service)),
+        Since::Known(revision, service) if feed::contains(conn, position, revision).await? => (revision, Some(service)),
         Since::Known(..) => return Ok(None),
         Since::Floor(service) => (floor, Some(service)),
     };
@@ -86,12 +86,12 @@ async fn collect(conn: &mut Conn, span: Span, floor: Revision, only: Option<Serv
         content.note(conn, *change, *revision, only).await?;
     }
     // The rest by one query each, however many agents changed.
-    for (service, agent, grant) in assignments::changed(conn, span, only).await? {
+    for (service, agent, grant) in assignments::changed_grants(conn, span, only).await? {
         if let Some(facet) = content.held.get_mut(&(service, agent)) {
             facet.value.push(grant);
         }
     }
-    for Condition { agent, trust, status } in agents::changed(conn, span).await? {
+    for AgentState { agent, trust, status } in agents::changed_states(conn, span).await? {
         let stamp = |change| stamps.get(&change).copied();
         let record = content.agents.entry(agent).or_default();
         record.trust = stamp(Change::Trust(agent)).map(|revision| Versioned { revision, value: trust });
@@ -130,7 +130,7 @@ impl Content {
 }
 
 async fn definitions(conn: &mut Conn, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {
-    Ok(roles::of_service(conn, service).await?.into_iter().map(|role| role.definition).collect())
+    Ok(roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect())
 }
 
 async fn accepts_unbound(conn: &mut Conn, service: ServiceId) -> Result<bool, StoreError> {

@@ -66,7 +66,7 @@ async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<Se
         return Err(Status::unauthenticated("credentials_malformed"));
     }
     let credential = Credential::<ApiKeyId>::parse(text).ok_or_else(invalid_key)?;
-    let found = async { services::find_presented(store.read().await?.conn(), &credential).await };
+    let found = async { services::find_key_by_credential(store.read().await?.conn(), &credential).await };
     found.await.map_err(|error: StoreError| unavailable(&error))?.ok_or_else(invalid_key)
 }
 

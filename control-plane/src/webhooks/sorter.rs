@@ -26,7 +26,7 @@ pub struct Sorter {
 impl Sorter {
     /// Sorts until the process is asked to stop.
     pub async fn run(self, shutdown: Shutdown) {
-        let told = self.store.told();
+        let told = self.store.events_committed();
         loop {
             match self.sort_all().await {
                 Ok(()) => {}

@@ -3,12 +3,12 @@
 use super::{MovingError, Report};
 use crate::{
     app::database::place,
-    config::{Config, DatabasePlace},
+    config::{Config, DatabaseLocation},
     domain::timestamp::format_rfc3339,
-    files::{self, Lock},
+    files::{self, FileLock},
     store::{
-        deployment::{Aside, SetAside},
-        sqlite_file::{self, Found},
+        deployment::{Quarantine, QuarantineReason},
+        sqlite_file::{self, SqliteFileInfo},
     },
 };
 use countersign_process::{Clock, SystemClock};
@@ -20,7 +20,7 @@ use std::{
 
 /// Copies the embedded database into a file that must not be there, and has it when the copy is known to be good.
 pub async fn back_up(config: &Config, file: &Path) -> Result<Report, MovingError> {
-    let DatabasePlace::File(database) = place(config)? else {
+    let DatabaseLocation::File(database) = place(config)? else {
         return MovingError::refused(
             "PostgreSQL is backed up by its own tools: `pg_dump --format=custom --file=FILE DATABASE`; README.md says how \
              it is restored",
@@ -35,17 +35,17 @@ pub async fn back_up(config: &Config, file: &Path) -> Result<Report, MovingError
     let mut partial = Partial::begin(file)?;
     let at = SystemClock.now();
     sqlite_file::copy(&database, &partial.path).await.map_err(MovingError::flaw(&database))?;
-    let set_aside = SetAside { kind: Aside::Backup, at };
-    sqlite_file::set_aside(&partial.path, set_aside).await.map_err(MovingError::flaw(&partial.path))?;
-    let found = sqlite_file::examine(&partial.path).await.map_err(MovingError::flaw(&database))?;
+    let quarantine = Quarantine { reason: QuarantineReason::Backup, at };
+    sqlite_file::quarantine(&partial.path, quarantine).await.map_err(MovingError::flaw(&partial.path))?;
+    let found = sqlite_file::validate(&partial.path).await.map_err(MovingError::flaw(&database))?;
     let bytes = fs::metadata(&partial.path).map_err(MovingError::file(&partial.path))?.len();
     partial.finish(file)?;
     Ok(tell(config, file, &found, bytes))
 }
 
-fn tell(config: &Config, file: &Path, found: &Found, bytes: u64) -> Report {
-    let Found { schema, deployment, set_aside } = found;
-    let at = set_aside.map_or(String::new(), |aside| format!(" as of {}", format_rfc3339(aside.at)));
+fn tell(config: &Config, file: &Path, found: &SqliteFileInfo, bytes: u64) -> Report {
+    let SqliteFileInfo { schema, deployment, quarantine } = found;
+    let at = quarantine.map_or(String::new(), |mark| format!(" as of {}", format_rfc3339(mark.at)));
     let mut report = Report::default();
     report.line(format!("{}: a backup{at}, {bytes} bytes, schema step {schema}, checked.", file.display()));
     let master = match config.secrets.master_key.expose_secret() {
@@ -63,25 +63,25 @@ fn tell(config: &Config, file: &Path, found: &Found, bytes: u64) -> Report {
 struct Partial {
     path: PathBuf,
     is_done: bool,
-    _lock: Lock,
+    _lock: FileLock,
 }
 
 impl Partial {
     /// Begins with an empty file, beside what it shall become.
     fn begin(file: &Path) -> Result<Self, MovingError> {
-        let path = files::beside(file, ".partial");
-        let lock = Lock::alone(&path).map_err(MovingError::file(&path))?;
+        let path = files::with_suffix(file, ".partial");
+        let lock = FileLock::exclusive(&path).map_err(MovingError::file(&path))?;
         let Some(lock) = lock else {
             return MovingError::refused(format!("{}: another backup writes here", path.display()));
         };
         // Of one that was killed.
-        files::empty_private_file(&path).map_err(MovingError::file(&path))?;
+        files::truncate_private_file(&path).map_err(MovingError::file(&path))?;
         Ok(Self { path, is_done: false, _lock: lock })
     }
 
     /// Gives it its name, unless somebody else has that by now.
     fn finish(&mut self, file: &Path) -> Result<(), MovingError> {
-        let named = files::make_lasting(&self.path).and_then(|()| files::name_without_replacing(&self.path, file));
+        let named = files::sync(&self.path).and_then(|()| files::rename_without_replacing(&self.path, file));
         named.map_err(MovingError::file(file))?;
         self.is_done = true;
         Ok(())

@@ -16,14 +16,14 @@ use crate::{
         },
         request::{
             body::{BodyFields, FromField, typed::body},
-            caller::Credentials,
+            caller::{Credentials, access_error, owner_access_error},
             ids::{PathParams, parse_id},
             paging::{self, PageResponse},
         },
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{self, AgentFilter, AgentWithRoles},
+    operations::{self, AgentFilter, AgentWithRoles, require_manager},
 };
 use axum::{
     Json,
@@ -95,10 +95,11 @@ struct AssignedRole {
 
 /// Read an agent
 ///
-/// Any agent, whether it holds a role at the service or not.
+/// A service can read any agent, with or without a role at the service. The owner of the agent can read it under any existing
+/// service.
 #[utoipa::path(
     get, path = "/services/{service}/agents/{agent}", operation_id = "readAgent", tag = "Agents",
-    params(ServicePathParam, AgentPathParam), security(("serviceKey" = [])),
+    params(ServicePathParam, AgentPathParam), security(("serviceKey" = []), ("humanToken" = [])),
     responses(
         (status = 200, description = "The agent", body = AgentRecord),
         Errors<(ManagerAuth, ServiceNotFound, AgentNotFound)>,
@@ -109,8 +110,17 @@ pub async fn read(
     credentials: Credentials,
     PathParams((service, agent)): PathParams<(String, String)>,
 ) -> Result<Json<AgentRecord>, ApiError> {
-    credentials.require_full_key_of(&state, parse_id(&service)?).await?;
-    let agent = operations::read_agent(&state.context, parse_id(&agent)?).await?;
+    let service = parse_id(&service)?;
+    let caller = credentials.caller(&state).await?;
+    let result = match parse_id(&agent) {
+        Ok(agent) => operations::read_agent(&state.context, &caller, service, agent).await,
+        // Callers without access to the service get the same error for all agent ids.
+        Err(not_found) => match require_manager(&state.context, &caller, service).await {
+            Ok(()) => return Err(not_found),
+            Err(error) => Err(error),
+        },
+    };
+    let agent = result.map_err(|error| access_error(error, &caller, service))?;
     Ok(Json(present(agent)))
 }
 
@@ -174,14 +184,9 @@ pub async fn set_status(
     let human = credentials.human(&state).await?;
     let agent = parse_id(&agent)?;
     let AgentStatusUpdate { status } = body.read()?;
-    let agent = operations::set_agent_status(
-        &state.context,
-        &credentials.initiator_for_human(Some(&human)),
-        &human,
-        agent,
-        status,
-    )
-    .await?;
+    let by = credentials.initiator_for_human(Some(&human));
+    let result = operations::set_agent_status(&state.context, &by, &human, agent, status).await;
+    let agent = result.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(present(agent)))
 }
 

@@ -13,7 +13,7 @@ use crate::{
         },
         request::{
             body::FromField,
-            caller::Credentials,
+            caller::{Credentials, owner_access_error},
             ids::parse_id,
             paging::{self, PageResponse, parsed_query_parameter},
         },
@@ -128,7 +128,8 @@ pub async fn list(
 ) -> Result<Json<AuditEntryPage>, ApiError> {
     let human = credentials.human(&state).await?;
     let (page, filter) = (page?, filter(query.as_deref().unwrap_or_default())?);
-    let listed = operations::list_audit_entries(&state.context, &human, &filter, page).await?;
+    let result = operations::list_audit_entries(&state.context, &human, &filter, page).await;
+    let listed = result.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(paging::present(page, listed, |entry| present(&entry))))
 }
 

@@ -90,7 +90,7 @@ pub struct RegisteredAgent {
 /// A challenge. The server stores nothing for it, so an agent can have any number of open challenges.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct IssuedChallenge {
+pub struct ChallengeResponse {
     #[schema(value_type = schema::ChallengeIdSchema)]
     challenge_id: String,
     #[schema(value_type = schema::NonceSchema)]
@@ -159,16 +159,16 @@ fn registered(agent: &Agent) -> RegisteredAgent {
     post, path = "/auth/challenge", operation_id = "issueChallenge", tag = "Authentication",
     request_body = ChallengeRequest, security(()),
     responses(
-        (status = 200, description = "A challenge for this agent", body = IssuedChallenge),
+        (status = 200, description = "A challenge for this agent", body = ChallengeResponse),
         Errors<(PublicAccess, InvalidBody, InactiveAgent, AgentNotFound, ServiceNotFound)>,
     )
 )]
-pub async fn challenge(State(state): State<AppState>, body: BodyFields) -> Result<Json<IssuedChallenge>, ApiError> {
+pub async fn challenge(State(state): State<AppState>, body: BodyFields) -> Result<Json<ChallengeResponse>, ApiError> {
     let ChallengeRequest { agent, service } = body.read()?;
     let (agent, service) = (agent.parse()?, service.map(|service| service.parse()).transpose()?);
     let challenge = operations::issue_challenge(&state.context, agent, service).await?;
     let expires_at = Rfc3339(challenge.expires_at);
-    Ok(Json(IssuedChallenge { challenge_id: challenge.id, nonce: challenge.nonce, expires_at }))
+    Ok(Json(ChallengeResponse { challenge_id: challenge.id, nonce: challenge.nonce, expires_at }))
 }
 
 /// Log in with a signed challenge

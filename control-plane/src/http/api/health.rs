@@ -1,7 +1,7 @@
 //! `GET /health`: requires no credential, and responds within a second.
 
 use crate::{
-    ephemeral::Presence,
+    ephemeral::RateLimitBackend,
     http::{
         openapi::{
             errors::{Errors, InternalOnly},
@@ -113,10 +113,10 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>)
         QueueHealth::Behind => CheckStatus::Degraded,
         QueueHealth::Down => CheckStatus::Down,
     };
-    let (redis, backend) = match state.limits.presence() {
-        Presence::Own => (CheckStatus::Up, "memory"),
-        Presence::Shared => (CheckStatus::Up, "redis"),
-        Presence::Lost => (CheckStatus::Down, "redis"),
+    let (redis, backend) = match state.limits.backend() {
+        RateLimitBackend::Memory => (CheckStatus::Up, "memory"),
+        RateLimitBackend::Redis => (CheckStatus::Up, "redis"),
+        RateLimitBackend::MemoryFallback => (CheckStatus::Down, "redis"),
     };
     // Not unhealthy: agents can still log in.
     let status = if webhook_queue.max(redis) == CheckStatus::Up { status } else { status.max(HealthStatus::Degraded) };

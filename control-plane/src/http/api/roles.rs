@@ -1,10 +1,7 @@
 //! Roles of a service, and their assignment to agents.
 
 use crate::{
-    domain::{
-        role::{Role, RoleRequest},
-        text::Description,
-    },
+    domain::{role::Role, text::Description},
     http::{
         error::ApiError,
         openapi::{
@@ -26,7 +23,7 @@ use crate::{
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{self, AssignmentRequest, IdempotentReply, RoleChange},
+    operations::{self, AssignmentRequest, IdempotentReply, RoleChange, RoleRequest},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::{Permission, RoleDefinition, RoleId, RoleName, Timestamp};

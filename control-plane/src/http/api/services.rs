@@ -22,7 +22,7 @@ use crate::{
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{self, NewKey, NewService, ServiceChange, require_owner},
+    operations::{self, NewKey, NewService, ServiceChange},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::{ApiKeyId, ServiceId};
@@ -163,8 +163,7 @@ pub async fn read(
     credentials: Credentials,
     PathParams(service): PathParams<String>,
 ) -> Result<Json<ServiceRecord>, ApiError> {
-    let human = credentials.human(&state).await?;
-    let service = require_owner(&state.context, &human, parse_id(&service)?).await?;
+    let (_, service) = credentials.require_owner_of(&state, &service).await?;
     Ok(Json(present(service)))
 }
 
@@ -185,8 +184,7 @@ pub async fn change(
     PathParams(service): PathParams<String>,
     body: BodyFields,
 ) -> Result<Json<ServiceRecord>, ApiError> {
-    let human = credentials.human(&state).await?;
-    let service = require_owner(&state.context, &human, parse_id(&service)?).await?;
+    let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let ServiceChanges { name, accepts_unbound } = body.read()?;
     let (by, change) = (credentials.initiator_for_human(Some(&human)), ServiceChange { name, accepts_unbound });
     Ok(Json(present(operations::change_service(&state.context, &by, service.id, &change).await?)))
@@ -207,8 +205,7 @@ pub async fn create_key(
     PathParams(service): PathParams<String>,
     body: BodyFields,
 ) -> Result<(StatusCode, Json<NewKeyRecord>), ApiError> {
-    let human = credentials.human(&state).await?;
-    let service = require_owner(&state.context, &human, parse_id(&service)?).await?;
+    let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let KeyRequest { name, scope } = body.read()?;
     let by = credentials.initiator_for_human(Some(&human));
     let (key, secret) = operations::create_service_key(&state.context, &by, service.id, NewKey { name, scope }).await?;
@@ -239,8 +236,7 @@ pub async fn list_keys(
     PathParams(service): PathParams<String>,
     page: Result<Page, ApiError>,
 ) -> Result<Json<KeyPage>, ApiError> {
-    let human = credentials.human(&state).await?;
-    let service = require_owner(&state.context, &human, parse_id(&service)?).await?;
+    let (_, service) = credentials.require_owner_of(&state, &service).await?;
     let page = page?;
     let listed = operations::list_service_keys(&state.context, service.id, page).await?;
     Ok(Json(paging::present(page, listed, present_key)))
@@ -262,8 +258,7 @@ pub async fn revoke_key(
     credentials: Credentials,
     PathParams((service, key)): PathParams<(String, String)>,
 ) -> Result<Json<KeyRevoked>, ApiError> {
-    let human = credentials.human(&state).await?;
-    let service = require_owner(&state.context, &human, parse_id(&service)?).await?;
+    let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let by = credentials.initiator_for_human(Some(&human));
     let revoked = operations::revoke_service_key(&state.context, &by, service.id, parse_id(&key)?).await?;
     Ok(Json(KeyRevoked { revoked }))

@@ -77,7 +77,14 @@ impl TokenErrorBody {
 /// Verifies the access token in `X-Agent-Token`, and returns the agent with its current roles, permissions and trust score.
 #[utoipa::path(
     get, path = "/services/{service}/verify", operation_id = "verifyToken", tag = "Verification",
-    params(ServicePathParam), security(("serviceKey" = [], "agentToken" = [])),
+    params(
+        ServicePathParam,
+        (
+            "X-Agent-Token" = schema::BearerAccessTokenSchema, Header,
+            description = "The access token to verify, as `Bearer <token>`. The API key of the service goes into `Authorization`.",
+        ),
+    ),
+    security(("serviceKey" = [])),
     responses(
         (status = 200, description = "The token is valid", body = VerificationResponse),
         Errors<(ServiceKeyAuth, InvalidAgentToken, ServiceNotFound)>,

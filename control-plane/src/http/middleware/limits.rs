@@ -13,7 +13,9 @@ pub use request_limiter::{AuthenticatedCaller, RequestLimiter, limit};
 
 use crate::{
     domain::caller::Human,
-    ephemeral::{Count, Kind, Presence, Quota, Reading, Subject, Verdict, Windows},
+    ephemeral::{
+        CallerKind, Quota, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey, RateLimiter,
+    },
 };
 use countersign_identity::ServiceId;
 use std::{
@@ -87,8 +89,8 @@ impl Category {
         }
     }
 
-    fn subject(self, kind: Kind, parts: &[&[u8]]) -> Subject {
-        Subject::new(kind, &[&[self.name().as_bytes()], parts].concat())
+    fn key(self, caller: CallerKind, parts: &[&[u8]]) -> RateLimitKey {
+        RateLimitKey::new(caller, &[&[self.name().as_bytes()], parts].concat())
     }
 }
 
@@ -111,7 +113,7 @@ pub struct PerMinute {
 
 impl PerMinute {
     const fn quota(&self, category: Category) -> Quota {
-        let most = match category {
+        let max_calls = match category {
             Category::Auth => self.auth,
             Category::AuthAddress => self.auth_address,
             Category::Verification => self.verification,
@@ -119,37 +121,37 @@ impl PerMinute {
             Category::Management => self.management,
             Category::Failures => self.failures,
         };
-        Quota { most, window: WINDOW }
+        Quota { max_calls, window: WINDOW }
     }
 }
 
 /// A counter: the category, and who is counted.
 #[derive(Debug, Clone, Copy)]
-struct RateLimitKey {
+struct CategoryKey {
     category: Category,
-    subject: Subject,
+    key: RateLimitKey,
 }
 
-impl RateLimitKey {
+impl CategoryKey {
     fn for_service(category: Category, service: ServiceId) -> Self {
-        let subject = category.subject(Kind::Proven, &[b"service", &service.bits().to_be_bytes()]);
-        Self { category, subject }
+        let key = category.key(CallerKind::Authenticated, &[b"service", &service.bits().to_be_bytes()]);
+        Self { category, key }
     }
 
     fn for_human(category: Category, human: &Human) -> Self {
         let owner = &human.owner;
         let parts: [&[u8]; 3] = [b"person", owner.issuer.as_bytes(), owner.subject.as_bytes()];
-        Self { category, subject: category.subject(Kind::Proven, &parts) }
+        Self { category, key: category.key(CallerKind::Authenticated, &parts) }
     }
 
     fn for_address(category: Category, address: IpAddr) -> Self {
-        Self { category, subject: category.subject(Kind::Claimed, &[&network_prefix(address)]) }
+        Self { category, key: category.key(CallerKind::Unauthenticated, &[&network_prefix(address)]) }
     }
 
     fn for_auth_subject(address: IpAddr, subject: &RateLimitSubject) -> Self {
         let (kind, id) = subject.key();
-        let subject = Category::Auth.subject(Kind::Claimed, &[&network_prefix(address), kind, &id]);
-        Self { category: Category::Auth, subject }
+        let key = Category::Auth.key(CallerKind::Unauthenticated, &[&network_prefix(address), kind, &id]);
+        Self { category: Category::Auth, key }
     }
 }
 
@@ -170,11 +172,11 @@ pub struct LimitStatus {
     /// Maximum number of requests per window.
     pub quota: Quota,
     /// Remaining requests, and the time until there is one more.
-    pub reading: Reading,
+    pub quota_status: QuotaStatus,
 }
 
 /// Whether a request is allowed, and the status of each limit that it counts for.
-struct RateLimitDecision {
+struct LimitDecision {
     allowed: bool,
     statuses: Vec<LimitStatus>,
 }
@@ -182,53 +184,53 @@ struct RateLimitDecision {
 /// The configured limits, and the counters.
 pub struct Limits {
     per_minute: PerMinute,
-    windows: Arc<dyn Windows>,
+    limiter: Arc<dyn RateLimiter>,
 }
 
 impl Limits {
-    /// `windows` keeps the counters.
-    pub fn new(per_minute: PerMinute, windows: Arc<dyn Windows>) -> Self {
-        Self { per_minute, windows }
+    /// `limiter` keeps the counters.
+    pub fn new(per_minute: PerMinute, limiter: Arc<dyn RateLimiter>) -> Self {
+        Self { per_minute, limiter }
     }
 
     /// Where the counters are stored.
-    pub fn presence(&self) -> Presence {
-        self.windows.presence()
+    pub fn backend(&self) -> RateLimitBackend {
+        self.limiter.backend()
     }
 
     /// Counts a request for all these keys, or for none if one of them has no request left.
-    async fn consume(&self, keys: &[RateLimitKey]) -> RateLimitDecision {
-        let counts = self.counts(keys);
-        self.decision(keys, self.windows.take(&counts).await)
+    async fn acquire(&self, keys: &[CategoryKey]) -> LimitDecision {
+        let limits = self.rate_limits(keys);
+        self.decision(keys, self.limiter.acquire(&limits).await)
     }
 
-    /// The decision that [`Self::consume`] would return now, without counting.
-    async fn peek(&self, keys: &[RateLimitKey]) -> RateLimitDecision {
-        let counts = self.counts(keys);
-        self.decision(keys, self.windows.look(&counts).await)
+    /// The decision that [`Self::acquire`] would return now, without counting.
+    async fn peek(&self, keys: &[CategoryKey]) -> LimitDecision {
+        let limits = self.rate_limits(keys);
+        self.decision(keys, self.limiter.peek(&limits).await)
     }
 
-    fn counts(&self, keys: &[RateLimitKey]) -> Vec<Count> {
-        let count = |key: &RateLimitKey| Count { subject: key.subject, quota: self.per_minute.quota(key.category) };
-        keys.iter().map(count).collect()
+    fn rate_limits(&self, keys: &[CategoryKey]) -> Vec<RateLimit> {
+        let limit = |key: &CategoryKey| RateLimit { key: key.key, quota: self.per_minute.quota(key.category) };
+        keys.iter().map(limit).collect()
     }
 
-    fn decision(&self, keys: &[RateLimitKey], verdict: Verdict) -> RateLimitDecision {
-        let Verdict { granted, readings } = verdict;
-        let statuses = keys.iter().zip(readings).map(|(key, reading)| LimitStatus {
+    fn decision(&self, keys: &[CategoryKey], decision: RateLimitDecision) -> LimitDecision {
+        let RateLimitDecision { allowed, statuses } = decision;
+        let statuses = keys.iter().zip(statuses).map(|(key, quota_status)| LimitStatus {
             category: key.category,
             quota: self.per_minute.quota(key.category),
-            reading,
+            quota_status,
         });
-        RateLimitDecision { allowed: granted, statuses: statuses.collect() }
+        LimitDecision { allowed, statuses: statuses.collect() }
     }
 }
 
-impl RateLimitDecision {
+impl LimitDecision {
     /// The exhausted limit with the longest wait; `None` if the request is allowed.
     fn exhausted(&self) -> Option<LimitStatus> {
-        let exhausted = self.statuses.iter().filter(|status| !self.allowed && status.reading.left == 0);
-        exhausted.max_by_key(|status| status.reading.wait).copied()
+        let exhausted = self.statuses.iter().filter(|status| !self.allowed && status.quota_status.remaining == 0);
+        exhausted.max_by_key(|status| status.quota_status.reset_after).copied()
     }
 }
 
@@ -238,11 +240,11 @@ mod tests {
 
     #[test]
     fn counts_ipv6_clients_by_prefix_and_ipv4_clients_by_address() {
-        let subject = |text: &str| RateLimitKey::for_address(Category::AuthAddress, text.parse().unwrap()).subject;
-        assert_eq!(subject("2001:db8:1:2:3::4"), subject("2001:db8:1:2:ffff::"));
-        assert_ne!(subject("2001:db8:1:2::"), subject("2001:db8:1:3::"));
-        assert_ne!(subject("192.0.2.1"), subject("192.0.2.2"));
-        let of_category = |category| RateLimitKey::for_address(category, "192.0.2.1".parse().unwrap()).subject;
+        let key = |text: &str| CategoryKey::for_address(Category::AuthAddress, text.parse().unwrap()).key;
+        assert_eq!(key("2001:db8:1:2:3::4"), key("2001:db8:1:2:ffff::"));
+        assert_ne!(key("2001:db8:1:2::"), key("2001:db8:1:3::"));
+        assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
+        let of_category = |category| CategoryKey::for_address(category, "192.0.2.1".parse().unwrap()).key;
         assert_ne!(of_category(Category::AuthAddress), of_category(Category::Failures));
     }
 }

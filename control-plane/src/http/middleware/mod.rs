@@ -3,5 +3,5 @@
 pub(super) mod conditional_get;
 pub(super) mod deadline;
 pub(super) mod limits;
-mod operation_metrics;
+pub(super) mod operation_metrics;
 pub(super) mod telemetry;

@@ -38,7 +38,7 @@ pub async fn record(State(state): State<AppState>, mut request: Request, next: N
     let error = response.extensions().get::<ErrorLabels>().copied();
     let (code, reason) = (error.map(|error| error.code), error.and_then(|error| error.reason));
     state.metrics.http_requests.with_label_values(&[method_label(&method), &route, status.as_str()]).inc();
-    state.metrics.http_seconds.with_label_values(&[&route]).observe(seconds);
+    state.metrics.http_seconds.with_label_values(&[method_label(&method), &route]).observe(seconds);
     if let Some(counter) = operation_counter(&state.metrics.operations, method.as_str(), &route) {
         counter.with_label_values(&[code.map_or(metrics::OK, ErrorCode::as_str)]).inc();
     }

@@ -4,16 +4,21 @@
 //! scope `full`, and of an invalid body. The examples are made by the code that makes the real errors.
 
 use crate::{
-    domain::trust::{InvalidScore, Score},
+    domain::{
+        agent::Owner,
+        service::KeyScope,
+        trust::{InvalidScore, Score},
+    },
     http::{
         api::verify::TokenErrorBody,
         error::{ApiError, ErrorBody, FieldError},
+        openapi::schema::EXAMPLE_ID,
         request::body::BODY_LIMIT,
     },
     operations::{NotFound, OperationError},
 };
 use axum::http::StatusCode;
-use countersign_identity::{Reason, Refusal, Timestamp};
+use countersign_identity::{Reason, Refusal, ServiceId, Timestamp};
 use serde_json::{Value, json};
 use std::{collections::BTreeMap, marker::PhantomData};
 use utoipa::{
@@ -142,16 +147,34 @@ macro_rules! error_cases {
     )+};
 }
 
-/// Refusals for these reasons, and the errors of all endpoints that use the database.
-fn refused(reasons: &[Reason]) -> Vec<ApiError> {
-    reasons.iter().map(|reason| (*reason).into()).chain(PublicAccess::errors()).collect()
+/// The errors of endpoints that require an API key.
+fn key_errors() -> Vec<ApiError> {
+    let reasons = [CredentialsMalformed, ServiceKeyMissing, ServiceKeyInvalid];
+    reasons.into_iter().map(ApiError::from).chain(PublicAccess::errors()).collect()
 }
 
-/// The errors of human users' tokens, and refusals for these reasons.
-fn human_errors(reasons: &[Reason]) -> Vec<ApiError> {
+/// The errors of invalid tokens of human users.
+fn human_token_errors() -> Vec<ApiError> {
     let expired = Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(EXPIRED_AT) };
-    let other = [HumanTokenInvalid, HumanIssuerUnavailable].map(ApiError::from).into_iter();
-    refused(reasons).into_iter().chain(other).chain([expired.into()]).collect()
+    vec![HumanTokenInvalid.into(), HumanIssuerUnavailable.into(), expired.into()]
+}
+
+/// The errors of endpoints that require a human user.
+fn human_errors() -> Vec<ApiError> {
+    let errors = [CredentialsMalformed, HumanTokenMissing].map(ApiError::from).into_iter();
+    errors.chain(human_token_errors()).chain(PublicAccess::errors()).collect()
+}
+
+fn scope_insufficient() -> ApiError {
+    ApiError::scope_insufficient(KeyScope::Sync)
+}
+
+fn other_service() -> ApiError {
+    ApiError::other_service(ServiceId::from_bits(EXAMPLE_ID), ServiceId::from_bits(EXAMPLE_ID + 1))
+}
+
+fn example_user() -> Owner {
+    Owner { issuer: "https://login.example.org".into(), subject: "alice".into() }
 }
 
 fn conflict(message: &str) -> Vec<ApiError> {
@@ -174,9 +197,9 @@ fn malformed_json() -> ApiError {
 const EXPIRED_AT: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
 use Reason::{
-    AdminRequired, AgentRevoked, AgentSuspended, ChallengeExpired, ChallengeInvalid, ChallengeUsed,
-    CredentialsMalformed, HumanIssuerUnavailable, HumanTokenInvalid, HumanTokenMissing, NotYours, RefreshExpired,
-    RefreshInvalid, RefreshReused, RefreshRevoked, ScopeInsufficient, ServiceKeyInvalid, ServiceKeyMissing,
+    AgentRevoked, AgentSuspended, ChallengeExpired, ChallengeInvalid, ChallengeUsed, CredentialsMalformed,
+    HumanIssuerUnavailable, HumanTokenInvalid, HumanTokenMissing, RefreshExpired, RefreshInvalid, RefreshReused,
+    RefreshRevoked, ServiceKeyInvalid, ServiceKeyMissing,
 };
 
 error_cases! {
@@ -185,19 +208,19 @@ error_cases! {
     /// No credential is required.
     PublicAccess = vec![ApiError::unavailable()];
     /// A human user's token is optional, or required by configuration.
-    OptionalHumanAuth = human_errors(&[CredentialsMalformed, HumanTokenMissing]);
+    OptionalHumanAuth = human_errors();
     /// Any human user.
-    HumanAuth = human_errors(&[CredentialsMalformed, HumanTokenMissing]);
+    HumanAuth = human_errors();
     /// The owner or an administrator.
-    OwnerAuth = human_errors(&[CredentialsMalformed, HumanTokenMissing, NotYours]);
+    OwnerAuth = [human_errors(), vec![ApiError::owner_required(&example_user())]].concat();
     /// An administrator.
-    AdminAuth = human_errors(&[CredentialsMalformed, HumanTokenMissing, AdminRequired]);
+    AdminAuth = [human_errors(), vec![ApiError::admin_required(&example_user())]].concat();
     /// An API key of the service, of any scope.
-    ServiceKeyAuth = refused(&[CredentialsMalformed, ServiceKeyMissing, ServiceKeyInvalid, NotYours]);
+    ServiceKeyAuth = [key_errors(), vec![other_service()]].concat();
     /// An API key with scope `full`, of any service.
-    FullKeyAuth = refused(&[CredentialsMalformed, ServiceKeyMissing, ServiceKeyInvalid, ScopeInsufficient]);
+    FullKeyAuth = [key_errors(), vec![scope_insufficient()]].concat();
     /// An API key of the service with scope `full`, the owner or an administrator.
-    ManagerAuth = human_errors(&[CredentialsMalformed, ServiceKeyMissing, ServiceKeyInvalid, NotYours, ScopeInsufficient]);
+    ManagerAuth = [key_errors(), human_token_errors(), vec![other_service(), scope_insufficient()]].concat();
     /// The body is not a JSON object, is too large, or has another content type. `examples` adds an error in a field.
     InvalidBody = vec![malformed_json(), ApiError::too_large(BODY_LIMIT), ApiError::unsupported_media_type()];
     /// Like [`InvalidBody`], for feedback: validation errors contain the range of scores.

@@ -2,7 +2,7 @@
 
 use super::errors::error_response;
 use crate::{
-    ephemeral::{Quota, Reading},
+    ephemeral::{Quota, QuotaStatus},
     http::{
         error::ApiError,
         middleware::limits::{Category, LimitStatus, category},
@@ -29,13 +29,13 @@ pub fn add(route: &str, operation: &mut Operation) {
 
 /// An exhausted limit with the default quota. A deployment can configure other quotas.
 fn example(category: Category) -> LimitStatus {
-    let most = match category {
+    let max_calls = match category {
         Category::Auth => 10,
         Category::Feedback => 50,
         Category::Management => 100,
         Category::AuthAddress | Category::Failures => 300,
         Category::Verification => 1000,
     };
-    let quota = Quota { most, window: Duration::from_mins(1) };
-    LimitStatus { category, quota, reading: Reading { left: 0, wait: Duration::from_secs(7) } }
+    let quota = Quota { max_calls, window: Duration::from_mins(1) };
+    LimitStatus { category, quota, quota_status: QuotaStatus { remaining: 0, reset_after: Duration::from_secs(7) } }
 }

@@ -1,11 +1,11 @@
 //! Authenticates the caller of a request by its bearer credential, and checks what the caller may access.
 
-use super::client_address::ClientAddress;
+use super::{client_address::ClientAddress, ids::parse_id};
 use crate::{
     domain::{
         audit::{Actor, Initiator, Origin},
         caller::{Caller, Human},
-        service::ServiceKey,
+        service::{Service, ServiceKey},
     },
     http::{
         error::ApiError,
@@ -15,7 +15,7 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{find_service_key, require_manager},
+    operations::{find_service_key, require_manager, require_owner},
 };
 use axum::{
     extract::FromRequestParts,
@@ -75,27 +75,24 @@ impl Credentials {
     /// Requires an API key of this service, of any scope.
     pub async fn require_service_key(&self, state: &AppState, service: ServiceId) -> Result<ServiceKey, ApiError> {
         let caller = Caller::Service(self.service_key(state).await?);
-        Ok(caller.require_key_of(service)?.clone())
+        let key = caller.require_key_of(service).map_err(|reason| access_error(reason, &caller, service))?;
+        Ok(key.clone())
     }
 
     /// Requires an API key of any service with scope `full`.
     pub async fn require_full_key(&self, state: &AppState) -> Result<ServiceKey, ApiError> {
         let key = self.service_key(state).await?;
-        Caller::Service(key.clone()).require_full_key_of(key.service)?;
+        let caller = Caller::Service(key.clone());
+        caller.require_full_key_of(key.service).map_err(|reason| access_error(reason, &caller, key.service))?;
         Ok(key)
-    }
-
-    /// Requires an API key of this service with scope `full`.
-    pub async fn require_full_key_of(&self, state: &AppState, service: ServiceId) -> Result<(), ApiError> {
-        let key = self.require_service_key(state, service).await?;
-        Ok(Caller::Service(key).require_full_key_of(service)?)
     }
 
     /// Requires an API key of this service with scope `full`, the owner of the service, or an administrator. Returns the
     /// initiator for the audit log.
     pub async fn require_manager_of(&self, state: &AppState, service: ServiceId) -> Result<Initiator, ApiError> {
         let caller = self.caller(state).await?;
-        require_manager(&state.context, &caller, service).await?;
+        let access = require_manager(&state.context, &caller, service).await;
+        access.map_err(|error| access_error(error, &caller, service))?;
         Ok(self.initiator(match caller {
             Caller::Service(key) => Actor::ServiceKey(key.id),
             Caller::Human(human) => Actor::Human(human.owner),
@@ -103,7 +100,7 @@ impl Credentials {
     }
 
     /// A service or a human user, by the form of the credential.
-    async fn caller(&self, state: &AppState) -> Result<Caller, ApiError> {
+    pub async fn caller(&self, state: &AppState) -> Result<Caller, ApiError> {
         let is_human_token = |credential: &SecretString| !credential.expose_secret().starts_with(SERVICE_KEY_PREFIX);
         if self.bearer.as_ref().is_some_and(is_human_token) {
             Ok(Caller::Human(self.human(state).await?))
@@ -137,8 +134,16 @@ impl Credentials {
     /// Requires an administrator.
     pub async fn admin(&self, state: &AppState) -> Result<Human, ApiError> {
         let human = self.human(state).await?;
-        human.require_admin()?;
+        human.require_admin().map_err(|_| ApiError::admin_required(&human.owner))?;
         Ok(human)
+    }
+
+    /// Requires the owner of the service or an administrator. `service` is the id as in the path.
+    pub async fn require_owner_of(&self, state: &AppState, service: &str) -> Result<(Human, Service), ApiError> {
+        let human = self.human(state).await?;
+        let result = require_owner(&state.context, &human, parse_id(service)?).await;
+        let service = result.map_err(|error| owner_access_error(error, &human))?;
+        Ok((human, service))
     }
 
     /// The human user; `None` if the request has no credential. An invalid credential is an error.
@@ -166,6 +171,24 @@ impl Credentials {
             Err(error) => Err(self.limiter.count_failure(state, error.into()).await),
         }
     }
+}
+
+/// Converts an error of a check of access to `service`. The response says what is required and what the caller has; it says
+/// nothing about other callers.
+pub fn access_error(error: impl Into<ApiError>, caller: &Caller, service: ServiceId) -> ApiError {
+    let error = error.into();
+    match (error.reason(), caller) {
+        (Some(Reason::ScopeInsufficient), Caller::Service(key)) => ApiError::scope_insufficient(key.scope),
+        (Some(Reason::NotYours), Caller::Service(key)) => ApiError::other_service(service, key.service),
+        (_, Caller::Human(human)) => owner_access_error(error, human),
+        (_, Caller::Service(_)) => error,
+    }
+}
+
+/// Like [`access_error`], for checks that require the owner or an administrator.
+pub fn owner_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError {
+    let error = error.into();
+    if error.reason() == Some(Reason::NotYours) { ApiError::owner_required(&human.owner) } else { error }
 }
 
 async fn verify_human_token(state: &AppState, token: &str) -> Result<Human, ApiError> {

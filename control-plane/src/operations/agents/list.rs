@@ -41,16 +41,16 @@ pub async fn list_agents(
     if let Some(role) = filter.role {
         roles::find(read.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
     }
-    let filter = agents::Holding { service, role: filter.role, status: filter.status, now };
-    let ListPage { items, total } = agents::list(read.conn(), &filter, page).await?;
+    let filter = agents::RoleHolderFilter { service, role: filter.role, status: filter.status, now };
+    let ListPage { items, total } = agents::list_role_holders(read.conn(), &filter, page).await?;
     let ids: Vec<_> = items.iter().map(|agent| agent.id).collect();
     let mut roles_by_agent = BTreeMap::<_, Vec<_>>::new();
-    for (agent, grant) in assignments::held_by(read.conn(), service, &ids, now).await? {
+    for (agent, grant) in assignments::active_grants_of(read.conn(), service, &ids, now).await? {
         roles_by_agent.entry(agent).or_default().push(grant);
     }
     let with_roles =
         |agent: Agent| AgentWithRoles { roles: roles_by_agent.remove(&agent.id).unwrap_or_default(), agent };
     let items = items.into_iter().map(with_roles).collect();
-    let table = roles::of_service(read.conn(), service).await?.into_iter().map(|role| role.definition).collect();
+    let table = roles::list(read.conn(), service).await?.into_iter().map(|role| role.definition).collect();
     Ok((ListPage { items, total }, table))
 }

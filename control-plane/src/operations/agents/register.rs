@@ -52,7 +52,7 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
         if let Some(response) = idempotency.stored_response(&mut tx).await? {
             return Ok(tx.commit(response).await?);
         }
-        if let Some(same) = agents::find_again(tx.conn(), registration).await? {
+        if let Some(same) = agents::find_by_registration(tx.conn(), registration).await? {
             let response = idempotency.store_response(&mut tx, &same).await?;
             return Ok(tx.commit(response).await?);
         }

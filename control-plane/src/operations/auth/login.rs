@@ -76,7 +76,7 @@ async fn verify_and_issue(
             expires_at: now.saturating_add(context.config.session_lifetime),
             ended_at: None,
         };
-        if !sessions::begin(tx.conn(), &session, &challenge.random_id_hex()).await? {
+        if !sessions::create(tx.conn(), &session, &challenge.random_id_hex()).await? {
             return Err(OperationError::from(Reason::ChallengeUsed));
         }
         let unsigned = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
@@ -107,7 +107,7 @@ async fn verify_signature(
     signature: &str,
 ) -> Result<(), OperationError> {
     let mut read = context.store.read().await?;
-    if sessions::used_challenge(read.conn(), &challenge.random_id_hex()).await? {
+    if sessions::challenge_is_used(read.conn(), &challenge.random_id_hex()).await? {
         return Err(Reason::ChallengeUsed.into());
     }
     // The agent is unknown: the challenge is from before the database was restored.

@@ -66,7 +66,7 @@ pub async fn refresh(
 }
 
 async fn find_presented(conn: &mut Conn, presented: &Credential<RefreshId>) -> Result<RefreshToken, OperationError> {
-    Ok(sessions::find_presented(conn, presented).await?.ok_or(Reason::RefreshInvalid)?)
+    Ok(sessions::find_token_by_credential(conn, presented).await?.ok_or(Reason::RefreshInvalid)?)
 }
 
 /// Ends the session. A reused refresh token means that it was copied, and the server cannot tell the thief from the agent.

@@ -23,7 +23,7 @@ pub async fn revoke_token(context: &Context, token: &str) -> Result<(), Operatio
 
 /// Ends the session of a refresh token, including a used one: its holder was once given the session.
 async fn revoke_session(context: &Context, presented: &Credential<RefreshId>) -> Result<(), OperationError> {
-    let found = sessions::find_presented(context.store.read().await?.conn(), presented).await?;
+    let found = sessions::find_token_by_credential(context.store.read().await?.conn(), presented).await?;
     let Some(token) = found else { return Ok(()) };
     let work = async |mut tx: Write| {
         end_session(&mut tx, token.session).await?;

@@ -11,5 +11,5 @@ use countersign_identity::{AgentId, RefreshId};
 /// counting only.
 pub async fn find_refresh_token_agent(context: &Context, token: &str) -> Result<Option<AgentId>, OperationError> {
     let Some(presented) = Credential::<RefreshId>::parse(token) else { return Ok(None) };
-    Ok(sessions::find_holder(context.store.read().await?.conn(), presented.id()).await?)
+    Ok(sessions::find_agent_by_token(context.store.read().await?.conn(), presented.id()).await?)
 }

@@ -6,7 +6,7 @@ use crate::{
         credential::Credential,
         session::{RefreshToken, Session},
     },
-    keyring::Signer,
+    keyring::TokenSigner,
     operations::{Context, OperationError},
     store::{Conn, Write, agents, assignments, roles, sessions},
 };
@@ -53,7 +53,7 @@ impl PreparedTokens {
 /// The claims of an access token and the key that signs it.
 pub(in crate::operations) struct UnsignedToken {
     claims: Claims,
-    signer: Arc<Signer>,
+    signer: Arc<TokenSigner>,
 }
 
 /// The service that a token is bound to if the agent named none: the service of its oldest live role, or none.
@@ -62,7 +62,7 @@ pub(in crate::operations) async fn default_service(
     agent: &Agent,
     now: Timestamp,
 ) -> Result<Option<ServiceId>, OperationError> {
-    Ok(assignments::oldest_service(conn, agent.id, now).await?)
+    Ok(assignments::service_of_oldest_role(conn, agent.id, now).await?)
 }
 
 /// Inserts the next refresh token of a session and builds the claims of an access token. `rev` must have been read before
@@ -83,7 +83,7 @@ pub(in crate::operations) async fn issue_tokens(
         used_at: None,
     };
     sessions::insert_token(tx.conn(), &refresh).await?;
-    agents::seen(tx.conn(), agent.id, now).await?;
+    agents::set_last_seen(tx.conn(), agent.id, now).await?;
     let expires = now.saturating_add(context.config.access_token_lifetime);
     let effective = match service {
         Some(service) => effective_roles(tx.conn(), service, agent, now, expires).await?,
@@ -106,7 +106,7 @@ pub(in crate::operations) async fn issue_tokens(
         until: effective.until,
     };
     // Read last, so that a concurrent revocation of the key is seen.
-    let signer = context.keyring.signer(tx.conn(), now).await?;
+    let signer = context.keyring.current_signer(tx.conn(), now).await?;
     Ok(UnsignedToken { claims, signer })
 }
 
@@ -125,8 +125,8 @@ async fn effective_roles(
     now: Timestamp,
     expires: Timestamp,
 ) -> Result<EffectiveRoles, OperationError> {
-    let grants = assignments::held(conn, service, agent.id, now).await?;
-    let table: RoleTable = roles::of_service(conn, service).await?.into_iter().map(|role| role.definition).collect();
+    let grants = assignments::active_grants(conn, service, agent.id, now).await?;
+    let table: RoleTable = roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect();
     let (roles, permissions) = table.resolve(grants.iter());
     let ends_before_token =
         grants.iter().filter_map(|grant| grant.until.filter(|end| *end < expires).map(|end| (grant, end)));

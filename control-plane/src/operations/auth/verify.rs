@@ -19,7 +19,7 @@ pub async fn verify(context: &Context, service: ServiceId, token: &str) -> Resul
     let now = context.now();
     let position = feed::position(read.conn()).await?;
     let service = services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
-    let table = roles::of_service(read.conn(), service.id).await?;
+    let table = roles::list(read.conn(), service.id).await?;
     let table: RoleTable = table.into_iter().map(|role| role.definition).collect();
     let changes = agent_state(read.conn(), service.id, claims, position.revision, now).await?;
     let evaluation = EvaluationContext {
@@ -46,7 +46,7 @@ async fn agent_state(
     now: Timestamp,
 ) -> Result<Option<AgentChanges>, OperationError> {
     let Some(agent) = agents::find(conn, claims.sub).await? else { return Ok(None) };
-    let grants = assignments::held(conn, service, agent.id, now).await?;
+    let grants = assignments::active_grants(conn, service, agent.id, now).await?;
     Ok(Some(AgentChanges {
         roles: Some(Versioned { revision, value: grants }),
         trust: Some(Versioned { revision, value: agent.trust }),

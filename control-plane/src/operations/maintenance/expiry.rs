@@ -5,7 +5,7 @@ use crate::{
     operations::{Context, OperationError},
     store::{
         Write,
-        assignments::{self, Ended, Loss},
+        assignments::{self, ExpiredAssignment, RoleLoss},
         roles,
     },
 };
@@ -16,14 +16,16 @@ const AT_ONCE: i64 = 500;
 
 /// Tells of all roles that have ended or were lost since the last time.
 pub async fn tell_ended_roles(context: &Context) -> Result<(), OperationError> {
-    while assignments::any_ends(context.store.read().await?.conn(), context.now()).await? {
+    while assignments::any_unnotified_expiries(context.store.read().await?.conn(), context.now()).await? {
         let some = async |mut tx: Write| {
             let now = tx.now();
-            for Ended { agent, role, service, at } in assignments::take_ends(tx.conn(), now, AT_ONCE).await? {
+            for ExpiredAssignment { agent, role, service, at } in
+                assignments::take_expired(tx.conn(), now, AT_ONCE).await?
+            {
                 // Without its role it ended before.
                 if let Some(found) = roles::find(tx.conn(), service, role).await? {
                     let (name, reason) = (found.definition.name, LossReason::Expired);
-                    tell_loss(&mut tx, context, Loss { agent, service, role, name, at, reason });
+                    tell_loss(&mut tx, context, RoleLoss { agent, service, role, name, at, reason });
                 }
             }
             Ok::<_, OperationError>(tx.commit(()).await?)
@@ -43,8 +45,8 @@ pub async fn tell_ended_roles(context: &Context) -> Result<(), OperationError> {
 }
 
 /// Notes that an agent has a role no more.
-pub(in crate::operations) fn tell_loss(tx: &mut Write, context: &Context, loss: Loss) {
-    let Loss { agent: agent_id, service: service_id, role: role_id, name: role_name, at, reason } = loss;
+pub(in crate::operations) fn tell_loss(tx: &mut Write, context: &Context, loss: RoleLoss) {
+    let RoleLoss { agent: agent_id, service: service_id, role: role_id, name: role_name, at, reason } = loss;
     let news = News::RoleRevoked(RoleRevoked { agent_id, service_id, role_id, role_name, reason });
     tx.emit(Event { id: context.new_id(EventId::from_bits), at, news });
 }

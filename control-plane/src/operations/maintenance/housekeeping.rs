@@ -16,9 +16,9 @@ pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
     let horizon = context.now().saturating_sub(context.config.access_token_lifetime + MARGIN);
     let work = async |mut tx: Write| {
         feed::raise_floor(tx.conn(), horizon).await?;
-        sessions::forget_before(tx.conn(), horizon).await?;
+        sessions::delete_expired(tx.conn(), horizon).await?;
         let now = tx.now();
-        idempotency::forget(tx.conn(), now).await?;
+        idempotency::delete_expired(tx.conn(), now).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("run_housekeeping", work).await

@@ -10,7 +10,7 @@ use crate::{
     operations::{Context, NotFound, OperationError, maintenance::expiry::tell_loss},
     store::{
         Write, agents,
-        assignments::{self, Loss},
+        assignments::{self, RoleLoss},
         roles, services,
     },
 };
@@ -44,8 +44,8 @@ pub async fn assign_role(context: &Context, by: &Initiator, request: AssignmentR
         }
         services::lock(tx.conn(), service).await?;
         agents::find(tx.conn(), agent).await?.ok_or(OperationError::NotFound(NotFound::Agent))?;
-        let existing = roles::of_service(tx.conn(), service).await?;
-        let current = assignments::held(tx.conn(), service, agent, now).await?;
+        let existing = roles::list(tx.conn(), service).await?;
+        let current = assignments::active_grants(tx.conn(), service, agent, now).await?;
         let after = existing.iter().filter(|other| {
             other.definition.id == role || current.iter().any(|grant| grant.role == other.definition.id)
         });
@@ -57,11 +57,11 @@ pub async fn assign_role(context: &Context, by: &Initiator, request: AssignmentR
             .map_err(|error| OperationError::Conflict(error.to_string()))?;
         let name = assigned.definition.name.clone();
         // An earlier assignment may have expired without an event yet: emit that event first.
-        if let Some(at) = assignments::take_one_end(tx.conn(), agent, role, now).await? {
+        if let Some(at) = assignments::mark_expiry_notified(tx.conn(), agent, role, now).await? {
             let (name, reason) = (name.clone(), LossReason::Expired);
-            tell_loss(&mut tx, context, Loss { agent, service, role, name, at, reason });
+            tell_loss(&mut tx, context, RoleLoss { agent, service, role, name, at, reason });
         }
-        assignments::put(tx.conn(), &Assignment { agent, role, service, assigned_at: now, expires_at }).await?;
+        assignments::upsert(tx.conn(), &Assignment { agent, role, service, assigned_at: now, expires_at }).await?;
         let before = current.iter().find(|grant| grant.role == role).map(|grant| grant.until);
         if before != Some(expires_at) {
             let entry =

@@ -34,7 +34,7 @@ pub async fn change_role(
         if !services::lock(tx.conn(), service).await? {
             return Err(OperationError::NotFound(NotFound::Service));
         }
-        let mut existing = roles::of_service(tx.conn(), service).await?;
+        let mut existing = roles::list(tx.conn(), service).await?;
         let found = existing.iter().position(|other| other.definition.id == role);
         let mut changed = existing.swap_remove(found.ok_or(OperationError::NotFound(NotFound::Role))?);
         let before = changed.clone();

@@ -4,13 +4,25 @@ use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
-        role::{Role, RoleRequest, check_service_limits},
+        role::{Role, check_service_limits},
+        text::Description,
     },
     operations::{Context, IdempotentReply, NotFound, OperationError},
     store::{Write, roles, services},
 };
-use countersign_identity::{Permission, RoleDefinition, RoleId, ServiceId};
+use countersign_identity::{Permission, RoleDefinition, RoleId, RoleName, ServiceId};
 use serde::{Serialize, de::DeserializeOwned};
+
+/// A role to create.
+#[derive(Debug, Clone)]
+pub struct RoleRequest {
+    /// Name, unique at the service.
+    pub name: RoleName,
+    /// Description for human readers.
+    pub description: Description,
+    /// Permissions that the role grants.
+    pub permissions: Vec<Permission>,
+}
 
 /// Creates a role. Its name is unique at the service and never changes.
 pub async fn create_role<R: Serialize + DeserializeOwned>(
@@ -35,7 +47,7 @@ pub async fn create_role<R: Serialize + DeserializeOwned>(
         if !services::lock(tx.conn(), service).await? {
             return Err(OperationError::NotFound(NotFound::Service));
         }
-        let existing = roles::of_service(tx.conn(), service).await?;
+        let existing = roles::list(tx.conn(), service).await?;
         check_service_limits(&existing, permissions).map_err(|error| OperationError::Conflict(error.to_string()))?;
         tx.audit(by, entry).await?;
         let created_revision = tx.revision().await?;
@@ -60,5 +72,5 @@ pub(in crate::operations) fn permission_names(permissions: &[Permission]) -> Vec
 pub async fn list_roles(context: &Context, service: ServiceId) -> Result<Vec<Role>, OperationError> {
     let mut read = context.store.read().await?;
     services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
-    Ok(roles::of_service(read.conn(), service).await?)
+    Ok(roles::list(read.conn(), service).await?)
 }

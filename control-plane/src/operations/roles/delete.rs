@@ -28,7 +28,7 @@ pub async fn delete_role(
         // The events for the holders are emitted later, in batches, so that a role with many holders does not block.
         let has_subscribers = outbox::is_wanted(tx.conn(), EventKind::RoleRevoked, concerns, now).await?;
         let event_role_name = has_subscribers.then_some(&found.definition.name);
-        assignments::remove_all(tx.conn(), (service, role), event_role_name, now).await?;
+        assignments::remove_by_role(tx.conn(), (service, role), event_role_name, now).await?;
         if !roles::delete(tx.conn(), service, role).await? {
             return Err(OperationError::NotFound(NotFound::Role));
         }

@@ -9,7 +9,7 @@ use crate::{
     operations::{Context, NotFound, OperationError, maintenance::expiry::tell_loss},
     store::{
         Write, agents,
-        assignments::{self, Loss, Removed},
+        assignments::{self, RemovedAssignment, RoleLoss},
         roles,
     },
 };
@@ -33,18 +33,18 @@ pub async fn revoke_role(
             tx.record_change(Change::Roles(agent, service));
         }
         // An expired assignment counts as absent: removing its row revokes nothing and only emits the event that is still due.
-        let was_live = removed.is_some_and(|removed| removed.until.is_none_or(|end| now < end));
+        let was_live = removed.is_some_and(|removed| removed.expires_at.is_none_or(|end| now < end));
         if was_live {
             let entry =
                 NewAuditEntry::for_service(service, AuditAction::RoleRevoked).agent(agent).object(Object::Role(role));
             tx.audit(by, &entry.detail("name", name.as_str())).await?;
         }
-        if let Some(Removed { until, end_is_told: false }) = removed {
+        if let Some(RemovedAssignment { expires_at: until, expiry_notified: false }) = removed {
             let (at, reason) = match until {
                 Some(end) if !was_live => (end, LossReason::Expired),
                 Some(_) | None => (now, LossReason::Revoked),
             };
-            tell_loss(&mut tx, context, Loss { agent, service, role, name, at, reason });
+            tell_loss(&mut tx, context, RoleLoss { agent, service, role, name, at, reason });
         }
         Ok(tx.commit(was_live).await?)
     };

@@ -11,7 +11,7 @@ use countersign_identity::Kid;
 /// Revokes a signing key. All tokens that it signed become invalid, and if it was the current key, the next key signs at once.
 /// Returns false if the key was already removed or revoked.
 pub async fn revoke_signing_key(context: &Context, by: &Initiator, kid: &Kid) -> Result<bool, OperationError> {
-    if !signing_keys::existed(context.store.read().await?.conn(), kid).await? {
+    if !signing_keys::exists(context.store.read().await?.conn(), kid).await? {
         return Err(OperationError::NotFound(NotFound::SigningKey));
     }
     change_ring(context, ("revoke_signing_key", by), |ring, now, fresh| {

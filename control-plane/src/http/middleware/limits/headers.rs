@@ -13,11 +13,11 @@ const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// Adds both headers for these limits.
 pub fn add_headers(statuses: &[LimitStatus], headers: &mut HeaderMap) {
-    let policy = |LimitStatus { category, quota, reading: _ }: &LimitStatus| {
-        format!("\"{}\";q={};w={}", category.name(), quota.most, quota.window.as_secs())
+    let policy = |LimitStatus { category, quota, quota_status: _ }: &LimitStatus| {
+        format!("\"{}\";q={};w={}", category.name(), quota.max_calls, quota.window.as_secs())
     };
-    let remaining = |LimitStatus { category, quota: _, reading }: &LimitStatus| {
-        format!("\"{}\";r={};t={}", category.name(), reading.left, ceil_seconds(reading.wait))
+    let remaining = |LimitStatus { category, quota: _, quota_status }: &LimitStatus| {
+        format!("\"{}\";r={};t={}", category.name(), quota_status.remaining, ceil_seconds(quota_status.reset_after))
     };
     let lines = [
         (RATELIMIT_POLICY, statuses.iter().map(policy).collect::<Vec<_>>()),

@@ -1,6 +1,6 @@
 //! Applies the limits to one request: under `/auth` before the handler runs, on other routes after authentication.
 
-use super::{Category, LimitStatus, RateLimitDecision, RateLimitKey, RateLimitSubject, category, headers::add_headers};
+use super::{Category, CategoryKey, LimitDecision, LimitStatus, RateLimitSubject, category, headers::add_headers};
 use crate::{
     domain::{caller::Human, service::ServiceKey},
     http::{error::ApiError, request::client_address::ClientAddress, state::AppState},
@@ -67,8 +67,8 @@ impl RequestLimiter {
     /// Counts an authenticated caller. Other clients at the same address do not affect it.
     pub async fn count_caller(&self, state: &AppState, caller: AuthenticatedCaller<'_>) -> Result<(), ApiError> {
         self.count(state, |category| match caller {
-            AuthenticatedCaller::Service(key) => RateLimitKey::for_service(category, key.service),
-            AuthenticatedCaller::Human(human) => RateLimitKey::for_human(category, human),
+            AuthenticatedCaller::Service(key) => CategoryKey::for_service(category, key.service),
+            AuthenticatedCaller::Human(human) => CategoryKey::for_human(category, human),
         })
         .await
     }
@@ -78,15 +78,15 @@ impl RequestLimiter {
         if !error.is_unauthenticated() {
             return error;
         }
-        let result = self.count(state, |_| RateLimitKey::for_address(Category::Failures, self.address)).await;
+        let result = self.count(state, |_| CategoryKey::for_address(Category::Failures, self.address)).await;
         result.err().unwrap_or(error)
     }
 
     /// Counts the request unless it was counted before. Requests under `/auth` are counted before authentication.
-    async fn count(&self, state: &AppState, key: impl FnOnce(Category) -> RateLimitKey) -> Result<(), ApiError> {
+    async fn count(&self, state: &AppState, key: impl FnOnce(Category) -> CategoryKey) -> Result<(), ApiError> {
         match self.category {
             Some(category) if self.statuses.get().is_none() => {
-                self.apply(state, state.limits.consume(&[key(category)]).await)
+                self.apply(state, state.limits.acquire(&[key(category)]).await)
             }
             Some(_) | None => Ok(()),
         }
@@ -95,7 +95,7 @@ impl RequestLimiter {
     /// Counts a request under `/auth` by address, and by address and subject.
     async fn count_auth_request(&self, state: &AppState, route: &str, request: Request) -> Result<Request, ApiError> {
         let (subject, request) = RateLimitSubject::from_request(state, route, request).await?;
-        let address_key = RateLimitKey::for_address(Category::AuthAddress, self.address);
+        let address_key = CategoryKey::for_address(Category::AuthAddress, self.address);
         if subject.needs_lookup() {
             // Check the limit by address first, so that a client over it causes no database reads.
             let decision = state.limits.peek(&[address_key]).await;
@@ -104,13 +104,13 @@ impl RequestLimiter {
             }
         }
         let subject = subject.resolve(&state.context).await;
-        let subject_key = RateLimitKey::for_auth_subject(self.address, &subject);
-        let decision = state.limits.consume(&[subject_key, address_key]).await;
+        let subject_key = CategoryKey::for_auth_subject(self.address, &subject);
+        let decision = state.limits.acquire(&[subject_key, address_key]).await;
         self.apply(state, decision).map(|()| request)
     }
 
     /// Remembers the limits for the response, and returns an error if one is exceeded.
-    fn apply(&self, state: &AppState, decision: RateLimitDecision) -> Result<(), ApiError> {
+    fn apply(&self, state: &AppState, decision: LimitDecision) -> Result<(), ApiError> {
         let exhausted = decision.exhausted();
         let _already_set = self.statuses.set(decision.statuses);
         let Some(status) = exhausted else { return Ok(()) };

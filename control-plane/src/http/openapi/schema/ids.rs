@@ -12,7 +12,7 @@ use utoipa::{
 };
 
 /// The value of all ids in examples.
-const EXAMPLE: u128 = 0x0197_9a3c_5d1e_7b42_9f60_1c2d_3e4f_5a6b;
+pub const EXAMPLE_ID: u128 = 0x0197_9a3c_5d1e_7b42_9f60_1c2d_3e4f_5a6b;
 
 /// The format of all ids: `prefix` and 26 digits of Crockford's base32. The first digit carries only three bits.
 fn id(prefix: &str, example: &str) -> ObjectBuilder {
@@ -24,7 +24,7 @@ macro_rules! id_schemas {
     ($($(#[doc = $doc:literal])+ $name:ident: $id:ident)+) => {
         schemas! {$(
             $(#[doc = $doc])+
-            $name = id(identity::$id::PREFIX, &identity::$id::from_bits(EXAMPLE).to_string());
+            $name = id(identity::$id::PREFIX, &identity::$id::from_bits(EXAMPLE_ID).to_string());
         )+}
     };
 }

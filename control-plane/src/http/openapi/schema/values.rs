@@ -116,6 +116,8 @@ schemas! {
     /// A JWT (RFC 9068), signed with ES256 by a key in `/.well-known/jwks.json`. Its claims about roles and trust are from
     /// the time of issue: use `/services/{service}/verify` or a sidecar for the current ones.
     AccessTokenSchema = text().examples([EXAMPLE_JWT]);
+    /// An access token as a bearer credential: `Bearer <token>`.
+    BearerAccessTokenSchema = text().examples([format!("Bearer {EXAMPLE_JWT}")]);
     /// Opaque text that starts with `rf_`. It can be used once: each refresh returns the next one.
     RefreshTokenSchema = text().examples([format!("rf_01jyd3rq8yfd19yr0w5mz4ypkb{}", "0".repeat(64))]);
     /// An access token or a refresh token.

@@ -1,0 +1,34 @@
+//! Header values in Envoy's format.
+
+use envoy_types::{
+    ext_authz::v3::pb::{HeaderAppendAction, HeaderValue, HeaderValueOption},
+    pb::google::protobuf::BoolValue,
+};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+
+/// Characters that are percent-encoded: control characters, the escape character and the separator of lists.
+const ENCODED: &AsciiSet = &CONTROLS.add(b'%').add(b',');
+
+/// Sets a header and overwrites the value that the client sent. Sets both fields for this, because Envoy versions differ
+/// in which one they read and in its default.
+#[expect(deprecated, reason = "older Envoy versions read only `append`")]
+pub fn set(name: &str, value: String) -> HeaderValueOption {
+    HeaderValueOption {
+        header: Some(HeaderValue { key: name.to_owned(), value, raw_value: vec![] }),
+        append: Some(BoolValue { value: false }),
+        append_action: HeaderAppendAction::OverwriteIfExistsOrAdd.into(),
+        keep_empty_value: true,
+    }
+}
+
+/// Joins items with commas; percent-encodes special and non-ASCII characters.
+pub fn join_encoded<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
+    let mut value = String::new();
+    for (position, item) in items.into_iter().enumerate() {
+        if position > 0 {
+            value.push(',');
+        }
+        value.extend(utf8_percent_encode(item, ENCODED));
+    }
+    value
+}

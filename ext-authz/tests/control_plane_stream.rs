@@ -1,0 +1,283 @@
+//! An authorizer that follows a scripted control plane.
+
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+#[path = "../src/fixtures.rs"]
+mod fixtures;
+
+use countersign_ext_authz::{App, config};
+use countersign_identity::{Claims, Timestamp, TokenId};
+use countersign_process::{Clock, Shutdown, SystemClock};
+use countersign_proto::v1::{
+    self, FollowRequest, FollowResponse, follow_request, follow_response::Message, sync_server,
+};
+use envoy_types::{
+    ext_authz::v3::pb::{CheckRequest, HttpResponse},
+    pb::envoy::service::auth::v3::{AttributeContext, attribute_context, authorization_client::AuthorizationClient},
+};
+use fixtures::{ISSUED, ISSUER, REV, SERVICE, SESSION, Signer};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{net::TcpListener, sync::mpsc, time::timeout};
+use tokio_stream::{
+    StreamExt,
+    wrappers::{ReceiverStream, TcpListenerStream},
+};
+use tonic::{
+    Request, Response, Status, Streaming,
+    transport::{Channel, Endpoint, Identity, Server, ServerTlsConfig},
+};
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+
+const KEY: &str = "svc_sk_of_the_test";
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// A wall clock that stands one minute after the issue of the tokens.
+struct FixedWallClock;
+
+impl Clock for FixedWallClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_seconds(ISSUED + 60)
+    }
+
+    fn since_boot(&self) -> Duration {
+        SystemClock.since_boot()
+    }
+}
+
+/// An open stream: the revision of the Hello, and the sender of responses.
+struct OpenStream {
+    revision: i64,
+    responses: mpsc::Sender<Result<FollowResponse, Status>>,
+}
+
+#[derive(Default)]
+struct Controls {
+    refuse: AtomicBool,
+    refused_count: AtomicUsize,
+    revision: AtomicI64,
+}
+
+/// Answers pings; the test sends all other messages.
+struct ControlPlane {
+    controls: Arc<Controls>,
+    opened: mpsc::Sender<OpenStream>,
+}
+
+#[tonic::async_trait]
+impl sync_server::Sync for ControlPlane {
+    type FollowStream = ReceiverStream<Result<FollowResponse, Status>>;
+
+    async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
+        assert_eq!(request.metadata().get("authorization").unwrap(), &format!("Bearer {KEY}"));
+        if self.controls.refuse.load(Ordering::SeqCst) {
+            self.controls.refused_count.fetch_add(1, Ordering::SeqCst);
+            return Err(Status::unauthenticated("revoked"));
+        }
+        let (responses, response_stream) = mpsc::channel(16);
+        tokio::spawn(handle_requests(request.into_inner(), responses, self.opened.clone(), Arc::clone(&self.controls)));
+        Ok(Response::new(ReceiverStream::new(response_stream)))
+    }
+}
+
+async fn handle_requests(
+    mut inbound: Streaming<FollowRequest>,
+    responses: mpsc::Sender<Result<FollowResponse, Status>>,
+    opened: mpsc::Sender<OpenStream>,
+    controls: Arc<Controls>,
+) {
+    while let Some(Ok(FollowRequest { message: Some(message) })) = inbound.next().await {
+        match message {
+            follow_request::Message::Hello(v1::Hello { revision }) => {
+                opened.send(OpenStream { revision, responses: responses.clone() }).await.unwrap();
+            }
+            follow_request::Message::Ping(v1::Ping { number }) => {
+                let revision = controls.revision.load(Ordering::SeqCst);
+                let pong = Message::Pong(v1::Pong { number, revision, floor: 1 });
+                let _stream_may_be_closed = responses.send(Ok(FollowResponse { message: Some(pong) })).await;
+            }
+        }
+    }
+}
+
+impl OpenStream {
+    async fn send(&self, message: Message) {
+        self.responses.send(Ok(FollowResponse { message: Some(message) })).await.unwrap();
+    }
+}
+
+fn snapshot() -> Message {
+    let reader = fixtures::reader();
+    let role = v1::Role {
+        id: reader.id.to_string(),
+        name: reader.name.to_string(),
+        permissions: reader.permissions.iter().map(ToString::to_string).collect(),
+        created_revision: reader.created_revision.number(),
+    };
+    Message::Snapshot(v1::SnapshotPage {
+        revision: REV,
+        floor: 1,
+        info: Some(v1::ServiceInfo {
+            service_id: SERVICE.to_string(),
+            issuer: ISSUER.into(),
+            accepts_unbound_tokens: true,
+            max_staleness_seconds: 60,
+        }),
+        keys: Some(v1::Keys { points: vec![Signer::new(1).point()] }),
+        roles: Some(v1::Roles { roles: vec![role] }),
+        last: true,
+        ..v1::SnapshotPage::default()
+    })
+}
+
+fn revocation(revision: i64, subject: v1::revocation::Subject) -> Message {
+    let revocations = vec![v1::Revocation { revision, subject: Some(subject) }];
+    Message::Delta(v1::Delta { revision, revocations, ..v1::Delta::default() })
+}
+
+/// The reason of the denial of a request with this token; `None` if it is allowed.
+async fn denial_reason(envoy: &mut AuthorizationClient<Channel>, claims: &Claims) -> Option<String> {
+    let bearer = format!("Bearer {}", Signer::new(1).sign(claims));
+    let http = attribute_context::HttpRequest {
+        headers: [("authorization".to_owned(), bearer)].into(),
+        ..attribute_context::HttpRequest::default()
+    };
+    let request = attribute_context::Request { http: Some(http), ..attribute_context::Request::default() };
+    let attributes = AttributeContext { request: Some(request), ..AttributeContext::default() };
+    let response = envoy.check(CheckRequest { attributes: Some(attributes) }).await.unwrap().into_inner();
+    let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { return None };
+    let mut headers = denied.headers.into_iter().filter_map(|option| option.header);
+    headers.find(|header| header.key == "x-agent-reason").map(|header| header.value)
+}
+
+async fn wait_for_reason(envoy: &mut AuthorizationClient<Channel>, claims: &Claims, expected: Option<&str>) {
+    let wait = async {
+        while denial_reason(envoy, claims).await.as_deref() != expected {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(TIMEOUT, wait).await.unwrap_or_else(|_| panic!("the reason never became {expected:?}"));
+}
+
+async fn wait_until_serving(address: SocketAddr) {
+    let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
+    let mut health = HealthClient::new(channel);
+    let wait = async {
+        loop {
+            let response = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
+            if response.status() == ServingStatus::Serving {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(TIMEOUT, wait).await.unwrap();
+}
+
+/// Starts a control plane on a free port.
+async fn control_plane(tls: Option<ServerTlsConfig>) -> (u16, Arc<Controls>, mpsc::Receiver<OpenStream>) {
+    let (opened, streams) = mpsc::channel(4);
+    let controls = Arc::new(Controls { revision: REV.into(), ..Controls::default() });
+    let service = sync_server::SyncServer::new(ControlPlane { controls: Arc::clone(&controls), opened });
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut server = match tls {
+        Some(tls) => Server::builder().tls_config(tls).unwrap(),
+        None => Server::builder(),
+    };
+    tokio::spawn(server.add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
+    (port, controls, streams)
+}
+
+async fn authorizer(url: String, ca: &str) -> App {
+    let flags = [
+        ("sync.url", url),
+        ("sync.ca", ca.to_owned()),
+        ("sync.keys", KEY.to_owned()),
+        ("sync.ping_seconds", "1".to_owned()),
+        ("listen.grpc", "127.0.0.1:0".to_owned()),
+        ("listen.admin", "127.0.0.1:0".to_owned()),
+    ];
+    let flags = flags.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    App::bind(config::read(None, vec![], flags).unwrap(), Arc::new(FixedWallClock)).await.unwrap()
+}
+
+#[tokio::test]
+async fn authorizer_applies_messages_and_resumes_after_errors() {
+    let (port, controls, mut streams) = control_plane(None).await;
+    let app = authorizer(format!("http://127.0.0.1:{port}"), "").await;
+    let address = app.grpc_address().unwrap();
+    let shutdown = Shutdown::default();
+    let served = tokio::spawn(app.serve(shutdown.clone()));
+    let mut envoy = AuthorizationClient::connect(format!("http://{address}")).await.unwrap();
+    let claims = fixtures::claims();
+    let other = Claims {
+        jti: TokenId::from_bits(77),
+        sid: countersign_identity::SessionId::from_bits(78),
+        ..fixtures::claims()
+    };
+
+    let stream = timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap();
+    assert_eq!(stream.revision, 0);
+    assert_eq!(denial_reason(&mut envoy, &claims).await.as_deref(), Some("view_missing"));
+    stream.send(snapshot()).await;
+    wait_for_reason(&mut envoy, &claims, None).await;
+    wait_until_serving(address).await;
+
+    controls.revision.store(REV + 1, Ordering::SeqCst);
+    stream.send(revocation(REV + 1, v1::revocation::Subject::SessionId(SESSION.to_string()))).await;
+    wait_for_reason(&mut envoy, &claims, Some("token_revoked")).await;
+    assert_eq!(denial_reason(&mut envoy, &other).await, None);
+
+    // An invalid message ends the stream and changes nothing, and neither does a refused API key.
+    controls.refuse.store(true, Ordering::SeqCst);
+    stream.send(revocation(REV + 2, v1::revocation::Subject::TokenId("invalid".into()))).await;
+    let key_refused = async {
+        while controls.refused_count.load(Ordering::SeqCst) == 0 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(TIMEOUT, key_refused).await.unwrap();
+    assert_eq!(denial_reason(&mut envoy, &other).await, None);
+    controls.refuse.store(false, Ordering::SeqCst);
+
+    let stream = timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap();
+    assert_eq!(stream.revision, REV + 1, "the stream resumes at the last revision");
+    stream.send(revocation(REV + 2, v1::revocation::Subject::TokenId(other.jti.to_string()))).await;
+    wait_for_reason(&mut envoy, &other, Some("token_revoked")).await;
+
+    shutdown.trigger();
+    timeout(TIMEOUT, served).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn follows_only_a_control_plane_with_a_trusted_certificate() {
+    let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let trusted = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, pem: String| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, pem).unwrap();
+        path.display().to_string()
+    };
+    let (trusted_ca, other_ca) = (file("trusted.pem", trusted.cert.pem()), file("other.pem", other.cert.pem()));
+    let identity = Identity::from_pem(trusted.cert.pem(), trusted.signing_key.serialize_pem());
+    let (port, _controls, mut streams) = control_plane(Some(ServerTlsConfig::new().identity(identity))).await;
+    let (url, shutdown) = (format!("https://localhost:{port}"), Shutdown::default());
+
+    tokio::spawn(authorizer(url.clone(), &other_ca).await.serve(shutdown.clone()));
+    assert!(
+        timeout(Duration::from_secs(2), streams.recv()).await.is_err(),
+        "the authorizer accepted an untrusted certificate"
+    );
+    tokio::spawn(authorizer(url, &trusted_ca).await.serve(shutdown.clone()));
+    assert_eq!(timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap().revision, 0);
+    shutdown.trigger();
+}

@@ -1,0 +1,103 @@
+//! Servers in the process of the test, by a clock that stands still until it is told to go on.
+
+use crate::{HttpClient, ManualClock, control_plane::no_limits, engines};
+use countersign_control_plane as plane;
+use countersign_process::Shutdown;
+use std::{net::SocketAddr, path::Path, sync::Arc};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::oneshot,
+    task::JoinHandle,
+};
+
+/// A server in a runtime of its own, so that it can end as a process ends: at once, if it is dropped.
+pub struct Server {
+    runtime: Option<Runtime>,
+    shutdown: Shutdown,
+    task: JoinHandle<()>,
+}
+
+impl Server {
+    /// No server.
+    pub fn none() -> Self {
+        Self { runtime: None, shutdown: Shutdown::default(), task: tokio::spawn(async {}) }
+    }
+
+    /// Binds and serves.
+    pub async fn start<A, B, S>(bind: B, serve: impl FnOnce(A, Shutdown) -> S) -> Self
+    where
+        A: Send + 'static,
+        B: Future<Output = A> + Send + 'static,
+        S: Future<Output = ()> + Send + 'static,
+    {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+        let app = runtime.spawn(bind).await.expect("it binds");
+        let shutdown = Shutdown::default();
+        let task = runtime.spawn(serve(app, shutdown.clone()));
+        Self { runtime: Some(runtime), shutdown, task }
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub async fn stop(mut self) {
+        self.shutdown.trigger();
+        (&mut self.task).await.expect("it stops");
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A control plane of `--dev` in this process.
+pub struct InProcessServer {
+    /// The server.
+    pub server: Server,
+    /// Its API.
+    pub api: HttpClient,
+    /// Its sync port.
+    pub sync: SocketAddr,
+}
+
+impl InProcessServer {
+    /// Starts one with these settings and its data in the folder, by this clock.
+    pub async fn start(folder: &Path, settings: &[(&str, String)], clock: &Arc<ManualClock>) -> Self {
+        let clock = Arc::clone(clock);
+        Self::start_in(folder, settings, plane::Dependencies { clock, ..Default::default() }).await
+    }
+
+    /// The same, in other dependencies.
+    pub async fn start_in(folder: &Path, settings: &[(&str, String)], dependencies: plane::Dependencies) -> Self {
+        let mut flags = vec![("data_dir".to_owned(), folder.display().to_string())];
+        flags.extend(["api", "sync", "admin"].map(|port| (format!("listen.{port}"), "127.0.0.1:0".to_owned())));
+        flags.extend(no_limits());
+        flags.extend(engines::redis_url().map(|url| ("redis.url".to_owned(), url)));
+        flags.extend(engines::database_of(folder).await.map(|url| ("database.url".to_owned(), url)));
+        flags.extend(settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
+        let config = plane::Config::read(None, Vec::new(), flags, true).expect("settings");
+        config.check().expect("settings that fit");
+        let (told, addresses) = oneshot::channel();
+        let bind = async move {
+            let app = plane::App::bind(config, dependencies).await.expect("it binds");
+            let bound = (app.api_address().expect("an address"), app.sync_address().expect("an address"));
+            told.send(bound).expect("somebody waits");
+            app
+        };
+        let serve = |app: plane::App, shutdown| async move { app.serve(shutdown).await.expect("it serves") };
+        let server = Server::start(bind, serve).await;
+        let (api, sync) = addresses.await.expect("it is bound");
+        let authority = std::fs::read(folder.join("ca.pem")).expect("the authority's file");
+        Self { server, api: HttpClient::trusting(format!("https://localhost:{}", api.port()), &authority), sync }
+    }
+
+    /// A value of `dev.env`, by its name without the prefix `COUNTERSIGN_`.
+    pub fn env(folder: &Path, name: &str) -> String {
+        let env = std::fs::read_to_string(folder.join("dev.env")).expect("dev.env is there");
+        let value =
+            env.lines().find_map(|line| line.strip_prefix("COUNTERSIGN_")?.strip_prefix(name)?.strip_prefix('='));
+        value.expect("dev.env names it").to_owned()
+    }
+}

@@ -1,0 +1,91 @@
+//! The real control plane as it is run in earnest, without `--dev`: with a certificate of its own, nothing that only
+//! development may do, and a first person by the operator key.
+
+use crate::{
+    control_plane::text,
+    http::{HttpClient, HttpResponse},
+    process::{Process, eventually, free_port},
+    tools,
+};
+use serde_json::json;
+use std::process::Command;
+use tempfile::TempDir;
+
+/// A running control plane.
+pub struct ProductionServer {
+    process: Process,
+    /// The API.
+    pub api: HttpClient,
+    /// The token of an administrator.
+    pub human: String,
+    /// A service of theirs.
+    pub service: String,
+    /// Its API key, of full scope.
+    pub key: String,
+    _folder: TempDir,
+}
+
+impl ProductionServer {
+    /// Starts it with settings such as `limits.auth_per_minute=1`.
+    pub async fn start(settings: &[&str]) -> Self {
+        Self::start_for(None, settings).await
+    }
+
+    /// The same where people's tokens come from an issuer; with one of them.
+    pub async fn start_as(human: String, settings: &[&str]) -> Self {
+        Self::start_for(Some(human), settings).await
+    }
+
+    async fn start_for(human: Option<String>, settings: &[&str]) -> Self {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
+        let (certificate, key) = (folder.path().join("certificate.pem"), folder.path().join("key.pem"));
+        std::fs::write(&certificate, pair.cert.pem()).expect("a file can be written");
+        std::fs::write(&key, pair.signing_key.serialize_pem()).expect("a file can be written");
+        let (port, admin) = (free_port(), free_port());
+        let url = format!("https://localhost:{port}");
+        let own = [
+            format!("data_dir={}", folder.path().join("data").display()),
+            format!("public_url={url}"),
+            format!("tls.certificate={}", certificate.display()),
+            format!("tls.private_key={}", key.display()),
+            format!("listen.api=127.0.0.1:{port}"),
+            "listen.sync=127.0.0.1:0".to_owned(),
+            format!("listen.admin=127.0.0.1:{admin}"),
+        ];
+        let settings = own.iter().map(String::as_str).chain(settings.iter().copied());
+        let arguments: Vec<_> = settings.flat_map(|setting| ["--set", setting]).collect();
+        let human = human.unwrap_or_else(|| mint(&arguments));
+        let mut command = Command::new(tools::binary("countersign-control-plane"));
+        command.args(&arguments);
+        let process = Process::start(command, &folder.path().join("log"));
+        ready(admin, &process).await;
+        let api = HttpClient::trusting(url, pair.cert.pem().as_bytes());
+        let made = api.send_as(&human, "POST", "/services", json!({ "name": "first" })).await.expect(201);
+        let service = text(&made["serviceId"]);
+        let body = json!({ "name": "test", "scope": "full" });
+        let made = api.send_as(&human, "POST", &format!("/services/{service}/keys"), body).await.expect(201);
+        Self { process, api, human, key: text(&made["apiKey"]), service, _folder: folder }
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        self.process.log()
+    }
+}
+
+/// A token of an administrator, by the operator key.
+fn mint(settings: &[&str]) -> String {
+    let mut command = Command::new(tools::binary("countersign-control-plane"));
+    let output = command.args(["human-token", "mint", "--subject", "operator", "--admin"]).args(settings).output();
+    let output = output.expect("the binary runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text").trim().to_owned()
+}
+
+async fn ready(admin: u16, process: &Process) {
+    let admin = HttpClient::plain(format!("http://127.0.0.1:{admin}"));
+    let ready =
+        async || HttpResponse::try_send(admin.request("GET", "/readyz")).await.filter(|answer| answer.status == 200);
+    eventually("the control plane is ready", ready, || process.log()).await;
+}
