@@ -160,7 +160,7 @@ async fn a_next_step_can_be_typed_as_it_stands() {
     let note = notes(&shell, &[&["agent", "keygen", "--key", &spaced][..], second].concat());
     assert!(note.contains("--email ") && note.trim_end().ends_with(&format!(" --key '{spaced}'")), "{note}");
     let note = notes(&shell, &["role", "create", "shop-keeper"]);
-    assert!(note.ends_with("Next: countersign role assign shop-keeper --agent AGENT\n"), "{note}");
+    assert!(note.ends_with("Next: countersign role assign shop-keeper AGENT\n"), "{note}");
     shell.export("COUNTERSIGN_PROFILE", "third");
     let (_, error) = shell.failed(&["agent", "login"]);
     assert!(error.contains("`countersign agent register`"), "the environment names it already: {error}");

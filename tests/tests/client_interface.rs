@@ -56,7 +56,7 @@ async fn irreversible_commands_without_a_terminal_require_yes() {
     let shell = Shell::knowing(&control, &ALL);
     let agent = registered(&shell);
     shell.said(&["role", "create", "reader"]);
-    let webhook = shell.said(&["webhook", "create", "http://127.0.0.1:9/", "--out", "secret"]);
+    let webhook = shell.said(&["webhook", "create", "http://127.0.0.1:9999/", "--out", "secret"]);
     let key = shell.json(&["key", "list"])[0]["keyId"].as_str().unwrap().to_owned();
     let kid = shell.json(&["signing-key", "list"])[0]["kid"].as_str().unwrap().to_owned();
     let before = shell.json(&["audit", "list", "--all-services", "--all"]);

@@ -1,4 +1,4 @@
-//! Messages on standard error: notes, warnings and errors, as text or as JSON with one object per line.
+//! Messages on standard error: notes, warnings and errors, as text or as one JSON object per message.
 //!
 //! Invariant: a closed or full stream is never a reason to panic.
 
@@ -73,7 +73,7 @@ impl Messages {
                 let next = hint.map(|next| format!("\nNext: {next}")).unwrap_or_default();
                 self.write(&format!("countersign: {message}{next}"));
             }
-            OutputFormat::Json => self.write_json(&error.json()),
+            OutputFormat::Json => self.write(&format!("{:#}", error.json())),
         }
         error.exit_code().into()
     }
@@ -86,7 +86,7 @@ impl Messages {
         let tips: Vec<_> = paragraphs.iter().filter(is_tip).copied().collect();
         let message = message.join("\n").trim_start_matches("error: ").to_owned();
         let error = json!({ "code": "USAGE", "message": message, "next": tips.join("\n"), "reason": Value::Null });
-        self.write_json(&json!({ "error": error }));
+        self.write(&format!("{:#}", json!({ "error": error })));
     }
 
     /// Writes a line to standard error. If that is not possible there is nothing left to do.
