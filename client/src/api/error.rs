@@ -9,6 +9,15 @@ use std::{fmt::Write, time::Duration};
 /// The status of a request that exceeds a rate limit.
 const TOO_MANY_REQUESTS: u16 = 429;
 
+/// The parts of an error response that not every caller needs.
+#[derive(Debug, Default)]
+pub struct ErrorDetails {
+    /// `error.details`.
+    pub fields: Map<String, Value>,
+    /// The header `X-Request-Id`, by which the operator finds the request in the log.
+    pub request_id: Option<String>,
+}
+
 /// Why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
@@ -21,7 +30,7 @@ pub enum ApiError {
         error: reqwest::Error,
     },
     /// The control plane answered with an error.
-    #[error("{status} {code}: {message}{}", requirement(details))]
+    #[error("{status} {code}: {message}{}", requirement(&details.fields))]
     Refused {
         /// The HTTP status.
         status: u16,
@@ -31,10 +40,8 @@ pub enum ApiError {
         message: String,
         /// `error.details.reason` of the response.
         reason: Option<String>,
-        /// `error.details` of the response.
-        details: Map<String, Value>,
-        /// The response header `X-Request-Id`, by which the operator finds the request in the log.
-        request_id: Option<String>,
+        /// Further parts of the response.
+        details: Box<ErrorDetails>,
         /// The response header `Retry-After`.
         retry_after: Option<Duration>,
     },
@@ -65,8 +72,10 @@ impl ApiError {
             code: text("/error/code").unwrap_or_default(),
             message: text("/error/message").unwrap_or_default(),
             reason: text("/error/details/reason"),
-            details: body.pointer("/error/details").and_then(Value::as_object).cloned().unwrap_or_default(),
-            request_id,
+            details: Box::new(ErrorDetails {
+                fields: body.pointer("/error/details").and_then(Value::as_object).cloned().unwrap_or_default(),
+                request_id,
+            }),
             retry_after: retry_after.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs),
         })
     }

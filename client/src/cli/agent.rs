@@ -193,9 +193,9 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
 /// A change of status conflicts only with a revocation.
 fn with_conflict_reason(error: ApiError) -> ApiError {
     match error {
-        ApiError::Refused { status: status @ 409, code, message, reason: _, details, request_id, retry_after } => {
+        ApiError::Refused { status: status @ 409, code, message, reason: _, details, retry_after } => {
             let reason = Some("agent_revoked".to_owned());
-            ApiError::Refused { status, code, message, reason, details, request_id, retry_after }
+            ApiError::Refused { status, code, message, reason, details, retry_after }
         }
         error => error,
     }

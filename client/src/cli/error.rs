@@ -51,7 +51,7 @@ pub enum CliError {
         /// The error.
         error: ApiError,
         /// The hint.
-        hint: String,
+        hint: Box<str>,
     },
     /// A file cannot be used.
     #[error("{source_name} {}: {problem}", path.display())]
@@ -91,7 +91,9 @@ impl CliError {
     /// An error of the API, with this hint if it has this code.
     pub fn with_hint(error: ApiError, code: &str, hint: impl FnOnce() -> String) -> Self {
         match error {
-            ApiError::Refused { code: ref actual, .. } if actual == code => Self::ApiWithHint { error, hint: hint() },
+            ApiError::Refused { code: ref actual, .. } if actual == code => {
+                Self::ApiWithHint { error, hint: hint().into() }
+            }
             error => Self::Api(error),
         }
     }
@@ -127,12 +129,12 @@ impl CliError {
         let (message, embedded_hint) = text.split_once("\nNext: ").unzip();
         let (message, next) = (message.unwrap_or(&text), self.hint().or(embedded_hint.map(Cow::Borrowed)));
         let mut error = json!({ "code": self.code(), "message": message, "next": next, "reason": self.reason() });
-        if let Self::Api(ApiError::Refused { details, request_id, retry_after, .. })
-        | Self::ApiWithHint { error: ApiError::Refused { details, request_id, retry_after, .. }, .. } = self
+        if let Self::Api(ApiError::Refused { details, retry_after, .. })
+        | Self::ApiWithHint { error: ApiError::Refused { details, retry_after, .. }, .. } = self
         {
             let fields = [
-                ("details", Some(json!(details)).filter(|_| !details.is_empty())),
-                ("requestId", request_id.as_ref().map(|id| json!(id))),
+                ("details", Some(json!(details.fields)).filter(|_| !details.fields.is_empty())),
+                ("requestId", details.request_id.as_ref().map(|id| json!(id))),
                 ("retryAfterSeconds", retry_after.map(|wait| json!(wait.as_secs()))),
             ];
             let fields: Map<_, _> =

@@ -59,7 +59,8 @@ pub fn command() -> Command {
         }
         groups.push('\n');
     }
-    let template = format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}Global options:\n{{options}}{{after-help}}");
+    let template =
+        format!("{{about}}\n\n{{usage-heading}} {{usage}}\n\n{groups}Global options:\n{{options}}{{after-help}}");
     command
         .override_usage("countersign <COMMAND> <SUBCOMMAND> [OPTIONS]")
         .after_help(AFTER_HELP)

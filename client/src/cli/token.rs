@@ -186,13 +186,11 @@ fn time_claim(seconds: i64, now: Timestamp) -> String {
 }
 
 fn find(context: &Context, TokenArg { token }: TokenArg) -> Result<SecretString, CliError> {
-    match argument(token)? {
-        Some(token) => Ok(token),
-        None => {
-            let stored = stored_tokens(context, context.profile.url.clone())?;
-            stored.map(|(_, tokens)| tokens.access_token).ok_or_else(no_token)
-        }
+    if let Some(token) = argument(token)? {
+        return Ok(token);
     }
+    let stored = stored_tokens(context, context.profile.url.clone())?;
+    stored.map(|(_, tokens)| tokens.access_token).ok_or_else(no_token)
 }
 
 /// The token of the command line, of standard input or of the environment.

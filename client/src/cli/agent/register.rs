@@ -53,8 +53,8 @@ pub struct RegisterArgs {
 
 /// Creates a key, and saves its path if the profile has no agent yet.
 pub fn keygen(context: &Context, file: Option<PathBuf>) -> Result<CommandOutput, CliError> {
-    let saves = context.profile.agent.is_none();
-    if saves || file.is_none() {
+    let profile_is_new = context.profile.agent.is_none();
+    if profile_is_new || file.is_none() {
         context.check_writable()?;
     }
     let path = file.map_or_else(|| context.profiles.path(&context.name, "key"), |path| Ok(absolute(path)))?;

@@ -150,7 +150,7 @@ fn with_loopback_hint(error: ApiError) -> CliError {
         with a public URL that leads here, then listen with its secret";
     match &error {
         ApiError::Refused { status: 400, message, .. } if message.contains("`url`") => {
-            CliError::ApiWithHint { error, hint: hint.to_owned() }
+            CliError::ApiWithHint { error, hint: hint.into() }
         }
         _ => with_limit_hint(error),
     }
@@ -267,12 +267,12 @@ impl StopSignals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Map;
+    use countersign_client::api::ErrorDetails;
 
     fn hint(status: u16, code: &str, message: &str) -> String {
         let (code, message) = (code.to_owned(), message.to_owned());
-        let (details, request_id, retry_after) = (Map::new(), None, None);
-        let error = ApiError::Refused { status, code, message, reason: None, details, request_id, retry_after };
+        let details = Box::new(ErrorDetails::default());
+        let error = ApiError::Refused { status, code, message, reason: None, details, retry_after: None };
         with_loopback_hint(error).hint().map(String::from).unwrap_or_default()
     }
 
