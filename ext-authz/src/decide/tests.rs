@@ -125,8 +125,11 @@ fn denies_what_was_revoked_since_issue() {
     assert_eq!(reason_for(&view_with_status(AgentStatus::Active, REV + 1)), Some(Reason::TokenRevoked), "reactivated");
     assert_eq!(reason_for(&view_with_status(AgentStatus::Active, 0)), None);
     let revision = Revision::new(REV + 1);
-    let revoked = vec![Revoked { revision, what: Dead::Session(SESSION) }];
-    assert_eq!(reason_for(&view().apply(Delta { revision, revoked, ..Delta::default() })), Some(Reason::TokenRevoked));
+    let revocations = vec![Revocation { revision, subject: RevokedSubject::Session(SESSION) }];
+    assert_eq!(
+        reason_for(&view().apply(Delta { revision, revocations, ..Delta::default() })),
+        Some(Reason::TokenRevoked)
+    );
     let roles = Some(Versioned { revision, value: vec![] });
     assert_eq!(reason_for(&view_with(AgentChanges { roles, ..AgentChanges::default() })), Some(Reason::NoRole));
     let grants = vec![RoleGrant { role: READER, until: Some(time().now) }];
