@@ -66,11 +66,11 @@ impl InProcessServer {
     /// Starts one with these settings and its data in the folder, by this clock.
     pub async fn start(folder: &Path, settings: &[(&str, String)], clock: &Arc<ManualClock>) -> Self {
         let clock = Arc::clone(clock);
-        Self::start_in(folder, settings, plane::Surroundings { clock, ..Default::default() }).await
+        Self::start_in(folder, settings, plane::Dependencies { clock, ..Default::default() }).await
     }
 
-    /// The same, in other surroundings.
-    pub async fn start_in(folder: &Path, settings: &[(&str, String)], surroundings: plane::Surroundings) -> Self {
+    /// The same, in other dependencies.
+    pub async fn start_in(folder: &Path, settings: &[(&str, String)], dependencies: plane::Dependencies) -> Self {
         let mut flags = vec![("data_dir".to_owned(), folder.display().to_string())];
         flags.extend(["api", "sync", "admin"].map(|port| (format!("listen.{port}"), "127.0.0.1:0".to_owned())));
         flags.extend(no_limits());
@@ -81,7 +81,7 @@ impl InProcessServer {
         config.check().expect("settings that fit");
         let (told, addresses) = oneshot::channel();
         let bind = async move {
-            let app = plane::App::bind(config, surroundings).await.expect("it binds");
+            let app = plane::App::bind(config, dependencies).await.expect("it binds");
             let bound = (app.api_address().expect("an address"), app.sync_address().expect("an address"));
             told.send(bound).expect("somebody waits");
             app

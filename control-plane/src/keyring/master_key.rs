@@ -1,4 +1,4 @@
-//! The master key: it seals private keys at rest and is the root of the keys of challenges and of the audit.
+//! The master key. It encrypts private keys and secrets at rest; challenge keys and audit keys are derived from it.
 
 use crate::domain::{audit::chain::AuditKeys, challenge::ChallengeKeys};
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -7,26 +7,27 @@ use sha2::{Digest, Sha256};
 use std::{fmt, path::Path};
 use zeroize::Zeroizing;
 
+/// Length in bytes.
 const LEN: usize = 32;
 
-/// Why there is no master key.
+/// Why the master key cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum MasterKeyError {
-    /// Not 64 hex characters.
-    #[error("the master key must be 32 bytes as 64 hex characters (`openssl rand -hex 32`)")]
-    Malformed,
-    /// It must be there, and is not.
+    /// The setting or file does not contain 64 hex characters.
+    #[error("{0}: the master key must be 32 bytes as 64 hex characters (`openssl rand -hex 32`)")]
+    Malformed(String),
+    /// The command needs an existing key, and the file does not exist.
     #[error(
-        "{0}: there is no master key. Put the one of this database there (data_dir names the folder), or let \
-         secrets.master_key say it (COUNTERSIGN_SECRETS__MASTER_KEY_FILE: a file with it)"
+        "{0}: there is no master key. Copy the master key of this database to that file (data_dir sets its directory), or \
+         set secrets.master_key (COUNTERSIGN_SECRETS__MASTER_KEY_FILE names a file that contains it)"
     )]
     Missing(String),
-    /// The file that keeps it cannot be used.
+    /// The file cannot be read or written.
     #[error("{path}: {error}")]
     File {
         /// The file.
         path: String,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
 }
@@ -35,18 +36,22 @@ pub enum MasterKeyError {
 pub struct MasterKey(Zeroizing<[u8; LEN]>);
 
 impl MasterKey {
-    /// Reads 64 hex characters.
+    /// Parses the value of `secrets.master_key`: 64 hex characters.
     pub fn from_hex(text: &str) -> Result<Self, MasterKeyError> {
+        Self::parse(text, || "secrets.master_key".to_owned())
+    }
+
+    fn parse(text: &str, source: impl FnOnce() -> String) -> Result<Self, MasterKeyError> {
         let mut bytes = Zeroizing::new([0; LEN]);
-        hex::decode_to_slice(text.trim(), bytes.as_mut()).map_err(|_| MasterKeyError::Malformed)?;
+        hex::decode_to_slice(text.trim(), bytes.as_mut()).map_err(|_| MasterKeyError::Malformed(source()))?;
         Ok(Self(bytes))
     }
 
-    /// Reads the key in a file; makes the file, with mode 0600, if it does not exist.
+    /// Reads the key from a file. If the file does not exist, generates a key and creates the file with mode 0600.
     pub fn from_file(path: &Path, rng: &dyn Rng) -> Result<Self, MasterKeyError> {
         let failed = |error| MasterKeyError::File { path: path.display().to_string(), error };
         match std::fs::read_to_string(path) {
-            Ok(text) => Self::from_hex(&Zeroizing::new(text)),
+            Ok(text) => Self::parse(&Zeroizing::new(text), || path.display().to_string()),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
                 let mut bytes = Zeroizing::new([0; LEN]);
                 rng.fill(bytes.as_mut());
@@ -58,23 +63,23 @@ impl MasterKey {
         }
     }
 
-    /// Tells this key from another without giving it away.
+    /// Identifies the key without revealing it.
     pub fn fingerprint(&self) -> String {
         let digest = Sha256::new().chain_update(b"countersign master key v1").chain_update(self.0.as_ref()).finalize();
         hex::encode(&digest[..16])
     }
 
-    /// The keys of the challenges.
+    /// The keys that authenticate challenges.
     pub fn challenge_keys(&self) -> ChallengeKeys {
         ChallengeKeys::derive(self.0.as_ref())
     }
 
-    /// The keys of the audit.
+    /// The keys that authenticate audit entries.
     pub fn audit_keys(&self) -> AuditKeys {
         AuditKeys::derive(self.0.as_ref())
     }
 
-    /// Encrypts `plain`; `label` must be given again to open it.
+    /// Encrypts `plain`. Decryption needs the same `label`, which is authenticated and not encrypted.
     pub fn seal(&self, label: &str, plain: &[u8], rng: &dyn Rng) -> Option<Vec<u8>> {
         let mut nonce = [0; NONCE_LEN];
         rng.fill(&mut nonce);
@@ -85,7 +90,7 @@ impl MasterKey {
         Some([&nonce[..], &sealed].concat())
     }
 
-    /// Decrypts what [`Self::seal`] made under the same label.
+    /// Decrypts the output of [`Self::seal`]; `None` if the key or the label differs, or the data is damaged.
     pub fn open(&self, label: &str, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let (nonce, sealed) = sealed.split_at_checked(NONCE_LEN)?;
         let mut buffer = Zeroizing::new(sealed.to_vec());
@@ -112,7 +117,7 @@ mod tests {
     use countersign_process::SystemRng;
 
     #[test]
-    fn opens_only_under_the_same_key_and_label() {
+    fn open_requires_the_key_and_label_of_seal() {
         let key = MasterKey::from_hex(&"ab".repeat(32)).unwrap();
         let sealed = key.seal("label", b"secret", &SystemRng).unwrap();
         assert_eq!(key.open("label", &sealed).unwrap().as_slice(), b"secret");
