@@ -1,7 +1,7 @@
 //! The word that something changed.
 
-use super::stage::{Fleet, metric};
-use countersign_tests::{ControlPlane, Redis, Site, eventually};
+use super::fixture::{Fleet, metric};
+use countersign_tests::{ControlPlane, HttpClient, Redis, eventually};
 use redis::aio::PubSubStream;
 use std::time::{Duration, Instant};
 use tokio_stream::StreamExt;
@@ -12,7 +12,13 @@ const CHANGES: usize = 20;
 /// How often a replica reads the changes although no message came.
 const POLL: Duration = Duration::from_millis(250);
 
-/// Reads that messages must cause, beyond those that polling can explain.
+/// Background jobs read too: together with the poll, at most so many reads for each poll.
+const BACKGROUND: f64 = 5.0;
+
+/// Messages between two looks at the metrics.
+const MESSAGES: usize = 100;
+
+/// Reads that messages must cause, beyond those of polls and background jobs.
 const READS: f64 = 50.0;
 
 /// How long a busy machine may take for that.
@@ -44,7 +50,7 @@ async fn next_message(messages: &mut PubSubStream) {
 
 /// Read transactions of a replica so far.
 async fn reads(control: &ControlPlane) -> f64 {
-    let text = Site::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
+    let text = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
     let reads = text
         .as_str()
         .unwrap()
@@ -61,15 +67,15 @@ async fn each_change_is_published_once_and_not_repeated_by_the_other_replica() {
     let channel = channel(&redis).await;
     let mut messages = listen(&redis, &channel).await;
     for change in 0..CHANGES {
-        fleet.one.make_role(&format!("role-{change}"), &[]).await;
+        fleet.one.create_role(&format!("role-{change}"), &[]).await;
         next_message(&mut messages).await;
     }
     let more = tokio::time::timeout(Duration::from_secs(1), messages.next()).await;
     assert!(more.is_err(), "{more:?}");
 }
 
-/// Without a message a replica finds a change only when it polls, so the test counts what it reads: more than polls can
-/// explain.
+/// Without a message a replica finds a change only when it polls, so the test counts what it reads: more than polls and
+/// background jobs can explain.
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::disallowed_methods, reason = "the number of polls follows from the time that has passed")]
 async fn a_message_makes_a_replica_read_changes_without_waiting_for_its_poll() {
@@ -78,9 +84,10 @@ async fn a_message_makes_a_replica_read_changes_without_waiting_for_its_poll() {
     let channel = channel(&redis).await;
     let (before, began) = (reads(&fleet.other).await, Instant::now());
     loop {
-        let _receivers: i64 = redis.command(&["PUBLISH", &channel, ""]).await;
-        // Background jobs read too, less often than the poll.
-        let polls = 2.0 * (began.elapsed().as_secs_f64() / POLL.as_secs_f64() + 1.0);
+        for _ in 0..MESSAGES {
+            let _receivers: i64 = redis.command(&["PUBLISH", &channel, ""]).await;
+        }
+        let polls = BACKGROUND * (began.elapsed().as_secs_f64() / POLL.as_secs_f64() + 1.0);
         let caused = reads(&fleet.other).await - before - polls;
         if caused >= READS {
             return;
@@ -98,7 +105,7 @@ async fn after_a_loss_they_listen_again() {
     fleet.says("down").await;
     // Others find it by looking.
     let before = metric(&fleet.other, "countersign_feed_revision").await;
-    fleet.one.make_role("meanwhile", &[]).await;
+    fleet.one.create_role("meanwhile", &[]).await;
     let known = async || (metric(&fleet.other, "countersign_feed_revision").await > before).then_some(());
     eventually("the other knows", known, || fleet.other.log()).await;
     redis.restart().await;
