@@ -56,7 +56,7 @@ impl Fixture {
         let (names, folder, receiver) =
             (Arc::new(Led::default()), tempfile::tempdir().unwrap(), new_connections().await);
         let surroundings = Surroundings { names: names.clone(), ..Surroundings::default() };
-        let plane = InProcessServer::start_in(folder.path(), &[], surroundings).await;
+        let plane = InProcessServer::start_with(folder.path(), &[], surroundings).await;
         Self { plane, names, folder, receiver }
     }
 
