@@ -338,7 +338,7 @@ async fn doctor_creates_nothing() {
 
 #[tokio::test]
 async fn doctor_reports_rate_limits_as_warnings() {
-    let control = ControlPlane::start_as_shipped_with(&["limits.management_per_minute=1"]).await;
+    let control = ControlPlane::start_with_default_limits_and(&["limits.management_per_minute=1"]).await;
     let shell = Shell::knowing(&control, &["URL", "CA", "HUMAN_TOKEN"]);
     let (mut code, mut checks) = (None, Value::Null);
     for _ in 0..3 {

@@ -123,7 +123,7 @@ async fn while_a_secret_is_replaced_receivers_of_both_believe_what_comes() {
         let mut listener =
             WebhookListener::start(&shell, &["--port", &port, "--secret-file", file, "--count", "1"]).await;
         assert_eq!(shell.run(&["webhook", "test", &id]).status.code(), Some(code), "{file}");
-        assert_eq!((listener.ended().await.code(), &listener.arrived()[0]["signature"]), (Some(code), &json!(worth)));
+        assert_eq!((listener.ended().await.code(), &listener.events()[0]["signature"]), (Some(code), &json!(worth)));
     }
 }
 
@@ -205,7 +205,7 @@ async fn administrators_have_targets_for_all_services() {
     let agent = Agent::register(&control, "Typed").await;
     agent.login().await;
     assert!(listener.ended().await.success(), "{}", listener.log());
-    let seen = &listener.arrived()[0];
+    let seen = &listener.events()[0];
     assert_eq!((&seen["event"], &seen["data"]["agentId"]), (&json!("agent.authenticated"), &json!(agent.id)));
     assert_eq!(shell.json(&["webhook", "list", "--deployment"]), json!([]));
 }
@@ -226,7 +226,7 @@ async fn a_test_says_what_the_receiver_answered() {
     assert_eq!((&tested["event"], &tested["responseBody"]), (&json!("webhook.test"), &json!("received")));
     shell.said(&["webhook", "pause", &id]);
     assert!(shell.said(&["webhook", "test", &id]).contains("delivered"), "also to a target that is paused");
-    let seen = listener.arrivals(2).await;
+    let seen = listener.wait_for_events(2).await;
     assert_eq!((&seen[0]["eventId"], &seen[0]["signature"]), (&tested["eventId"], &json!("good")));
     assert_eq!(seen[0]["data"], json!({ "webhookId": id, "serviceId": control.service() }));
     assert!(listener.stop("TERM").await.success(), "{}", listener.log());
@@ -249,7 +249,7 @@ async fn a_test_says_what_the_receiver_answered() {
 #[tokio::test]
 async fn a_test_waits_for_a_receiver_that_is_slow_and_does_not_use_up_the_limits() {
     let settings = ["webhooks.attempt_seconds=3", "limits.management_per_minute=12"];
-    let control = ControlPlane::start_as_shipped_with(&settings).await;
+    let control = ControlPlane::start_with_default_limits_and(&settings).await;
     let shell = Shell::knowing(&control, &KNOWN);
     // It is let in, and never answered.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -289,18 +289,18 @@ async fn deliveries_are_listed_shown_and_replayed() {
     let listener = WebhookListener::start(&shell, &["--port", &port, "--secret-file", "secret"]).await;
     let replayed = shell.json(&["webhook", "replay", &id, "--event", &event]);
     assert_eq!(replayed, json!({ "replayed": 1, "webhookId": id }));
-    let first = listener.arrivals(1).await.remove(0);
+    let first = listener.wait_for_events(1).await.remove(0);
     assert_eq!((&first["eventId"], &first["signature"]), (&json!(event), &json!("good")));
     assert_eq!(first["data"], value["payload"]["data"], "exactly what was shown");
     let delivered = async || Some(shell.json(&shown)).filter(|delivery| delivery["status"] == "delivered");
     countersign_tests::eventually("it is delivered", delivered, || control.log()).await;
     assert_eq!(shell.json(&["webhook", "replay", &id, "--since", "1h", "--status", "dead"])["replayed"], 0);
     assert!(shell.said(&["webhook", "replay", &id, "--since", "1h"]).ends_with('1'));
-    assert_eq!(listener.arrivals(2).await[1]["eventId"], first["eventId"], "the same id again");
+    assert_eq!(listener.wait_for_events(2).await[1]["eventId"], first["eventId"], "the same id again");
     assert_eq!(shell.json(&["webhook", "replay", &id, "--since", "2100-01-01T00:00:00Z"])["replayed"], 0);
 
     control.revoke(&agent.id, &role).await;
-    assert_eq!(listener.arrivals(3).await[2]["event"], "agent.role_revoked");
+    assert_eq!(listener.wait_for_events(3).await[2]["event"], "agent.role_revoked");
     let newest = shell.json(&["webhook", "deliveries", &id, "--limit", "1"]);
     let second = shell.json(&["webhook", "deliveries", &id, "--limit", "1", "--offset", "1"]);
     assert_eq!((&newest[0]["event"], &second[0]["eventId"]), (&json!("agent.role_revoked"), &json!(event)));

@@ -18,7 +18,7 @@ impl Sign for By<'_> {
 
 #[tokio::test]
 async fn the_command_line_says_when_to_come_back() {
-    let control = ControlPlane::start_as_shipped_with(&["limits.auth_per_minute=2"]).await;
+    let control = ControlPlane::start_with_default_limits_and(&["limits.auth_per_minute=2"]).await;
     let shell = Shell::knowing(&control, &["URL", "CA"]);
     shell.said(&["agent", "keygen"]);
     shell.said(&["agent", "register", "--email", "a@example.org", "--name", "Typed"]);
