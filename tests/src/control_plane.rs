@@ -50,7 +50,7 @@ impl ControlPlane {
         Self::start_with(&[&shared, settings].concat()).await
     }
 
-    /// Starts with the defaults of `--dev`, limits and all.
+    /// Starts with the defaults of `--dev`, but with the rate limits of production.
     pub async fn start_as_shipped() -> Self {
         Self::start_as_shipped_with(&[]).await
     }
@@ -59,7 +59,8 @@ impl ControlPlane {
     /// `database.url=` names the embedded one.
     pub async fn start_as_shipped_with(settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+        let limits = default_limits().map(|(key, value)| format!("{key}={value}"));
+        let mut settings: Vec<String> = limits.chain(settings.iter().map(ToString::to_string)).collect();
         let names = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
         let (database, redis) = (names("database.url="), names("redis.url="));
         let lease = if database { None } else { engines::lease().await };
@@ -282,6 +283,21 @@ impl ControlPlane {
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).expect("text").trim().to_owned()
     }
+}
+
+/// The rate limits without `--dev`, as settings.
+pub fn default_limits() -> impl Iterator<Item = (String, String)> {
+    let file = tools::root().join("control-plane/config.default.toml");
+    let text = std::fs::read_to_string(file).expect("the default settings");
+    let lines: Vec<_> = text.lines().filter_map(|line| line.split_once(" = ")).map(own).collect();
+    lines
+        .into_iter()
+        .filter(|(key, _)| key.ends_with("_per_minute"))
+        .map(|(key, value)| (format!("limits.{key}"), value))
+}
+
+fn own((key, value): (&str, &str)) -> (String, String) {
+    (key.to_owned(), value.to_owned())
 }
 
 /// Settings with which no number of calls is too many for a test.
