@@ -30,7 +30,8 @@ use crate::{
     metrics::{Labels, Metrics},
     operations::{Context, Denied, Rules, Storms, begin_audit, settle_storms, tend_signing_keys},
     store::{Purpose, StoreError},
-    webhooks::{Courier, CourierRules, Guard, Names, Post, PostError, Pulse, Sorter, SystemNames},
+    address_guard::{Guard, Names, SystemNames},
+ webhooks::{Courier, CourierRules, Post, PostError, Pulse, Sorter},
 };
 use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng};
 use secrecy::ExposeSecret;

@@ -5,6 +5,7 @@
 //! Neighbours: agents and services over HTTPS, `ext-authz` over the sync stream. The rule of the room:
 //! parts meet in `app` and nowhere else.
 
+mod address_guard;
 mod app;
 mod certificates;
 mod config;
@@ -27,4 +28,4 @@ pub use app::{
 };
 pub use config::{Config, ConfigError, Inspection};
 pub use http::api_description;
-pub use webhooks::{Found, Names, SystemNames};
+pub use address_guard::{Found, Names, SystemNames};

@@ -7,7 +7,7 @@ pub mod address;
 pub mod delivery;
 pub mod event;
 pub mod secret;
-pub mod storm;
+pub mod suppressed_burst;
 pub mod url;
 
 use super::{audit::Chain, named::named, text::Description};

@@ -5,7 +5,8 @@ use crate::{
     domain::{challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::KeyRules},
     keyring::Keyring,
     store::Store,
-    webhooks::{Guard, Pulse},
+    address_guard::Guard,
+    webhooks::Pulse,
 };
 use countersign_identity::Timestamp;
 use countersign_process::{Clock, Rng};

@@ -5,7 +5,7 @@ use super::{Context, Denied};
 use crate::{
     domain::webhook::{
         event::{AuthenticationFailed, Concerns, Event, EventKind, Failure, News},
-        storm::{Storm, WINDOW},
+        suppressed_burst::{Storm, WINDOW},
     },
     store::{Write, outbox},
 };

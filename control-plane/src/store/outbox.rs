@@ -3,7 +3,7 @@
 use super::{Conn, StoreError, row};
 use crate::domain::webhook::{
     event::{Concerns, Event, EventKind},
-    storm::Storm,
+    suppressed_burst::Storm,
 };
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp, WebhookId};
 use sqlx::{Any, any::AnyArguments, query::Query};

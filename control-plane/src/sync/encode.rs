@@ -1,8 +1,8 @@
 //! From content to the words of the wire.
 
 use super::{
-    content::{Content, Revoked},
-    stream::Terms,
+    change_batch::{Content, Revoked},
+    follower::Terms,
 };
 use countersign_identity::{
     AgentChanges, AgentId, AgentStatus, Revision, RoleDefinition, RoleGrant, ServiceId, Timestamp,

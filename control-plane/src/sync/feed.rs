@@ -1,6 +1,6 @@
 //! One reader of the feed for all followers of this process.
 
-use super::content::{self, Content, Since};
+use super::change_batch::{self, Content, Since};
 use crate::{metrics::Metrics, store::Store};
 use countersign_identity::Revision;
 use countersign_process::Shutdown;
@@ -65,7 +65,7 @@ async fn advance(
     metrics: &Metrics,
     sent: Revision,
 ) -> Revision {
-    match content::read(store, Since::Everyone(sent)).await {
+    match change_batch::read(store, Since::Everyone(sent)).await {
         Ok(Some(content)) if content.revision > sent => {
             let revision = content.revision;
             metrics.feed_revision.set(revision.number());

@@ -4,12 +4,12 @@
 //! [`service`] runs a stream per follower. Neighbours: `store` below, `ext-authz` at the other end. The
 //! rule of the room: revisions are read before content, so that content is never older than its stamp.
 
-mod content;
+mod change_batch;
 mod encode;
 mod feed;
+mod follower;
 mod service;
-mod stream;
 
 pub use feed::Reader;
+pub use follower::Terms;
 pub use service::SyncService;
-pub use stream::Terms;

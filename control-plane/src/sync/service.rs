@@ -2,7 +2,7 @@
 
 use super::{
     feed::Feed,
-    stream::{Follower, Terms},
+    follower::{Follower, Terms},
 };
 use crate::{
     domain::{credential::Credential, service::ServiceKey},

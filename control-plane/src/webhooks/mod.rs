@@ -4,15 +4,15 @@
 //! target. The rule of the room: a target that is slow or dead costs the others nothing, and every connection goes to
 //! an address that was checked for it.
 
-mod courier;
-mod guard;
-mod lane;
-mod post;
-mod pulse;
-mod sorter;
+mod delivery_queue;
+mod dispatcher;
+mod dispatcher_health;
+mod event_fanout;
+mod http_sender;
+mod scheduler;
+mod target_queue;
 
-pub use courier::{Courier, CourierRules};
-pub use guard::{Found, Guard, Names, SystemNames};
-pub use post::{Post, PostError};
-pub use pulse::{Pulse, QueueHealth};
-pub use sorter::Sorter;
+pub use dispatcher::{Courier, CourierRules};
+pub use dispatcher_health::{Pulse, QueueHealth};
+pub use event_fanout::Sorter;
+pub use http_sender::{Post, PostError};

@@ -1,10 +1,11 @@
 //! Who gets how much of what the courier can do at a time.
 
 use super::{
+ dispatcher::{
     AHEAD, Round,
-    ledger::{self, Looked, Wanted},
+    delivery_queue::{self, Looked, Wanted},
 };
-use crate::{domain::webhook::Target, store::StoreError, webhooks::lane::Lane};
+use crate::{domain::webhook::Target, store::StoreError, webhooks::target_queue::Lane};
 use std::time::Duration;
 
 /// Of all tries at a time, tests are one in so many at the most; and one for each target.
@@ -15,7 +16,7 @@ impl Round {
     pub(super) async fn wanted(&mut self) -> Result<Vec<Wanted>, StoreError> {
         let (now, boot) = (self.courier.clock.now(), self.courier.clock.since_boot());
         let waiting = self.lanes.iter().filter(|(_, lane)| lane.is_waiting()).map(|(target, _)| *target).collect();
-        let Looked { due, tests, waiting } = ledger::look(&self.courier.store, waiting, now).await?;
+        let Looked { due, tests, waiting } = delivery_queue::look(&self.courier.store, waiting, now).await?;
         for (target, changed_at) in waiting {
             let lane = self.lanes.get_mut(&target);
             if lane.is_some_and(|lane| changed_at.is_none_or(|changed_at| lane.hear(changed_at))) {

@@ -1,6 +1,6 @@
 //! One try: a request to a target, and what came of it.
 
-use super::guard::{Guard, Refused};
+use crate::address_guard::{Guard, Refused};
 use crate::domain::webhook::{
     delivery::{Answer, AttemptFailure, EXCERPT},
     secret::WebhookSecret,

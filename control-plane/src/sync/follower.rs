@@ -2,7 +2,7 @@
 //! the changes that these cover.
 
 use super::{
-    content::{self, Content, Since},
+    change_batch::{self, Content, Since},
     encode,
     service::{Shared, invalid_key, unavailable},
 };
@@ -126,7 +126,7 @@ impl Follower {
         if self.sender.is_closed() {
             return Err(Status::cancelled("the follower has gone"));
         }
-        content::read(&self.shared.store, since).await.map_err(|error| unavailable(&error))
+        change_batch::read(&self.shared.store, since).await.map_err(|error| unavailable(&error))
     }
 
     async fn forward(&mut self, batch: &Content) -> Result<(), Status> {

@@ -1,6 +1,6 @@
 //! What is on its way to one target: how much at a time, and when it is left alone.
 
-use super::courier::AHEAD;
+use super::dispatcher::AHEAD;
 use crate::{domain::webhook::delivery::rest, store::deliveries::Leased};
 use countersign_identity::Timestamp;
 use std::{collections::VecDeque, time::Duration};

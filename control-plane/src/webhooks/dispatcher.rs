@@ -3,13 +3,13 @@
 //! A turn of the loop is one transaction: it keeps what came of the tries that ended, and takes what is due. What is
 //! taken is leased: whoever is killed meanwhile has lost nothing, for the lease ends and another takes it.
 
-mod ledger;
-mod shares;
+
+
 
 use super::{
-    Pulse,
-    lane::Lane,
-    post::{Letter, Post, Posted},
+    Pulse, delivery_queue,
+    http_sender::{Letter, Post, Posted},
+    target_queue::Lane,
 };
 use crate::{
     domain::webhook::{
@@ -23,7 +23,7 @@ use crate::{
 };
 use countersign_identity::{Timestamp, WebhookId};
 use countersign_process::{Clock, Rng, Shutdown};
-use ledger::{Kept, Taken};
+use super::delivery_queue::{Kept, Taken};
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
@@ -156,7 +156,8 @@ impl Round {
         if !wanted.is_empty() || !self.unkept.is_empty() || !self.unsent.is_empty() {
             let now = self.courier.clock.now();
             let until = now.after(self.courier.rules.patience + MARGIN);
-            let taken = ledger::turn(&self.courier, (&self.unkept, &self.unsent), &wanted, (now, until)).await?;
+            let taken =
+                delivery_queue::turn(&self.courier, (&self.unkept, &self.unsent), &wanted, (now, until)).await?;
             self.unkept.clear();
             self.unsent.clear();
             for taken in taken {
@@ -280,7 +281,7 @@ impl Round {
         };
         let _in_time = tokio::time::timeout(LAST_TRIES, last).await;
         self.unsent.extend(self.lanes.values_mut().flat_map(Lane::give_back).chain(self.tests.drain(..)));
-        if let Err(error) = ledger::close(&self.courier, &self.unkept, &self.unsent).await {
+        if let Err(error) = delivery_queue::close(&self.courier, &self.unkept, &self.unsent).await {
             tracing::warn!(%error, "what came of the last deliveries could not be kept: they are made once more");
         }
     }

@@ -108,13 +108,13 @@ impl Guard {
     }
 
     /// Resolves for connections that are encrypted or not.
-    pub(super) fn resolver(&self, plain: bool) -> Pinned {
+    pub(crate) fn resolver(&self, plain: bool) -> Pinned {
         Pinned { guard: self.clone(), plain }
     }
 }
 
 /// Gives connections the addresses that were checked, and no others.
-pub(super) struct Pinned {
+pub(crate) struct Pinned {
     guard: Guard,
     plain: bool,
 }
