@@ -12,6 +12,7 @@ pub use moving::{MovingError, Report, back_up, migrate, move_to, restore};
 pub use windows::unreadable;
 
 use crate::{
+    address_guard::{AddressGuard, HostResolver, SystemResolver},
     certificates::{Certificate, CertificateError},
     config::{Config, LimitSettings, TlsMode, WebhookSettings},
     development::{self, DevelopmentError, Places},
@@ -19,7 +20,7 @@ use crate::{
         signing_key::KeyRules,
         webhook::{
             address::AllowedNetworks,
-            delivery::{AttemptFailure, Schedule},
+            delivery::{AttemptFailure, RetrySchedule},
         },
     },
     ephemeral::Redis,
@@ -28,10 +29,12 @@ use crate::{
     humans::{Humans, OperatorError},
     keyring::{Keyring, MasterKey, MasterKeyError},
     metrics::{Labels, Metrics},
-    operations::{Context, Denied, Rules, Storms, begin_audit, settle_storms, tend_signing_keys},
+    operations::{Context, Denied, Rules, SuppressedBursts, begin_audit, flush_suppressed_bursts, tend_signing_keys},
     store::{Purpose, StoreError},
-    address_guard::{Guard, Names, SystemNames},
- webhooks::{Courier, CourierRules, Post, PostError, Pulse, Sorter},
+    webhooks::{
+        ConcurrencyLimits, DispatcherConfig, DispatcherHealth, EventFanout, HttpSender, HttpSenderError,
+        WebhookDispatcher,
+    },
 };
 use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng};
 use secrecy::ExposeSecret;
@@ -109,7 +112,7 @@ pub enum AppError {
     Redis(#[from] redis::RedisError),
     /// What events are sent with.
     #[error("webhooks.ca_file: {0}")]
-    Webhooks(#[from] PostError),
+    Webhooks(#[from] HttpSenderError),
     /// The metrics contradict each other.
     #[error(transparent)]
     Metrics(#[from] prometheus::Error),
@@ -140,14 +143,14 @@ pub struct Surroundings {
     pub clock: Arc<dyn Clock>,
     /// The dice.
     pub rng: Arc<dyn Rng>,
-    /// Where hosts are that events are sent to.
-    pub names: Arc<dyn Names>,
+    /// Resolves the hosts of webhooks.
+    pub host_resolver: Arc<dyn HostResolver>,
 }
 
 impl Default for Surroundings {
     /// Those of the machine.
     fn default() -> Self {
-        Self { clock: Arc::new(SystemClock), rng: Arc::new(SystemRng), names: Arc::new(SystemNames) }
+        Self { clock: Arc::new(SystemClock), rng: Arc::new(SystemRng), host_resolver: Arc::new(SystemResolver) }
     }
 }
 
@@ -156,7 +159,8 @@ pub struct App {
     config: Config,
     state: AppState,
     redis: Option<Arc<Redis>>,
-    post: Arc<Post>,
+    webhook_sender: Arc<HttpSender>,
+    dispatcher_health: Arc<DispatcherHealth>,
     certificate: Certificate,
     ports: Ports,
     lock: Option<Lock>,
@@ -182,8 +186,9 @@ impl App {
         let metrics = Metrics::new(&Labels { codes: &codes, limits: &RATE_CATEGORIES, failures: &failures })?;
         let issuers = people::issuers(&config, &surroundings.clock).await?;
         let lock = database::hold(&config)?;
-        let context = open(&config, &public_url, surroundings, &metrics).await?;
-        let post = Arc::new(post(&config.webhooks, &context.guard)?);
+        let dispatcher_health = Arc::new(DispatcherHealth::new(surroundings.clock.clone()));
+        let context = open(&config, &public_url, surroundings, &dispatcher_health, &metrics).await?;
+        let webhook_sender = Arc::new(http_sender(&config.webhooks, &context.address_guard)?);
         let operator = people::operator_if_any(&config, context.rng.as_ref())?.map(Arc::new);
         let (certificate, authority) = certificate(&config, &context)?;
         metrics.certificate_expiry.set(certificate.expires_at()?.seconds());
@@ -201,7 +206,18 @@ impl App {
         let windows = windows::windows(redis.clone(), &context);
         let limits = Arc::new(Limits::new(per_minute(config.limits), windows));
         let state = AppState { context, humans, metrics, limits, proxies, began };
-        Ok(Self { config, state, redis, post, certificate, ports, lock, readiness, unready })
+        Ok(Self {
+            config,
+            state,
+            redis,
+            webhook_sender,
+            dispatcher_health,
+            certificate,
+            ports,
+            lock,
+            readiness,
+            unready,
+        })
     }
 
     /// Where agents and services reach the API.
@@ -222,7 +238,18 @@ impl App {
     /// Answers until the process is asked to stop, and then until all requests under way are answered.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AppError> {
         let (api, sync, admin) = (self.api_address()?, self.sync_address()?, self.admin_address()?);
-        let Self { config, state, redis, post, certificate, ports, lock, readiness, unready } = self;
+        let Self {
+            config,
+            state,
+            redis,
+            webhook_sender,
+            dispatcher_health,
+            certificate,
+            ports,
+            lock,
+            readiness,
+            unready,
+        } = self;
         let issuer = &state.context.rules.issuer;
         let mut servers = Servers::new();
         servers::serve_admin(&mut servers, ports.admin, readiness, state.metrics.clone(), &shutdown);
@@ -235,14 +262,15 @@ impl App {
         servers::keep_keys(&mut servers, &state, &shutdown);
         servers::watch_place(&mut servers, state.context.store.clone(), &shutdown);
         servers::keep_trust_told(&mut servers, state.context.clone(), &shutdown);
-        let sorter = Sorter { store: state.context.store.clone(), pulse: state.context.pulse.clone() };
-        servers::deliver(&mut servers, sorter, courier(&config.webhooks, &state, post), &shutdown);
-        servers::keep_webhooks_told(&mut servers, &state, &shutdown);
+        let dispatcher = webhook_dispatcher(&config.webhooks, &state, webhook_sender, dispatcher_health.clone());
+        let (store, dispatcher_wakeup) = (state.context.store.clone(), state.context.dispatcher_wakeup.clone());
+        servers::deliver(&mut servers, EventFanout { store, dispatcher_wakeup }, dispatcher, &shutdown);
+        servers::keep_webhooks_told(&mut servers, &state, dispatcher_health, &shutdown);
         tracing::info!(url = issuer, %api, %sync, %admin, "ready");
         drop(unready);
         let ended = servers::wait(servers, &shutdown).await;
-        if let Err(error) = settle_storms(&state.context).await {
-            tracing::warn!(%error, "failed logins that were counted are not told to webhooks");
+        if let Err(error) = flush_suppressed_bursts(&state.context).await {
+            tracing::warn!(%error, "cannot store the count of suppressed failed logins; webhook events may report too few");
         }
         state.context.store.close().await;
         drop(lock);
@@ -292,9 +320,10 @@ async fn open(
     config: &Config,
     issuer: &str,
     surroundings: Surroundings,
+    dispatcher_health: &Arc<DispatcherHealth>,
     metrics: &Metrics,
 ) -> Result<Arc<Context>, AppError> {
-    let Surroundings { clock, rng, names } = surroundings;
+    let Surroundings { clock, rng, host_resolver } = surroundings;
     let master = match config.secrets.master_key.expose_secret() {
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
@@ -311,9 +340,21 @@ async fn open(
         public_registration: config.registration.public,
     };
     let (challenge_keys, keyring) = (master.challenge_keys(), Arc::new(Keyring::new(master)));
-    let guard = Guard::new(names, AllowedNetworks::new(config.webhooks.networks(config.dev)));
-    let (pulse, trust_marked, storms) = (Arc::new(Pulse::new(clock.clone())), Notify::new(), Storms::default());
-    let context = Context { store, keyring, challenge_keys, clock, rng, rules, trust_marked, guard, pulse, storms };
+    let networks = AllowedNetworks::new(config.webhooks.networks(config.dev));
+    let health = dispatcher_health.clone();
+    let context = Context {
+        store,
+        keyring,
+        challenge_keys,
+        clock,
+        rng,
+        rules,
+        trust_marked: Notify::new(),
+        address_guard: AddressGuard::new(host_resolver, networks),
+        dispatcher_wakeup: Arc::new(Notify::new()),
+        queue_health: Arc::new(move || health.current()),
+        suppressed_bursts: SuppressedBursts::default(),
+    };
     begin_audit(&context.store).await.map_err(AppError::Audit)?;
     tend_signing_keys(&context).await.map_err(AppError::Keys)?;
     Ok(Arc::new(context))
@@ -324,26 +365,34 @@ const fn per_minute(settings: LimitSettings) -> PerMinute {
     PerMinute { auth, auth_address, verification, feedback, management, failures }
 }
 
-/// What events are sent with.
-fn post(settings: &WebhookSettings, guard: &Guard) -> Result<Post, AppError> {
+fn http_sender(settings: &WebhookSettings, guard: &AddressGuard) -> Result<HttpSender, AppError> {
     let file = &settings.ca_file;
     let authorities = files::read_named(file);
     let authorities = authorities.map_err(|error| AppError::Folder { path: file.clone(), error })?;
-    Ok(Post::new(guard.clone(), authorities.as_deref(), settings.patience())?)
+    Ok(HttpSender::new(guard.clone(), authorities.as_deref(), settings.patience())?)
 }
 
-fn courier(settings: &WebhookSettings, state: &AppState, post: Arc<Post>) -> Courier {
+fn webhook_dispatcher(
+    settings: &WebhookSettings,
+    state: &AppState,
+    sender: Arc<HttpSender>,
+    health: Arc<DispatcherHealth>,
+) -> WebhookDispatcher {
     let AppState { context, metrics, .. } = state;
-    let (widest, widest_lane) = settings.widths();
-    let (schedule, patience) = (Schedule::new(settings.pauses()), settings.patience());
-    Courier {
+    let (total, per_target) = settings.widths();
+    WebhookDispatcher {
         store: context.store.clone(),
         keyring: context.keyring.clone(),
-        post,
+        sender,
         clock: context.clock.clone(),
         rng: context.rng.clone(),
-        rules: CourierRules { schedule, patience, widest, widest_lane },
-        pulse: context.pulse.clone(),
+        config: DispatcherConfig {
+            schedule: RetrySchedule::new(settings.pauses()),
+            attempt_timeout: settings.patience(),
+            limits: ConcurrencyLimits { total, per_target },
+        },
+        wakeup: context.dispatcher_wakeup.clone(),
+        health,
         metrics: metrics.webhooks.clone(),
     }
 }

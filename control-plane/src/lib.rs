@@ -22,10 +22,10 @@ mod store;
 mod sync;
 mod webhooks;
 
+pub use address_guard::{HostResolver, ResolveFuture, SystemResolver};
 pub use app::{
     App, AppError, AuditError, MovingError, Report, Surroundings, back_up, export_audit, migrate, mint_human_token,
     move_to, restore, run, unreadable, verify_audit,
 };
 pub use config::{Config, ConfigError, Inspection};
 pub use http::api_description;
-pub use address_guard::{Found, Names, SystemNames};

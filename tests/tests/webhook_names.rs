@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use countersign_control_plane::{Found, Names, Surroundings};
+use countersign_control_plane::{HostResolver, ResolveFuture, Surroundings};
 use countersign_tests::{Answer, SteppedPlane, eventually};
 use serde_json::{Value, json};
 use std::{
@@ -37,8 +37,8 @@ impl Led {
     }
 }
 
-impl Names for Led {
-    fn addresses<'a>(&'a self, host: &'a str) -> Found<'a> {
+impl HostResolver for Led {
+    fn resolve<'a>(&'a self, host: &'a str) -> ResolveFuture<'a> {
         let found = self.0.lock().unwrap().get(host).cloned();
         Box::pin(async move { found.ok_or_else(|| io::Error::other("no such name")) })
     }
@@ -83,7 +83,7 @@ impl Stage {
     async fn set() -> Self {
         let (names, folder, receiver) =
             (Arc::new(Led::default()), tempfile::tempdir().unwrap(), Receiver::start().await);
-        let surroundings = Surroundings { names: names.clone(), ..Surroundings::default() };
+        let surroundings = Surroundings { host_resolver: names.clone(), ..Surroundings::default() };
         let plane = SteppedPlane::start_in(folder.path(), &[], surroundings).await;
         Self { plane, names, folder, receiver }
     }

@@ -11,11 +11,11 @@ use crate::{
     },
     metrics::Metrics,
     operations::{
-        Context, announce_trust, forget_events, housekeep, settle_storms, tell_ended_roles, tend_signing_keys,
+        Context, announce_trust, emit_ended_roles, flush_suppressed_bursts, forget_events, housekeep, tend_signing_keys,
     },
     store::Store,
-    sync::{Reader, SyncService, Terms},
-    webhooks::{Courier, Sorter},
+    sync::{FeedReader, SidecarSettings, SyncService},
+    webhooks::{DispatcherHealth, EventFanout, WebhookDispatcher},
 };
 use axum::{Router, extract::ConnectInfo, middleware::AddExtension};
 use axum_server::accept::Accept;
@@ -48,11 +48,11 @@ const KEYS: Duration = Duration::from_secs(5);
 /// Between two announcements of changed trust, at the least.
 const TRUST_PAUSE: Duration = Duration::from_millis(500);
 
-/// How often roles that ended are looked for, and storms of failed logins that are over.
-const TELL: Duration = Duration::from_secs(1);
+/// How often events are emitted for roles that expired and for bursts of failed logins that ended.
+const DEFERRED_EVENTS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often it is counted what webhooks are not told yet.
-const COUNT: Duration = Duration::from_secs(5);
+/// How often the backlog of webhook deliveries is measured.
+const BACKLOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a client may take to send the head of a request, or to show that it is still there.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -88,15 +88,15 @@ pub(super) fn serve_sync(
     shutdown: &Shutdown,
 ) -> Result<(), AppError> {
     let AppState { context, metrics, .. } = state;
-    let terms = Terms { issuer: context.rules.issuer.clone(), max_staleness: config.max_staleness() };
-    let reader = Reader::new(context.store.clone());
+    let settings = SidecarSettings { issuer: context.rules.issuer.clone(), max_staleness: config.max_staleness() };
+    let reader = FeedReader::new(context.store.clone());
     let feed = reader.feed();
     let reading = reader.run(metrics.clone(), shutdown.clone());
     servers.spawn(async {
         reading.await;
         Ok(())
     });
-    let service = SyncService::new(context.store.clone(), feed, terms, metrics.clone(), shutdown.clone());
+    let service = SyncService::new(context.store.clone(), feed, settings, metrics.clone(), shutdown.clone());
     let identity = Identity::from_pem(&certificate.chain, certificate.key.expose_secret());
     let server = Server::builder()
         .tls_config(ServerTlsConfig::new().identity(identity).timeout(PATIENCE))?
@@ -237,38 +237,43 @@ pub(super) fn keep_trust_told(servers: &mut Servers, context: Arc<Context>, shut
     });
 }
 
-/// Events are delivered until the stop, and those under way a little longer.
-pub(super) fn deliver(servers: &mut Servers, sorter: Sorter, courier: Courier, shutdown: &Shutdown) {
-    let (sorting, delivering) = (sorter.run(shutdown.clone()), courier.run(shutdown.clone()));
+/// Runs the event fan-out and the webhook dispatcher until the shutdown.
+pub(super) fn deliver(servers: &mut Servers, fanout: EventFanout, dispatcher: WebhookDispatcher, shutdown: &Shutdown) {
+    let (fanout, dispatcher) = (fanout.run(shutdown.clone()), dispatcher.run(shutdown.clone()));
     servers.spawn(async {
-        sorting.await;
+        fanout.await;
         Ok(())
     });
     servers.spawn(async {
-        delivering.await;
+        dispatcher.await;
         Ok(())
     });
 }
 
-/// Webhooks hear of what happens although nobody does it; and it is counted what they have not heard yet.
-pub(super) fn keep_webhooks_told(servers: &mut Servers, state: &AppState, shutdown: &Shutdown) {
+/// Emits events that no request causes, and measures the backlog of webhook deliveries.
+pub(super) fn keep_webhooks_told(
+    servers: &mut Servers,
+    state: &AppState,
+    health: Arc<DispatcherHealth>,
+    shutdown: &Shutdown,
+) {
     let AppState { context, metrics, .. } = state;
-    let (telling, counting, metrics) = (context.clone(), context.clone(), metrics.webhooks.clone());
+    let (context, store, metrics) = (context.clone(), context.store.clone(), metrics.webhooks.clone());
     until_stopped(servers, shutdown, async move {
         loop {
-            let told = async { tell_ended_roles(&telling).await.and(settle_storms(&telling).await) };
-            if let Err(error) = told.await {
-                tracing::warn!(%error, "webhooks could not be told of what ended; trying again in a second");
+            let emit = async { emit_ended_roles(&context).await.and(flush_suppressed_bursts(&context).await) };
+            if let Err(error) = emit.await {
+                tracing::warn!(%error, "cannot emit webhook events for expired roles or failed logins; retrying in one second");
             }
-            tokio::time::sleep(TELL).await;
+            tokio::time::sleep(DEFERRED_EVENTS_INTERVAL).await;
         }
     });
     until_stopped(servers, shutdown, async move {
         loop {
-            if let Err(error) = counting.pulse.look(&counting.store, &metrics).await {
-                tracing::warn!(%error, "it could not be counted what webhooks wait for; trying again in seconds");
+            if let Err(error) = health.measure_backlog(&store, &metrics).await {
+                tracing::warn!(%error, "cannot measure the backlog of webhook deliveries; retrying in a few seconds");
             }
-            tokio::time::sleep(COUNT).await;
+            tokio::time::sleep(BACKLOG_INTERVAL).await;
         }
     });
 }

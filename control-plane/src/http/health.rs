@@ -7,8 +7,9 @@ use super::{
     schema,
 };
 use crate::{
+    domain::webhook::health::QueueHealth,
     ephemeral::Presence,
-    operations::{DatabaseHealth, QueueHealth, probe_database, probe_queue},
+    operations::{DatabaseHealth, probe_database, probe_queue},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use serde::Serialize;

@@ -1,12 +1,12 @@
 //! Give a role to an agent.
 
-use super::{Context, Denied, Missing, tell_ended_roles::tell_loss};
+use super::{Context, Denied, Missing, tell_ended_roles::emit_role_revoked};
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         change::Change,
         role::{Assignment, fits_agent},
-        webhook::event::{Event, LossReason, News, RoleAssigned},
+        webhook::event::{Event, EventData, RevocationReason, RoleAssigned},
     },
     store::{
         Write, agents,
@@ -52,8 +52,8 @@ pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequ
         let name = given.definition.name.clone();
         // What has ended, and nobody was told of yet, ended before.
         if let Some(at) = assignments::take_one_end(tx.conn(), agent, role, now).await? {
-            let (name, reason) = (name.clone(), LossReason::Expired);
-            tell_loss(&mut tx, context, Loss { agent, service, role, name, at, reason });
+            let (name, reason) = (name.clone(), RevocationReason::Expired);
+            emit_role_revoked(&mut tx, context, Loss { agent, service, role, name, at, reason });
         }
         assignments::put(tx.conn(), &Assignment { agent, role, service, assigned_at: now, expires_at }).await?;
         let before = held.iter().find(|grant| grant.role == role).map(|grant| grant.until);
@@ -63,8 +63,8 @@ pub async fn assign_role(context: &Context, by: &Author, request: AssignmentRequ
             let act = before.into_iter().fold(act, |act, end| act.saying("untilBefore", seconds(end)));
             tx.record(by, &act).await?;
             let (agent_id, service_id, role_id) = (agent, service, role);
-            let news = RoleAssigned { agent_id, service_id, role_id, role_name: name, expires_at };
-            tx.tell(Event { id: event, at: now, news: News::RoleAssigned(news) });
+            let data = RoleAssigned { agent_id, service_id, role_id, role_name: name, expires_at };
+            tx.tell(Event { id: event, at: now, data: EventData::RoleAssigned(data) });
         }
         tx.changed(Change::Roles(agent, service));
         Ok(tx.commit(()).await?)

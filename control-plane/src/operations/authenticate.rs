@@ -3,14 +3,14 @@
 use super::{
     Context, Denied, Missing, TokenPair,
     issue_token::{Fresh, issue, resolve_service},
-    tell_failed_login::{failure_of, tell_failed_login},
+    tell_failed_login::{emit_failed_login, login_failure_reason},
 };
 use crate::{
     domain::{
         agent::Agent,
         challenge::Challenge,
         session::Session,
-        webhook::event::{Authenticated, Event, News},
+        webhook::event::{Authenticated, Event, EventData},
     },
     store::{Write, agents, feed, services, sessions},
 };
@@ -35,8 +35,8 @@ pub async fn authenticate(context: &Context, login: &Login) -> Result<TokenPair,
     // Of a challenge that is none of ours nobody knows whose it is.
     let challenge = context.challenge_keys.open(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
     let done = answer(context, &challenge, login).await;
-    if let Some(failure) = done.as_ref().err().and_then(failure_of) {
-        tell_failed_login(context, (challenge.agent, challenge.service.or(login.service)), failure, login.from).await;
+    if let Some(failure) = done.as_ref().err().and_then(login_failure_reason) {
+        emit_failed_login(context, (challenge.agent, challenge.service.or(login.service)), failure, login.from).await;
     }
     done
 }
@@ -75,8 +75,8 @@ async fn answer(context: &Context, challenge: &Challenge, login: &Login) -> Resu
             return Err(Denied::from(Reason::ChallengeUsed));
         }
         let issued = issue(&mut tx, context, fresh_ref, rev, (&agent, &session, service)).await?;
-        let news = Authenticated { agent_id: agent.id, service_id: service, ip_address: login.from };
-        tx.tell(Event { id: event, at: now, news: News::Authenticated(news) });
+        let data = Authenticated { agent_id: agent.id, service_id: service, ip_address: login.from };
+        tx.tell(Event { id: event, at: now, data: EventData::Authenticated(data) });
         Ok(tx.commit(issued).await?)
     };
     let issued = context.store.write("authenticate", work).await?;

@@ -48,7 +48,7 @@ pub async fn change_service(
             tx.record(by, &act).await?;
         }
         if after.accepts_unbound != before.accepts_unbound {
-            tx.changed(Change::Terms(service));
+            tx.changed(Change::ServiceSettings(service));
         }
         Ok(tx.commit(after).await?)
     };

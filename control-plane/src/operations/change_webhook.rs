@@ -1,12 +1,13 @@
-//! Change a target of events: where it is, what it gets, whether it gets anything; or its secret.
+//! Changes, pauses, resumes and deletes webhooks, and rotates their secrets.
 
-use super::{Context, Denied, Missing, create_webhook::reachable};
+use super::{Context, Denied, Missing, create_webhook::check_url};
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         text::Description,
         webhook::{
-            BOTH_SECRETS, Place, Target, TargetStatus, event::EventFilter, secret::WebhookSecret, url::TargetUrl,
+            SECRET_OVERLAP, TargetStatus, WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret,
+            url::TargetUrl,
         },
     },
     store::{Write, webhook_targets},
@@ -14,53 +15,53 @@ use crate::{
 use countersign_identity::{Timestamp, WebhookId};
 use secrecy::SecretString;
 
-/// What is to be changed; what is absent stays.
+/// Changes to a webhook. Fields that are `None` stay as they are.
 #[derive(Debug, Clone)]
 pub struct WebhookChange {
-    /// Where it is.
+    /// Where events are sent.
     pub url: Option<TargetUrl>,
-    /// What it gets.
+    /// Which events it receives.
     pub events: Option<EventFilter>,
-    /// What it is for.
+    /// Free text.
     pub description: Option<Description>,
-    /// Whether it is paused.
+    /// True pauses the webhook; false resumes it, also if it is disabled.
     pub paused: Option<bool>,
 }
 
-/// Changes a target. What is on its way to it goes where it is then.
+/// Changes a webhook. A new URL also applies to pending deliveries.
 pub async fn change_webhook(
     context: &Context,
     by: &Author,
-    place: Place,
+    scope: WebhookScope,
     webhook: WebhookId,
     change: &WebhookChange,
-) -> Result<Target, Denied> {
+) -> Result<WebhookTarget, Denied> {
     if let Some(url) = &change.url {
-        reachable(context, url).await?;
+        check_url(context, url).await?;
     }
     let work = async |mut tx: Write| {
-        let before = locked(&mut tx, place, webhook).await?;
-        let after = changed(&before, change.clone(), tx.now());
-        let act = Entry::of(place.chain(), Act::WebhookChanged)
+        let before = lock_webhook(&mut tx, scope, webhook).await?;
+        let after = apply_change(&before, change.clone(), tx.now());
+        let entry = Entry::of(scope.chain(), Act::WebhookChanged)
             .with(Object::Webhook(webhook))
             .changing("host", before.url.host().to_string(), after.url.host().to_string())
             .changing("events", before.events.names(), after.events.names())
             .changing("status", before.status().as_str(), after.status().as_str());
-        if after.url != before.url || after.description != before.description || !act.details.is_empty() {
+        if after.url != before.url || after.description != before.description || !entry.details.is_empty() {
             let resumed = after.status() == TargetStatus::Active && before.status() != TargetStatus::Active;
             webhook_targets::update(tx.conn(), &after, resumed).await?;
-            tx.record(by, &act).await?;
+            tx.record(by, &entry).await?;
             return Ok(tx.commit(after).await?);
         }
         Ok::<_, Denied>(tx.commit(before).await?)
     };
     let target = context.store.write("change_webhook", work).await?;
-    context.pulse.ring();
+    context.dispatcher_wakeup.notify_one();
     Ok(target)
 }
 
-/// What is active again is given its time anew.
-fn changed(before: &Target, change: WebhookChange, now: Timestamp) -> Target {
+/// A webhook that is resumed starts a new failing period.
+fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -> WebhookTarget {
     let WebhookChange { url, events, description, paused } = change;
     let before = before.clone();
     let (paused_at, disabled, failing_since) = match (paused, before.status()) {
@@ -72,7 +73,7 @@ fn changed(before: &Target, change: WebhookChange, now: Timestamp) -> Target {
         }
         (Some(false), TargetStatus::Paused | TargetStatus::Disabled) => (None, None, None),
     };
-    Target {
+    WebhookTarget {
         url: url.unwrap_or(before.url),
         events: events.unwrap_or(before.events),
         description: description.unwrap_or(before.description),
@@ -84,42 +85,51 @@ fn changed(before: &Target, change: WebhookChange, now: Timestamp) -> Target {
     }
 }
 
-/// Gives a target a new secret, which is returned here and nowhere else, with the instant until when the one of before
-/// signs too. One that was still signing beside the present one signs no more.
+/// Replaces the secret of a webhook. Returns the new secret, and the time until when the previous one also signs. A secret
+/// from before the previous one stops signing at once.
 pub async fn rotate_webhook_secret(
     context: &Context,
     by: &Author,
-    place: Place,
+    scope: WebhookScope,
     webhook: WebhookId,
 ) -> Result<(SecretString, Timestamp), Denied> {
     let secret = WebhookSecret::new(context.fresh_secret());
     let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
     let work = async |mut tx: Write| {
-        locked(&mut tx, place, webhook).await?;
-        let until = tx.now().after(BOTH_SECRETS);
-        webhook_targets::rotate(tx.conn(), webhook, sealed, until).await?;
-        let act = Entry::of(place.chain(), Act::WebhookSecretRotated).with(Object::Webhook(webhook));
-        tx.record(by, &act).await?;
+        lock_webhook(&mut tx, scope, webhook).await?;
+        let until = tx.now().after(SECRET_OVERLAP);
+        webhook_targets::rotate_secret(tx.conn(), webhook, sealed, until).await?;
+        let entry = Entry::of(scope.chain(), Act::WebhookSecretRotated).with(Object::Webhook(webhook));
+        tx.record(by, &entry).await?;
         Ok::<_, Denied>(tx.commit(until).await?)
     };
     Ok((secret.reveal(), context.store.write("rotate_webhook_secret", work).await?))
 }
 
-/// Deletes a target, with what is on its way to it.
-pub async fn delete_webhook(context: &Context, by: &Author, place: Place, webhook: WebhookId) -> Result<(), Denied> {
+/// Deletes a webhook with its pending deliveries.
+pub async fn delete_webhook(
+    context: &Context,
+    by: &Author,
+    scope: WebhookScope,
+    webhook: WebhookId,
+) -> Result<(), Denied> {
     let work = async |mut tx: Write| {
-        let found = locked(&mut tx, place, webhook).await?;
+        let deleted = lock_webhook(&mut tx, scope, webhook).await?;
         let now = tx.now();
-        webhook_targets::delete(tx.conn(), webhook, now).await?;
-        let act = Entry::of(place.chain(), Act::WebhookDeleted).with(Object::Webhook(webhook));
-        tx.record(by, &act.saying("host", found.url.host().to_string())).await?;
+        webhook_targets::mark_deleted(tx.conn(), webhook, now).await?;
+        let entry = Entry::of(scope.chain(), Act::WebhookDeleted).with(Object::Webhook(webhook));
+        tx.record(by, &entry.saying("host", deleted.url.host().to_string())).await?;
         Ok::<_, Denied>(tx.commit(()).await?)
     };
     context.store.write("delete_webhook", work).await
 }
 
-/// The target, which nobody else changes until the transaction ends.
-pub(super) async fn locked(tx: &mut Write, place: Place, webhook: WebhookId) -> Result<Target, Denied> {
-    webhook_targets::lock(tx.conn(), place, webhook).await?;
-    webhook_targets::find(tx.conn(), place, webhook).await?.ok_or(Denied::Missing(Missing::Webhook))
+/// Reads a webhook and locks its row until the transaction ends.
+pub(super) async fn lock_webhook(
+    tx: &mut Write,
+    scope: WebhookScope,
+    webhook: WebhookId,
+) -> Result<WebhookTarget, Denied> {
+    webhook_targets::lock(tx.conn(), scope, webhook).await?;
+    webhook_targets::find(tx.conn(), scope, webhook).await?.ok_or(Denied::Missing(Missing::Webhook))
 }

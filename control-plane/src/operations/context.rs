@@ -1,12 +1,13 @@
 //! What every operation works with.
 
-use super::Storms;
+use super::SuppressedBursts;
 use crate::{
-    domain::{challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::KeyRules},
+    address_guard::AddressGuard,
+    domain::{
+        challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::KeyRules, webhook::health::QueueHealthProbe,
+    },
     keyring::Keyring,
     store::Store,
-    address_guard::Guard,
-    webhooks::Pulse,
 };
 use countersign_identity::Timestamp;
 use countersign_process::{Clock, Rng};
@@ -49,12 +50,14 @@ pub struct Context {
     pub rules: Rules,
     /// Rung when an agent's trust changed.
     pub trust_marked: Notify,
-    /// Which hosts events may be sent to.
-    pub guard: Guard,
-    /// How the delivery of events is.
-    pub pulse: Arc<Pulse>,
-    /// Failed logins that are counted.
-    pub storms: Storms,
+    /// Rejects webhook URLs that must not be reached.
+    pub address_guard: AddressGuard,
+    /// Wakes the webhook dispatcher when a delivery becomes due.
+    pub dispatcher_wakeup: Arc<Notify>,
+    /// Health of webhook delivery.
+    pub queue_health: QueueHealthProbe,
+    /// Failed logins that are counted instead of emitted.
+    pub suppressed_bursts: SuppressedBursts,
 }
 
 impl Context {

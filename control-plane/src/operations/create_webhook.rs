@@ -1,43 +1,45 @@
-//! Make a target of events.
+//! Creates a webhook.
 
 use super::{Context, Denied, Missing};
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         text::Description,
-        webhook::{MOST_TARGETS, Place, Target, event::EventFilter, secret::WebhookSecret, url::TargetUrl},
+        webhook::{
+            MAX_TARGETS, WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret, url::TargetUrl,
+        },
     },
     store::{Write, deployment, services, webhook_targets},
 };
 use countersign_identity::WebhookId;
 use secrecy::SecretString;
 
-/// What is asked for.
+/// The settings of a new webhook.
 #[derive(Debug)]
 pub struct NewWebhook {
-    /// Where.
+    /// Where events are sent.
     pub url: TargetUrl,
-    /// Of what.
+    /// Which events it receives.
     pub events: EventFilter,
-    /// What it is for.
+    /// Free text.
     pub description: Description,
 }
 
-/// Makes a target; the plain text of its secret is returned here and nowhere else.
+/// Creates a webhook. This is the only operation that returns its secret in plain text, except for a rotation.
 pub async fn create_webhook(
     context: &Context,
     by: &Author,
-    place: Place,
+    scope: WebhookScope,
     request: NewWebhook,
-) -> Result<(Target, SecretString), Denied> {
+) -> Result<(WebhookTarget, SecretString), Denied> {
     let NewWebhook { url, events, description } = request;
-    reachable(context, &url).await?;
+    check_url(context, &url).await?;
     let (id, secret, now) =
         (context.fresh(WebhookId::from_bits), WebhookSecret::new(context.fresh_secret()), context.now());
     let sealed = &context.keyring.seal_webhook_secret(id, &secret, context.rng.as_ref())?;
-    let target = &Target {
+    let target = &WebhookTarget {
         id,
-        place,
+        scope,
         url,
         events,
         description,
@@ -48,34 +50,35 @@ pub async fn create_webhook(
         failing_since: None,
         previous_until: None,
     };
-    let act = &Entry::of(place.chain(), Act::WebhookCreated)
+    let entry = &Entry::of(scope.chain(), Act::WebhookCreated)
         .with(Object::Webhook(id))
         .saying("host", target.url.host().to_string())
         .saying("events", target.events.names());
     let work = async |mut tx: Write| {
-        lock(&mut tx, place).await?;
-        if webhook_targets::list(tx.conn(), place).await?.len() >= MOST_TARGETS {
+        lock_scope(&mut tx, scope).await?;
+        if webhook_targets::list(tx.conn(), scope).await?.len() >= MAX_TARGETS {
             return Err(Denied::Conflict(format!(
-                "there are {MOST_TARGETS} webhooks already: delete one, or change it"
+                "the maximum of {MAX_TARGETS} webhooks is reached: delete or change one"
             )));
         }
         webhook_targets::insert(tx.conn(), target, sealed).await?;
-        tx.record(by, act).await?;
+        tx.record(by, entry).await?;
         Ok(tx.commit(target.clone()).await?)
     };
     Ok((context.store.write("create_webhook", work).await?, secret.reveal()))
 }
 
-/// Whether a URL leads to where events may be sent.
-pub(super) async fn reachable(context: &Context, url: &TargetUrl) -> Result<(), Denied> {
-    context.guard.check(url).await.map_err(|refused| Denied::Invalid { field: "url", message: refused.as_str() })
+/// Rejects a URL whose host resolves to no allowed address.
+pub(super) async fn check_url(context: &Context, url: &TargetUrl) -> Result<(), Denied> {
+    let result = context.address_guard.check(url).await;
+    result.map_err(|rejection| Denied::Invalid { field: "url", message: rejection.as_str() })
 }
 
-/// Of several who make targets at one place, each sees what the one before has made.
-async fn lock(tx: &mut Write, place: Place) -> Result<(), Denied> {
-    match place {
-        Place::Service(service) if services::lock(tx.conn(), service).await? => Ok(()),
-        Place::Service(_) => Err(Denied::Missing(Missing::Service)),
-        Place::Deployment => Ok(deployment::lock(tx.conn()).await?),
+/// Serializes the creation of webhooks in one scope, so that concurrent requests cannot exceed the maximum.
+async fn lock_scope(tx: &mut Write, scope: WebhookScope) -> Result<(), Denied> {
+    match scope {
+        WebhookScope::Service(service) if services::lock(tx.conn(), service).await? => Ok(()),
+        WebhookScope::Service(_) => Err(Denied::Missing(Missing::Service)),
+        WebhookScope::Deployment => Ok(deployment::lock(tx.conn()).await?),
     }
 }

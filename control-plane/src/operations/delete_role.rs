@@ -5,7 +5,7 @@ use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         change::Change,
-        webhook::event::{Concerns, EventKind},
+        webhook::event::{EventAudience, EventKind},
     },
     store::{Write, assignments, outbox, roles, services},
 };
@@ -19,9 +19,9 @@ pub async fn delete_role(context: &Context, by: &Author, service: ServiceId, rol
             return Err(Denied::Missing(Missing::Service));
         }
         let found = roles::find(tx.conn(), service, role).await?.ok_or(Denied::Missing(Missing::Role))?;
-        let (now, concerns) = (tx.now(), Concerns::Service(service));
+        let (now, audience) = (tx.now(), EventAudience::Service(service));
         // However many hold it: whoever asked is told of each, a little later.
-        let wanted = outbox::is_wanted(tx.conn(), EventKind::RoleRevoked, concerns, now).await?;
+        let wanted = outbox::has_recipients(tx.conn(), EventKind::RoleRevoked, audience, now).await?;
         let told_as = wanted.then_some(&found.definition.name);
         assignments::remove_all(tx.conn(), (service, role), told_as, now).await?;
         if !roles::delete(tx.conn(), service, role).await? {

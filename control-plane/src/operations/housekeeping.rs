@@ -2,8 +2,8 @@
 
 use super::{Context, Denied, context::made_at};
 use crate::{
+    domain::webhook::health::QueueHealth,
     store::{Write, deliveries, feed, idempotency, outbox, sessions, webhook_targets},
-    webhooks::QueueHealth,
 };
 use countersign_identity::EventId;
 use std::time::Duration;
@@ -36,42 +36,42 @@ const UNDER_WAY: Duration = Duration::from_mins(1);
 pub async fn forget_events(context: &Context) -> Result<(), Denied> {
     let horizon = EventId::from_bits(made_at(context.now().before(context.rules.events_life)));
     let mut read = context.store.read().await?;
-    let targets = webhook_targets::all(read.conn()).await?;
+    let targets = webhook_targets::list_all(read.conn()).await?;
     drop(read);
     for (target, deleted) in targets {
         let before = (!deleted).then_some(horizon);
-        if !deleted && !deliveries::any_before(context.store.read().await?.conn(), target, horizon).await? {
+        if !deleted && !deliveries::has_deliveries_before(context.store.read().await?.conn(), target, horizon).await? {
             continue;
         }
         let some = async |mut tx: Write| {
-            webhook_targets::hold(tx.conn(), target).await?;
-            let more = deliveries::forget(tx.conn(), target, before, AT_ONCE).await?;
+            webhook_targets::lock_any_scope(tx.conn(), target).await?;
+            let more = deliveries::delete_before(tx.conn(), target, before, AT_ONCE).await?;
             if deleted && !more {
                 let before = tx.now().before(UNDER_WAY);
-                webhook_targets::remove(tx.conn(), target, before).await?;
+                webhook_targets::delete_row(tx.conn(), target, before).await?;
             }
             Ok::<_, Denied>(tx.commit(more).await?)
         };
         while context.store.write("forget_deliveries", some).await? {}
     }
-    while outbox::any_before(context.store.read().await?.conn(), horizon).await? {
+    while outbox::has_events_before(context.store.read().await?.conn(), horizon).await? {
         let some = async |mut tx: Write| {
-            outbox::forget(tx.conn(), horizon, AT_ONCE).await?;
+            outbox::delete_events_before(tx.conn(), horizon, AT_ONCE).await?;
             Ok::<_, Denied>(tx.commit(()).await?)
         };
         context.store.write("forget_events", some).await?;
     }
     let secrets = async |mut tx: Write| {
         let now = tx.now();
-        webhook_targets::forget_secrets(tx.conn(), now).await?;
+        webhook_targets::delete_expired_secrets(tx.conn(), now).await?;
         Ok::<_, Denied>(tx.commit(()).await?)
     };
     context.store.write("forget_secrets", secrets).await
 }
 
-/// How the delivery of events is.
+/// Health of webhook delivery.
 pub fn probe_queue(context: &Context) -> QueueHealth {
-    context.pulse.health()
+    (context.queue_health)()
 }
 
 /// How the database is.

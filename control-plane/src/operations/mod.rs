@@ -81,10 +81,8 @@ pub use rotate_signing_key::rotate_signing_key;
 pub use set_agent_status::set_agent_status;
 pub use settle_restored::{Settled, settle_restored};
 pub use submit_feedback::{FeedbackRequest, submit_feedback, trust_history};
-pub use tell_ended_roles::tell_ended_roles;
-pub use tell_failed_login::{Storms, settle_storms};
-pub use tell_holder::tell_holder;
+pub use tell_ended_roles::emit_ended_roles;
+pub use tell_failed_login::{SuppressedBursts, flush_suppressed_bursts};
+pub use tell_holder::find_refresh_token_agent;
 pub use tend_signing_keys::tend_signing_keys;
 pub use verify::verify;
-
-pub use crate::webhooks::QueueHealth;

@@ -1,11 +1,11 @@
-//! Read which targets there are, and what was delivered to them.
+//! Reads webhooks and their deliveries.
 
 use super::{Context, Denied, Missing};
 use crate::{
     domain::{
         page::{Listed, Page},
         webhook::{
-            Place, Target,
+            WebhookScope, WebhookTarget,
             delivery::{Delivery, DeliveryStatus},
         },
     },
@@ -13,43 +13,43 @@ use crate::{
 };
 use countersign_identity::{EventId, WebhookId};
 
-/// The targets of a place, oldest first.
-pub async fn list_webhooks(context: &Context, place: Place) -> Result<Vec<Target>, Denied> {
+/// The webhooks of a scope, oldest first.
+pub async fn list_webhooks(context: &Context, scope: WebhookScope) -> Result<Vec<WebhookTarget>, Denied> {
     let mut read = context.store.read().await?;
-    if let Place::Service(service) = place {
+    if let WebhookScope::Service(service) = scope {
         services::find(read.conn(), service).await?.ok_or(Denied::Missing(Missing::Service))?;
     }
-    Ok(webhook_targets::list(read.conn(), place).await?)
+    Ok(webhook_targets::list(read.conn(), scope).await?)
 }
 
-/// A target.
-pub async fn read_webhook(context: &Context, place: Place, webhook: WebhookId) -> Result<Target, Denied> {
-    let found = webhook_targets::find(context.store.read().await?.conn(), place, webhook).await?;
-    found.ok_or(Denied::Missing(Missing::Webhook))
+/// One webhook.
+pub async fn read_webhook(context: &Context, scope: WebhookScope, webhook: WebhookId) -> Result<WebhookTarget, Denied> {
+    let target = webhook_targets::find(context.store.read().await?.conn(), scope, webhook).await?;
+    target.ok_or(Denied::Missing(Missing::Webhook))
 }
 
-/// What was or is delivered to a target, newest first.
+/// A page of the deliveries of a webhook, newest event first.
 pub async fn list_deliveries(
     context: &Context,
-    place: Place,
+    scope: WebhookScope,
     webhook: WebhookId,
     status: Option<DeliveryStatus>,
     page: Page,
 ) -> Result<Listed<Delivery>, Denied> {
-    read_webhook(context, place, webhook).await?;
+    read_webhook(context, scope, webhook).await?;
     Ok(deliveries::list(context.store.read().await?.conn(), webhook, status, page).await?)
 }
 
-/// A delivery, with the body that is sent.
+/// A delivery with its exact body.
 pub async fn read_delivery(
     context: &Context,
-    place: Place,
+    scope: WebhookScope,
     webhook: WebhookId,
     event: EventId,
 ) -> Result<(Delivery, String), Denied> {
-    read_webhook(context, place, webhook).await?;
+    read_webhook(context, scope, webhook).await?;
     let mut read = context.store.read().await?;
-    let found = deliveries::find(read.conn(), webhook, event).await?.ok_or(Denied::Missing(Missing::Delivery))?;
-    let body = outbox::body(read.conn(), event).await?.ok_or(Denied::Missing(Missing::Delivery))?;
-    Ok((found, body))
+    let delivery = deliveries::find(read.conn(), webhook, event).await?.ok_or(Denied::Missing(Missing::Delivery))?;
+    let body = outbox::event_body(read.conn(), event).await?.ok_or(Denied::Missing(Missing::Delivery))?;
+    Ok((delivery, body))
 }

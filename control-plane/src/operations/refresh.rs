@@ -4,10 +4,10 @@ use super::{
     Context, Denied, Missing, TokenPair,
     issue_token::{Fresh, Issued, issue, resolve_service},
     revoke_token::end_session,
-    tell_failed_login::tell_failed_login,
+    tell_failed_login::emit_failed_login,
 };
 use crate::{
-    domain::{credential::Credential, session::RefreshToken, webhook::event::Failure},
+    domain::{credential::Credential, session::RefreshToken, webhook::event::LoginFailureReason},
     store::{Committed, Conn, Write, agents, feed, services, sessions},
 };
 use countersign_identity::{AgentId, Reason, RefreshId, ServiceId};
@@ -57,7 +57,7 @@ pub async fn refresh(
         Ok(issued) => fresh.sign(context, &issued),
         Err(who) => {
             let reason = Reason::RefreshReused;
-            tell_failed_login(context, who, Failure::Refused(reason), from).await;
+            emit_failed_login(context, who, LoginFailureReason::Refused(reason), from).await;
             Err(reason.into())
         }
     }

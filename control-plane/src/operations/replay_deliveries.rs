@@ -1,13 +1,13 @@
-//! Deliver once more; or send a test.
+//! Replays deliveries, and sends test events.
 
-use super::{Context, Denied, Missing, change_webhook::locked, context::made_at};
+use super::{Context, Denied, Missing, change_webhook::lock_webhook, context::made_at};
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         webhook::{
-            Place,
+            WebhookScope,
             delivery::DeliveryStatus,
-            event::{Event, News, Test},
+            event::{Event, EventData, Test},
         },
     },
     store::{Write, deliveries, outbox},
@@ -15,80 +15,85 @@ use crate::{
 use countersign_identity::{EventId, Timestamp, WebhookId};
 use std::time::Duration;
 
-/// Which deliveries are made once more.
+/// The deliveries to replay.
 #[derive(Debug, Clone, Copy)]
 pub enum Replay {
-    /// The one of this event.
+    /// The delivery of this event.
     One(EventId),
-    /// Those that ended so, of events that happened at this instant or later.
+    /// Finished deliveries with this status, or with any, of events that happened at this time or later.
     Since(Timestamp, Option<DeliveryStatus>),
 }
 
-/// Deliveries that one transaction puts on their way.
-const AT_ONCE: i64 = 1000;
+/// Maximum number of deliveries in one transaction.
+const BATCH_SIZE: i64 = 1000;
 
-/// An id may be made so long before its event happens.
-const BEFORE: Duration = Duration::from_mins(1);
+/// How much older the id of an event can be than the event itself.
+const MAX_ID_AGE: Duration = Duration::from_mins(1);
 
-/// Has deliveries made once more, with all their tries; gives how many. Of many, some at a time, so that nobody waits for
-/// all; what is put on its way is not found again.
+/// Makes deliveries due again with a new series of attempts. Returns their number. Works in batches, so that no transaction
+/// is long. Replayed deliveries are pending, so the next batch does not find them again.
 pub async fn replay_deliveries(
     context: &Context,
     by: &Author,
-    place: Place,
+    scope: WebhookScope,
     webhook: WebhookId,
     replay: Replay,
 ) -> Result<u64, Denied> {
-    let act = Entry::of(place.chain(), Act::WebhookReplayed).with(Object::Webhook(webhook));
-    let act = &match replay {
-        Replay::One(event) => act.saying("event", event.to_string()),
-        Replay::Since(since, _) => act.saying("since", since.seconds()),
+    let entry = Entry::of(scope.chain(), Act::WebhookReplayed).with(Object::Webhook(webhook));
+    let entry = &match replay {
+        Replay::One(event) => entry.saying("event", event.to_string()),
+        Replay::Since(since, _) => entry.saying("since", since.seconds()),
     };
-    let mut all = 0;
+    let mut total = 0;
     loop {
-        let is_first = all == 0;
-        let some = async |mut tx: Write| {
-            locked(&mut tx, place, webhook).await?;
-            let count = replay_some(&mut tx, webhook, replay).await?;
+        let is_first = total == 0;
+        let work = async |mut tx: Write| {
+            lock_webhook(&mut tx, scope, webhook).await?;
+            let count = replay_batch(&mut tx, webhook, replay).await?;
             if is_first && count > 0 {
-                tx.record(by, act).await?;
+                tx.record(by, entry).await?;
             }
             Ok::<_, Denied>(tx.commit(count).await?)
         };
-        let count = context.store.write("replay_deliveries", some).await?;
-        context.pulse.ring();
-        all += count;
-        if count < AT_ONCE.unsigned_abs() {
-            return Ok(all);
+        let count = context.store.write("replay_deliveries", work).await?;
+        context.dispatcher_wakeup.notify_one();
+        total += count;
+        if count < BATCH_SIZE.unsigned_abs() {
+            return Ok(total);
         }
     }
 }
 
-async fn replay_some(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Result<u64, Denied> {
+async fn replay_batch(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Result<u64, Denied> {
     let now = tx.now();
     match replay {
         Replay::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => Ok(1),
         Replay::One(_) => Err(Denied::Missing(Missing::Delivery)),
         Replay::Since(since, status) => {
-            let oldest = EventId::from_bits(made_at(since.before(BEFORE)));
-            Ok(deliveries::replay_some(tx.conn(), webhook, (since, oldest), status, (now, AT_ONCE)).await?)
+            let oldest = EventId::from_bits(made_at(since.before(MAX_ID_AGE)));
+            Ok(deliveries::replay_batch(tx.conn(), webhook, (since, oldest), status, (now, BATCH_SIZE)).await?)
         }
     }
 }
 
-/// Sends a test to a target, whatever it asked for and whether it is active or not; gives the id of its event.
-pub async fn test_webhook(context: &Context, by: &Author, place: Place, webhook: WebhookId) -> Result<EventId, Denied> {
+/// Sends a test event to a webhook, whatever its filter and status. Returns the id of the event.
+pub async fn test_webhook(
+    context: &Context,
+    by: &Author,
+    scope: WebhookScope,
+    webhook: WebhookId,
+) -> Result<EventId, Denied> {
     let id = context.fresh(EventId::from_bits);
-    let news = News::Test(Test { webhook_id: webhook, service_id: place.service() });
+    let data = EventData::Test(Test { webhook_id: webhook, service_id: scope.service() });
     let work = async |mut tx: Write| {
-        locked(&mut tx, place, webhook).await?;
+        lock_webhook(&mut tx, scope, webhook).await?;
         let now = tx.now();
-        outbox::send_test(tx.conn(), &Event { id, at: now, news: news.clone() }, webhook, now).await?;
-        let act = Entry::of(place.chain(), Act::WebhookTested).with(Object::Webhook(webhook));
-        tx.record(by, &act).await?;
+        outbox::insert_test(tx.conn(), &Event { id, at: now, data: data.clone() }, webhook, now).await?;
+        let entry = Entry::of(scope.chain(), Act::WebhookTested).with(Object::Webhook(webhook));
+        tx.record(by, &entry).await?;
         Ok::<_, Denied>(tx.commit(id).await?)
     };
     let id = context.store.write("test_webhook", work).await?;
-    context.pulse.ring();
+    context.dispatcher_wakeup.notify_one();
     Ok(id)
 }

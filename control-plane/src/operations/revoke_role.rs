@@ -1,11 +1,11 @@
 //! Take a role from an agent.
 
-use super::{Context, Denied, Missing, tell_ended_roles::tell_loss};
+use super::{Context, Denied, Missing, tell_ended_roles::emit_role_revoked};
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         change::Change,
-        webhook::event::LossReason,
+        webhook::event::RevocationReason,
     },
     store::{
         Write, agents,
@@ -40,10 +40,10 @@ pub async fn revoke_role(
         }
         if let Some(Removed { until, end_is_told: false }) = removed {
             let (at, reason) = match until {
-                Some(end) if !was_live => (end, LossReason::Expired),
-                Some(_) | None => (now, LossReason::Revoked),
+                Some(end) if !was_live => (end, RevocationReason::Expired),
+                Some(_) | None => (now, RevocationReason::Revoked),
             };
-            tell_loss(&mut tx, context, Loss { agent, service, role, name, at, reason });
+            emit_role_revoked(&mut tx, context, Loss { agent, service, role, name, at, reason });
         }
         Ok(tx.commit(was_live).await?)
     };

@@ -3,7 +3,7 @@
 use super::{Conn, StoreError, row};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
-    change::Span,
+    change::RevisionRange,
     page::{Listed, Page},
 };
 use countersign_identity::{
@@ -102,11 +102,11 @@ pub struct Condition {
 }
 
 /// The present condition of all agents whose trust or status changed in a stretch of the feed.
-pub async fn changed(conn: &mut Conn, span: Span) -> Result<Vec<Condition>, StoreError> {
+pub async fn changed(conn: &mut Conn, range: RevisionRange) -> Result<Vec<Condition>, StoreError> {
     let sql = "SELECT a.id, a.trust, a.status, a.cutoff FROM \
                (SELECT DISTINCT subject FROM changes WHERE facet IN ('trust', 'status') \
                 AND revision > $1 AND revision <= $2) c JOIN agents a ON a.id = c.subject";
-    let rows = sqlx::query(sql).bind(span.since.number()).bind(span.until.number()).fetch_all(conn).await?;
+    let rows = sqlx::query(sql).bind(range.since.number()).bind(range.until.number()).fetch_all(conn).await?;
     let read = |found| {
         let status = StatusWithCutoff { status: read_status(found)?, cutoff: read_cutoff(found)? };
         Ok(Condition { agent: row::parse(found, "id")?, trust: read_trust(found)?, status })

@@ -1,7 +1,7 @@
 //! Which agent holds which role, and until when. An expired assignment is absent everywhere.
 
 use super::{Conn, StoreError, row};
-use crate::domain::{change::Span, role::Assignment, webhook::event::LossReason};
+use crate::domain::{change::RevisionRange, role::Assignment, webhook::event::RevocationReason};
 use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::any::AnyRow;
 
@@ -73,7 +73,7 @@ pub async fn remove_all(
                    CASE WHEN expires_at <= $2 THEN $3 ELSE $4 END FROM assignments \
                    WHERE role_id = $5 AND service_id = $6 AND end_told_at IS NULL";
         let query = sqlx::query(sql).bind(name.as_str()).bind(now.micros());
-        let query = query.bind(LossReason::Expired.as_str()).bind(LossReason::RoleDeleted.as_str());
+        let query = query.bind(RevocationReason::Expired.as_str()).bind(RevocationReason::RoleDeleted.as_str());
         query.bind(role.to_string()).bind(service.to_string()).execute(&mut *conn).await?;
     }
     let sql = "DELETE FROM assignments WHERE role_id = $1 AND service_id = $2";
@@ -108,7 +108,7 @@ pub struct Loss {
     /// When.
     pub at: Timestamp,
     /// Why.
-    pub reason: LossReason,
+    pub reason: RevocationReason,
 }
 
 /// Whether anybody is to be told of roles that were lost.
@@ -122,7 +122,8 @@ pub async fn take_losses(conn: &mut Conn, at_most: i64) -> Result<Vec<Loss>, Sto
                LIMIT $1) RETURNING agent_id, service_id, role_id, role_name, lost_at, reason";
     let rows = sqlx::query(sql).bind(at_most).fetch_all(conn).await?;
     let read = |found| {
-        let reason = LossReason::parse(&row::get::<String>(found, "reason")?).ok_or(StoreError::Corrupt("reason"))?;
+        let reason =
+            RevocationReason::parse(&row::get::<String>(found, "reason")?).ok_or(StoreError::Corrupt("reason"))?;
         Ok(Loss {
             agent: row::parse(found, "agent_id")?,
             service: row::parse(found, "service_id")?,
@@ -196,7 +197,7 @@ pub async fn held_by(
 /// applies them at its own time.
 pub async fn changed(
     conn: &mut Conn,
-    span: Span,
+    range: RevisionRange,
     only: Option<ServiceId>,
 ) -> Result<Vec<(ServiceId, AgentId, RoleGrant)>, StoreError> {
     let sql = "SELECT a.service_id, a.agent_id, a.role_id, a.expires_at FROM \
@@ -204,7 +205,7 @@ pub async fn changed(
                 AND revision > $1 AND revision <= $2 AND ($3 = '' OR service_id = $3)) c \
                JOIN assignments a ON a.agent_id = c.subject AND a.service_id = c.service_id";
     let only = only.map_or(String::new(), |service| service.to_string());
-    let query = sqlx::query(sql).bind(span.since.number()).bind(span.until.number()).bind(only);
+    let query = sqlx::query(sql).bind(range.since.number()).bind(range.until.number()).bind(only);
     let rows = query.fetch_all(conn).await?;
     let read = |found| Ok((row::parse(found, "service_id")?, row::parse(found, "agent_id")?, read_grant(found)?));
     rows.iter().map(read).collect()

@@ -4,7 +4,7 @@ use super::{Equipment, Purpose, Read, Store, StoreError, StoreFailure, Write, de
 use crate::{
     domain::{
         audit::{Act, Author, Entry, chain::AuditKeys},
-        change::{Change, Span},
+        change::{Change, RevisionRange},
     },
     metrics::{Labels, Metrics},
 };
@@ -183,8 +183,8 @@ impl Stage {
             while seen.len() < 2 * usize::try_from(CROWD).unwrap() {
                 let mut read = self.other.read().await.unwrap();
                 let until = feed::position(read.conn()).await.unwrap().revision;
-                let found = feed::changes(read.conn(), Span { since, until }).await.unwrap();
-                assert!(found.iter().all(|found| seen.insert(found.change)), "nothing comes twice");
+                let found = feed::changes(read.conn(), RevisionRange { since, until }).await.unwrap();
+                assert!(found.iter().all(|found| seen.insert(found.value)), "nothing comes twice");
                 since = until;
             }
         };

@@ -1,8 +1,8 @@
 //! The feed: one row that says where we are, and the changes that led here.
 
 use super::{Conn, StoreError, row};
-use crate::domain::change::{Change, FeedPosition, Span, Stamped};
-use countersign_identity::{Revision, ServiceId, Timestamp, TokenId};
+use crate::domain::change::{Change, FeedPosition, RevisionRange};
+use countersign_identity::{Revision, ServiceId, Timestamp, TokenId, Versioned};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
@@ -69,9 +69,9 @@ pub async fn append(conn: &mut Conn, revision: Revision, changes: &[Change], now
 }
 
 /// All changes of a stretch, in commit order.
-pub async fn changes(conn: &mut Conn, span: Span) -> Result<Vec<Stamped>, StoreError> {
+pub async fn changes(conn: &mut Conn, range: RevisionRange) -> Result<Vec<Versioned<Change>>, StoreError> {
     let sql = "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 AND revision <= $2 ORDER BY revision, position";
-    let rows = sqlx::query(sql).bind(span.since.number()).bind(span.until.number()).fetch_all(conn).await?;
+    let rows = sqlx::query(sql).bind(range.since.number()).bind(range.until.number()).fetch_all(conn).await?;
     rows.iter().map(decode).collect()
 }
 
@@ -112,25 +112,25 @@ fn encode(change: &Change) -> (&'static str, String, Option<String>) {
         Change::Trust(agent) => ("trust", agent.to_string(), None),
         Change::Status(agent) => ("status", agent.to_string(), None),
         Change::Definitions(service) => ("definitions", service.to_string(), Some(service.to_string())),
-        Change::Terms(service) => ("terms", service.to_string(), Some(service.to_string())),
+        Change::ServiceSettings(service) => ("terms", service.to_string(), Some(service.to_string())),
         Change::Token(token) => ("token", token.to_string(), None),
         Change::Session(session) => ("session", session.to_string(), None),
         Change::Keys => ("keys", String::new(), None),
     }
 }
 
-fn decode(found: &AnyRow) -> Result<Stamped, StoreError> {
+fn decode(found: &AnyRow) -> Result<Versioned<Change>, StoreError> {
     let service = || row::parse_optional::<ServiceId>(found, "service_id")?.ok_or(StoreError::Corrupt("service_id"));
     let change = match row::get::<String>(found, "facet")?.as_str() {
         "roles" => Change::Roles(row::parse(found, "subject")?, service()?),
         "trust" => Change::Trust(row::parse(found, "subject")?),
         "status" => Change::Status(row::parse(found, "subject")?),
         "definitions" => Change::Definitions(service()?),
-        "terms" => Change::Terms(service()?),
+        "terms" => Change::ServiceSettings(service()?),
         "token" => Change::Token(row::parse(found, "subject")?),
         "session" => Change::Session(row::parse(found, "subject")?),
         "keys" => Change::Keys,
         _ => return Err(StoreError::Corrupt("facet")),
     };
-    Ok(Stamped { revision: revision(found, "revision")?, change })
+    Ok(Versioned { revision: revision(found, "revision")?, value: change })
 }

@@ -1,8 +1,8 @@
-//! The present content of what changed between two revisions, coalesced: each facet of each agent once,
-//! stamped with the revision of its last change.
+//! The current content of everything that changed in a range of revisions. Each facet of each agent appears once, with the
+//! revision of its last change.
 
 use crate::{
-    domain::change::{Change, FeedPosition, Span},
+    domain::change::{Change, FeedPosition, RevisionRange},
     store::{Conn, Store, StoreError, agents, agents::Condition, assignments, feed, roles, services, signing_keys},
 };
 use countersign_identity::{
@@ -10,98 +10,105 @@ use countersign_identity::{
 };
 use std::collections::BTreeMap;
 
-/// What died.
+/// A revoked token or session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Revoked {
     /// An access token.
     Token(TokenId),
-    /// A login.
+    /// A session, with all its access tokens.
     Session(SessionId),
 }
 
-/// Everything that changed up to a revision.
+/// Everything that changed in a range of revisions.
 #[derive(Debug, Default)]
-pub struct Content {
-    /// It holds every change above this revision ...
+pub struct ChangeBatch {
+    /// The batch contains all changes above this revision.
     pub since: Revision,
-    /// ... up to this one, where the feed stood when it was read.
+    /// The batch contains all changes up to this revision, the newest when it was read.
     pub revision: Revision,
-    /// From there on nothing was forgotten.
+    /// The revision up to which changes were deleted from the feed.
     pub floor: Revision,
-    /// Trust and status, for all services.
+    /// Trust and status of agents, for all services.
     pub agents: BTreeMap<AgentId, AgentChanges>,
-    /// Roles held, for one service each.
-    pub held: BTreeMap<(ServiceId, AgentId), Versioned<Vec<RoleGrant>>>,
-    /// All roles of the services whose definitions changed.
+    /// Roles of agents at one service each.
+    pub role_grants: BTreeMap<(ServiceId, AgentId), Versioned<Vec<RoleGrant>>>,
+    /// All roles of each service whose definitions changed.
     pub definitions: BTreeMap<ServiceId, Vec<RoleDefinition>>,
-    /// Whether services accept tokens that are bound to none: of those that changed, or of the one that was asked for.
+    /// Whether a service accepts unbound tokens. Contains services whose settings changed, and the requested service.
     pub accepts_unbound: BTreeMap<ServiceId, bool>,
-    /// Dead tokens and logins.
+    /// Revoked tokens and sessions.
     pub revoked: BTreeMap<Revoked, Revision>,
-    /// The public points of all signing keys, if these changed.
+    /// The public points of all signing keys, if any key changed.
     pub keys: Option<Vec<Vec<u8>>>,
 }
 
-/// Since when, and for whom.
+/// Which changes to read.
 #[derive(Debug, Clone, Copy)]
-pub enum Since {
-    /// Everything above this revision, for all services.
-    Everyone(Revision),
-    /// Everything above this revision, if it is known, and the terms, for one service.
-    Known(Revision, ServiceId),
-    /// Everything above the floor, terms and all definitions of one service, and all keys.
-    Floor(ServiceId),
+pub enum ReadScope {
+    /// Changes above this revision, for all services.
+    AllServices(Revision),
+    /// Changes above this revision for one service, if the feed knows the revision; and the settings of the service.
+    Resume(Revision, ServiceId),
+    /// All that one service needs to start: changes above the floor, its settings and role definitions, and all keys.
+    Snapshot(ServiceId),
 }
 
-/// Reads what changed; `None` if the revision to start from is not known here.
-pub async fn read(store: &Store, since: Since) -> Result<Option<Content>, StoreError> {
+/// Reads a batch; `None` if the feed does not know the revision to resume from.
+pub async fn read(store: &Store, scope: ReadScope) -> Result<Option<ChangeBatch>, StoreError> {
     let mut read = store.read().await?;
     let conn = read.conn();
     let position = feed::position(conn).await?;
     let FeedPosition { revision: until, floor, cutoff: _ } = position;
-    let (start, only) = match since {
-        // What was forgotten since cannot be read: the content then says that it begins later.
-        Since::Everyone(revision) => (revision.max(floor), None),
-        Since::Known(revision, service) if feed::knows(conn, position, revision).await? => (revision, Some(service)),
-        Since::Known(..) => return Ok(None),
-        Since::Floor(service) => (floor, Some(service)),
+    let (since, only) = match scope {
+        // Changes below the floor are deleted. The batch then has a `since` above the requested revision.
+        ReadScope::AllServices(revision) => (revision.max(floor), None),
+        ReadScope::Resume(revision, service) if feed::knows(conn, position, revision).await? => {
+            (revision, Some(service))
+        }
+        ReadScope::Resume(..) => return Ok(None),
+        ReadScope::Snapshot(service) => (floor, Some(service)),
     };
-    let mut content = collect(conn, Span { since: start, until }, floor, only).await?;
+    let mut batch = collect(conn, RevisionRange { since, until }, floor, only).await?;
     if let Some(service) = only {
-        content.accepts_unbound.insert(service, accepts_unbound(conn, service).await?);
+        batch.accepts_unbound.insert(service, accepts_unbound(conn, service).await?);
     }
-    if let Since::Floor(service) = since {
-        content.definitions.insert(service, definitions(conn, service).await?);
-        content.keys = Some(keys(conn).await?);
+    if let ReadScope::Snapshot(service) = scope {
+        batch.definitions.insert(service, definitions(conn, service).await?);
+        batch.keys = Some(keys(conn).await?);
     }
-    Ok(Some(content))
+    Ok(Some(batch))
 }
 
-async fn collect(conn: &mut Conn, span: Span, floor: Revision, only: Option<ServiceId>) -> Result<Content, StoreError> {
-    // In commit order, so that the last change of a facet leaves its stamp.
-    let changes = feed::changes(conn, span).await?;
-    let stamps: BTreeMap<Change, Revision> = changes.iter().map(|stamped| (stamped.change, stamped.revision)).collect();
-    let mut content = Content { since: span.since, revision: span.until, floor, ..Content::default() };
-    for (change, revision) in &stamps {
-        content.note(conn, *change, *revision, only).await?;
+async fn collect(
+    conn: &mut Conn,
+    range: RevisionRange,
+    floor: Revision,
+    only: Option<ServiceId>,
+) -> Result<ChangeBatch, StoreError> {
+    // In commit order, so that the map keeps the revision of the last change of each facet.
+    let changes = feed::changes(conn, range).await?;
+    let revisions: BTreeMap<Change, Revision> = changes.iter().map(|change| (change.value, change.revision)).collect();
+    let mut batch = ChangeBatch { since: range.since, revision: range.until, floor, ..ChangeBatch::default() };
+    for (change, revision) in &revisions {
+        batch.add(conn, *change, *revision, only).await?;
     }
-    // The rest by one query each, however many agents changed.
-    for (service, agent, grant) in assignments::changed(conn, span, only).await? {
-        if let Some(facet) = content.held.get_mut(&(service, agent)) {
+    // Roles and conditions of all changed agents come from one query each.
+    for (service, agent, grant) in assignments::changed(conn, range, only).await? {
+        if let Some(facet) = batch.role_grants.get_mut(&(service, agent)) {
             facet.value.push(grant);
         }
     }
-    for Condition { agent, trust, status } in agents::changed(conn, span).await? {
-        let stamp = |change| stamps.get(&change).copied();
-        let record = content.agents.entry(agent).or_default();
-        record.trust = stamp(Change::Trust(agent)).map(|revision| Versioned { revision, value: trust });
-        record.status = stamp(Change::Status(agent)).map(|revision| Versioned { revision, value: status });
+    for Condition { agent, trust, status } in agents::changed(conn, range).await? {
+        let revision_of = |change| revisions.get(&change).copied();
+        let changes = batch.agents.entry(agent).or_default();
+        changes.trust = revision_of(Change::Trust(agent)).map(|revision| Versioned { revision, value: trust });
+        changes.status = revision_of(Change::Status(agent)).map(|revision| Versioned { revision, value: status });
     }
-    Ok(content)
+    Ok(batch)
 }
 
-impl Content {
-    async fn note(
+impl ChangeBatch {
+    async fn add(
         &mut self,
         conn: &mut Conn,
         change: Change,
@@ -111,19 +118,23 @@ impl Content {
         let concerns = |service| only.is_none_or(|only| only == service);
         match change {
             Change::Roles(agent, service) if concerns(service) => {
-                self.held.insert((service, agent), Versioned { revision, value: Vec::new() });
+                self.role_grants.insert((service, agent), Versioned { revision, value: Vec::new() });
             }
             Change::Definitions(service) if concerns(service) => {
                 self.definitions.insert(service, definitions(conn, service).await?);
             }
-            Change::Terms(service) if concerns(service) => {
+            Change::ServiceSettings(service) if concerns(service) => {
                 self.accepts_unbound.insert(service, accepts_unbound(conn, service).await?);
             }
             Change::Token(token) => drop(self.revoked.insert(Revoked::Token(token), revision)),
             Change::Session(session) => drop(self.revoked.insert(Revoked::Session(session), revision)),
             Change::Keys => self.keys = Some(keys(conn).await?),
-            // Of another service; or read for all agents together.
-            Change::Roles(..) | Change::Definitions(_) | Change::Terms(_) | Change::Trust(_) | Change::Status(_) => {}
+            // Changes of other services, and those that `collect` reads for all agents together.
+            Change::Roles(..)
+            | Change::Definitions(_)
+            | Change::ServiceSettings(_)
+            | Change::Trust(_)
+            | Change::Status(_) => {}
         }
         Ok(())
     }

@@ -1,230 +1,257 @@
-//! What the courier asks the queue for, and what it tells it.
+//! The dispatcher's transactions: find targets with due deliveries, store outcomes, and lease deliveries.
 
-use super::Courier;
 use crate::{
     domain::{
         audit::{Act, Author, Entry, Object},
         webhook::{
-            DISABLED_AFTER, DisabledReason, FORGIVEN_AFTER, Place, Target,
+            DISABLED_AFTER, DisabledReason, FAILING_PERIOD_RESET, WebhookScope, WebhookTarget,
             delivery::{Attempt, AttemptFailure, DeliveryState},
             secret::WebhookSecret,
             url::TargetUrl,
         },
     },
+    keyring::Keyring,
     store::{
         Store, StoreError, Write,
-        deliveries::{self, Leased, Which},
+        deliveries::{self, DueKind, LeasedDelivery},
         webhook_targets,
     },
 };
 use countersign_identity::{Timestamp, WebhookId};
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
-/// What is to be taken for a target.
-pub(super) struct Wanted {
-    target: Target,
-    what: What,
+/// The delivery queue in the database.
+pub(super) struct DeliveryQueue {
+    pub store: Store,
+    /// Decrypts the secrets of targets.
+    pub keyring: Arc<Keyring>,
 }
 
-enum What {
-    /// So many that were never tried, and so many that were; if there are too few of the one, more of the other.
-    Due { new: i64, again: i64 },
+/// Deliveries to lease for one target.
+pub(super) struct LeaseRequest {
+    target: WebhookTarget,
+    quota: Quota,
+}
+
+enum Quota {
+    /// Numbers of first attempts and retries. If there are too few of one, more of the other are leased.
+    Deliveries { first_attempts: i64, retries: i64 },
     /// One test.
     Test,
 }
 
-/// What there is to do.
-pub(super) struct Looked {
-    /// Targets that something is due for.
-    pub due: Vec<Target>,
-    /// Targets that a test is due for.
-    pub tests: Vec<Target>,
-    /// Of the targets that were asked about, when they were changed last; nothing, if nothing is delivered to them now.
-    pub waiting: Vec<(WebhookId, Option<Timestamp>)>,
+/// The work that is due now.
+pub(super) struct DueWork {
+    /// Active targets with due deliveries.
+    pub targets: Vec<WebhookTarget>,
+    /// Targets with a due test.
+    pub tests: Vec<WebhookTarget>,
+    /// For each queried target, the time of its last change; `None` if it is not active.
+    pub updated_at: Vec<(WebhookId, Option<Timestamp>)>,
 }
 
-/// What was taken for a target.
-pub(super) struct Taken {
-    pub target: Target,
+/// Deliveries that were leased for one target.
+pub(super) struct LeasedBatch {
+    pub target: WebhookTarget,
     pub secrets: Vec<WebhookSecret>,
-    pub leased: Vec<Leased>,
+    pub deliveries: Vec<LeasedDelivery>,
 }
 
-/// What came of a try, to be kept.
-pub(super) struct Kept {
-    pub leased: Leased,
+/// The outcome of an attempt that is not stored yet.
+pub(super) struct CompletedAttempt {
+    pub delivery: LeasedDelivery,
     pub attempt: Attempt,
+    /// New state of the delivery.
     pub state: DeliveryState,
-    /// Where it was sent to.
+    /// Where it was sent.
     pub url: TargetUrl,
-    /// Whether its target was failing when it was last heard of.
+    /// Whether the database may have the target as failing.
     pub was_failing: bool,
 }
 
-/// A target that was disabled.
-struct Disabled {
-    place: Place,
-    target: WebhookId,
+/// A target that this transaction disables.
+struct DisabledTarget {
+    scope: WebhookScope,
+    id: WebhookId,
     reason: DisabledReason,
 }
 
-impl Wanted {
-    /// Half of it was tried before, half was not: neither what always fails nor what fails at first holds the other up.
-    pub(super) fn due(target: Target, count: usize, rather_new: bool) -> Self {
-        let new = if rather_new { count.div_ceil(2) } else { count / 2 };
-        Self { target, what: What::Due { new: number(new), again: number(count - new) } }
+impl LeaseRequest {
+    /// Leases first attempts and retries in equal numbers, so that neither delays the other.
+    pub(super) fn deliveries(target: WebhookTarget, count: usize, prefer_first_attempts: bool) -> Self {
+        let first_attempts = if prefer_first_attempts { count.div_ceil(2) } else { count / 2 };
+        let retries = to_limit(count - first_attempts);
+        Self { target, quota: Quota::Deliveries { first_attempts: to_limit(first_attempts), retries } }
     }
 
-    pub(super) fn test(target: Target) -> Self {
-        Self { target, what: What::Test }
+    pub(super) const fn test(target: WebhookTarget) -> Self {
+        Self { target, quota: Quota::Test }
     }
 }
 
-fn number(count: usize) -> i64 {
+fn to_limit(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Looks what is due, and whether something is still to be sent to these.
-pub(super) async fn look(store: &Store, waiting: Vec<WebhookId>, now: Timestamp) -> Result<Looked, StoreError> {
-    let mut read = store.read().await?;
-    let due = webhook_targets::due(read.conn(), now).await?;
-    let tests = webhook_targets::due_tests(read.conn(), now).await?;
-    let mut active = Vec::new();
-    for target in waiting {
-        active.push((target, webhook_targets::active_as_of(read.conn(), target).await?));
-    }
-    Ok(Looked { due, tests, waiting: active })
-}
-
-/// Keeps what came of tries, and takes what is wanted, until the lease ends.
-pub(super) async fn turn(
-    courier: &Courier,
-    (kept, unsent): (&[Kept], &[Leased]),
-    wanted: &[Wanted],
-    (now, until): (Timestamp, Timestamp),
-) -> Result<Vec<Taken>, StoreError> {
-    let work = async |mut tx: Write| {
-        hold_all(&mut tx, kept, wanted).await?;
-        let disabled = keep_all(&mut tx, kept).await?;
-        give_back_all(&mut tx, unsent).await?;
-        let mut taken = Vec::new();
-        for Wanted { target, what } in wanted {
-            let Some(secrets) = open_secrets(&mut tx, courier, target, now).await? else { continue };
-            let leased = take(&mut tx, target.id, what, (now, until)).await?;
-            taken.push(Taken { target: target.clone(), secrets, leased });
+impl DeliveryQueue {
+    /// Finds due work, and when these targets were last changed.
+    pub(super) async fn find_due(&self, queried: Vec<WebhookId>, now: Timestamp) -> Result<DueWork, StoreError> {
+        let mut read = self.store.read().await?;
+        let targets = webhook_targets::with_due_deliveries(read.conn(), now).await?;
+        let tests = webhook_targets::with_due_tests(read.conn(), now).await?;
+        let mut updated_at = Vec::new();
+        for target in queried {
+            updated_at.push((target, webhook_targets::updated_at_if_active(read.conn(), target).await?));
         }
-        record_all(&mut tx, disabled).await?;
-        tx.commit(taken).await
-    };
-    courier.store.write("deliver", work).await
+        Ok(DueWork { targets, tests, updated_at })
+    }
+
+    /// Stores outcomes, releases deliveries, and leases others from `now` until `until`.
+    pub(super) async fn record_and_lease(
+        &self,
+        (completed, released): (&[CompletedAttempt], &[LeasedDelivery]),
+        requests: &[LeaseRequest],
+        (now, until): (Timestamp, Timestamp),
+    ) -> Result<Vec<LeasedBatch>, StoreError> {
+        let work = async |mut tx: Write| {
+            lock_targets(&mut tx, completed, requests).await?;
+            let disabled = record_attempts(&mut tx, completed).await?;
+            release_all(&mut tx, released).await?;
+            let mut batches = Vec::new();
+            for LeaseRequest { target, quota } in requests {
+                let Some(secrets) = self.open_secrets(&mut tx, target, now).await? else { continue };
+                let deliveries = lease(&mut tx, target.id, quota, (now, until)).await?;
+                batches.push(LeasedBatch { target: target.clone(), secrets, deliveries });
+            }
+            audit_disabled(&mut tx, disabled).await?;
+            tx.commit(batches).await
+        };
+        self.store.write("record_and_lease_deliveries", work).await
+    }
+
+    /// Stores outcomes and releases deliveries at the shutdown.
+    pub(super) async fn record_and_release(
+        &self,
+        completed: &[CompletedAttempt],
+        released: &[LeasedDelivery],
+    ) -> Result<(), StoreError> {
+        let work = async |mut tx: Write| {
+            lock_targets(&mut tx, completed, &[]).await?;
+            let disabled = record_attempts(&mut tx, completed).await?;
+            release_all(&mut tx, released).await?;
+            audit_disabled(&mut tx, disabled).await?;
+            tx.commit(()).await
+        };
+        self.store.write("release_deliveries", work).await
+    }
+
+    /// The secrets that sign for a target; `None` if it is deleted or a secret cannot be decrypted. An unusable secret
+    /// must not block other targets.
+    async fn open_secrets(
+        &self,
+        tx: &mut Write,
+        target: &WebhookTarget,
+        now: Timestamp,
+    ) -> Result<Option<Vec<WebhookSecret>>, StoreError> {
+        let Some(sealed) = webhook_targets::secrets(tx.conn(), target.id, now).await? else { return Ok(None) };
+        let sealed = [Some(sealed.current), sealed.previous].into_iter().flatten();
+        let secrets: Option<Vec<_>> =
+            sealed.map(|sealed| self.keyring.open_webhook_secret(target.id, &sealed)).collect();
+        if secrets.is_none() {
+            tracing::error!(webhook = %target.id, "cannot decrypt the secret of a webhook with this master key");
+        }
+        Ok(secrets)
+    }
 }
 
-/// Keeps what came of the last tries, and gives back what was not sent.
-pub(super) async fn close(courier: &Courier, kept: &[Kept], unsent: &[Leased]) -> Result<(), StoreError> {
-    let work = async |mut tx: Write| {
-        hold_all(&mut tx, kept, &[]).await?;
-        let disabled = keep_all(&mut tx, kept).await?;
-        give_back_all(&mut tx, unsent).await?;
-        record_all(&mut tx, disabled).await?;
-        tx.commit(()).await
-    };
-    courier.store.write("give_back", work).await
-}
-
-/// Takes what is wanted for a target, in turn what was never tried and what was.
-async fn take(
+/// Leases deliveries of a target, and orders retries and first attempts alternately.
+async fn lease(
     tx: &mut Write,
     target: WebhookId,
-    what: &What,
+    quota: &Quota,
     times: (Timestamp, Timestamp),
-) -> Result<Vec<Leased>, StoreError> {
-    let (new, again) = match what {
-        What::Test => return deliveries::lease(tx.conn(), (target, Which::Tests), times, 1).await,
-        What::Due { new, again } => (*new, *again),
+) -> Result<Vec<LeasedDelivery>, StoreError> {
+    let (first_attempts, retries) = match quota {
+        Quota::Test => return deliveries::lease(tx.conn(), (target, DueKind::Test), times, 1).await,
+        Quota::Deliveries { first_attempts, retries } => (*first_attempts, *retries),
     };
-    let mut before = deliveries::lease(tx.conn(), (target, Which::Again), times, again).await?;
-    let left = new + again - number(before.len());
-    let fresh = deliveries::lease(tx.conn(), (target, Which::New), times, left).await?;
-    let left = left - number(fresh.len());
-    // Of what was tried before there are more only if there were enough.
-    if left > 0 && number(before.len()) == again {
-        before.extend(deliveries::lease(tx.conn(), (target, Which::Again), times, left).await?);
+    let mut due_again = deliveries::lease(tx.conn(), (target, DueKind::Retry), times, retries).await?;
+    let left = first_attempts + retries - to_limit(due_again.len());
+    let new = deliveries::lease(tx.conn(), (target, DueKind::FirstAttempt), times, left).await?;
+    let left = left - to_limit(new.len());
+    // There can be more retries only if the first query reached its limit.
+    if left > 0 && to_limit(due_again.len()) == retries {
+        due_again.extend(deliveries::lease(tx.conn(), (target, DueKind::Retry), times, left).await?);
     }
-    let (mut before, mut fresh) = (before.into_iter(), fresh.into_iter());
+    let (mut due_again, mut new) = (due_again.into_iter(), new.into_iter());
     let pairs = std::iter::from_fn(|| {
-        let pair = [before.next(), fresh.next()];
+        let pair = [due_again.next(), new.next()];
         pair.iter().any(Option::is_some).then_some(pair)
     });
     Ok(pairs.flatten().flatten().collect())
 }
 
-async fn give_back_all(tx: &mut Write, unsent: &[Leased]) -> Result<(), StoreError> {
+async fn release_all(tx: &mut Write, released: &[LeasedDelivery]) -> Result<(), StoreError> {
     let now = tx.now();
-    for leased in unsent {
-        deliveries::give_back(tx.conn(), leased, now).await?;
+    for delivery in released {
+        deliveries::release(tx.conn(), delivery, now).await?;
     }
     Ok(())
 }
 
-/// Holds the targets of all that follows, in the order that everybody keeps.
-async fn hold_all(tx: &mut Write, kept: &[Kept], wanted: &[Wanted]) -> Result<(), StoreError> {
-    let kept = kept.iter().map(|kept| kept.leased.target);
-    let all: BTreeSet<_> = kept.chain(wanted.iter().map(|wanted| wanted.target.id)).collect();
-    for target in all {
-        webhook_targets::hold(tx.conn(), target).await?;
+/// Locks the rows of all targets of the transaction, in the order that all transactions use.
+async fn lock_targets(
+    tx: &mut Write,
+    completed: &[CompletedAttempt],
+    requests: &[LeaseRequest],
+) -> Result<(), StoreError> {
+    let completed = completed.iter().map(|completed| completed.delivery.target);
+    let targets: BTreeSet<_> = completed.chain(requests.iter().map(|request| request.target.id)).collect();
+    for target in targets {
+        webhook_targets::lock_any_scope(tx.conn(), target).await?;
     }
     Ok(())
 }
 
-/// Keeps what came of tries; gives the targets that are disabled for it.
-async fn keep_all(tx: &mut Write, kept: &[Kept]) -> Result<Vec<Disabled>, StoreError> {
+/// Stores the outcomes of attempts. Returns the targets that these disable.
+async fn record_attempts(tx: &mut Write, all: &[CompletedAttempt]) -> Result<Vec<DisabledTarget>, StoreError> {
     let mut disabled = Vec::new();
-    for one in kept {
-        let Kept { leased, attempt, state, url: _, was_failing } = one;
-        let counts = deliveries::record(tx.conn(), leased, attempt, *state).await?;
+    for completed in all {
+        let CompletedAttempt { delivery, attempt, state, url: _, was_failing } = completed;
+        let recorded = deliveries::record_attempt(tx.conn(), delivery, attempt, *state).await?;
         match attempt.failure {
-            _ if leased.is_test || !counts => {}
-            None if *was_failing => webhook_targets::set_well(tx.conn(), leased.target).await?,
+            _ if delivery.is_test || !recorded => {}
+            None if *was_failing => webhook_targets::mark_healthy(tx.conn(), delivery.target).await?,
             None => {}
-            Some(failure) => disabled.extend(note_failure(tx, one, failure).await?),
+            Some(failure) => disabled.extend(record_failure(tx, completed, failure).await?),
         }
     }
     Ok(disabled)
 }
 
-/// A target that wants no more, or has failed for too long, is disabled.
-async fn note_failure(tx: &mut Write, kept: &Kept, failure: AttemptFailure) -> Result<Option<Disabled>, StoreError> {
-    let (target, at) = ((kept.leased.target, &kept.url), kept.attempt.at);
-    webhook_targets::set_failing(tx.conn(), target, (at, at.before(FORGIVEN_AFTER))).await?;
+/// Marks the target as failing. Disables it after 410, or after it has failed for [`DISABLED_AFTER`].
+async fn record_failure(
+    tx: &mut Write,
+    completed: &CompletedAttempt,
+    failure: AttemptFailure,
+) -> Result<Option<DisabledTarget>, StoreError> {
+    let (id, at) = (completed.delivery.target, completed.attempt.at);
+    let target = (id, &completed.url);
+    webhook_targets::mark_failing(tx.conn(), target, (at, at.before(FAILING_PERIOD_RESET))).await?;
     let reason = if failure == AttemptFailure::Gone { DisabledReason::Gone } else { DisabledReason::Failing };
-    let place = webhook_targets::disable(tx.conn(), target, reason, (at, at.before(DISABLED_AFTER))).await?;
-    Ok(place.map(|place| Disabled { place, target: target.0, reason }))
+    let scope = webhook_targets::disable(tx.conn(), target, reason, (at, at.before(DISABLED_AFTER))).await?;
+    Ok(scope.map(|scope| DisabledTarget { scope, id, reason }))
 }
 
-/// The links of the audit come last, as everywhere.
-async fn record_all(tx: &mut Write, disabled: Vec<Disabled>) -> Result<(), StoreError> {
-    let mut disabled: Vec<_> = disabled.into_iter().map(|one| (one.place.chain().to_string(), one)).collect();
+/// Writes the audit entries. This comes last, and in the order of the chains: all transactions lock chains in this order.
+async fn audit_disabled(tx: &mut Write, disabled: Vec<DisabledTarget>) -> Result<(), StoreError> {
+    let with_chain = |target: DisabledTarget| (target.scope.chain().to_string(), target);
+    let mut disabled: Vec<_> = disabled.into_iter().map(with_chain).collect();
     disabled.sort_by(|(one, _), (other, _)| one.cmp(other));
-    for (_, Disabled { place, target, reason }) in disabled {
-        tracing::warn!(webhook = %target, reason = reason.as_str(), "a webhook is disabled");
-        let act = Entry::of(place.chain(), Act::WebhookDisabled).with(Object::Webhook(target));
-        tx.record(&Author::SYSTEM, &act.saying("reason", reason.as_str())).await?;
+    for (_, DisabledTarget { scope, id, reason }) in disabled {
+        tracing::warn!(webhook = %id, reason = reason.as_str(), "webhook disabled");
+        let entry = Entry::of(scope.chain(), Act::WebhookDisabled).with(Object::Webhook(id));
+        tx.record(&Author::SYSTEM, &entry.saying("reason", reason.as_str())).await?;
     }
     Ok(())
-}
-
-/// What signs for a target; nothing if it does not open, which holds up no other target.
-async fn open_secrets(
-    tx: &mut Write,
-    courier: &Courier,
-    target: &Target,
-    now: Timestamp,
-) -> Result<Option<Vec<WebhookSecret>>, StoreError> {
-    let Some(sealed) = webhook_targets::secrets(tx.conn(), target.id, now).await? else { return Ok(None) };
-    let sealed = [Some(sealed.current), sealed.previous].into_iter().flatten();
-    let opened: Option<Vec<_>> = sealed.map(|sealed| courier.keyring.open_webhook_secret(target.id, &sealed)).collect();
-    if opened.is_none() {
-        tracing::error!(webhook = %target.id, "the secret of a webhook does not open under this master key");
-    }
-    Ok(opened)
 }

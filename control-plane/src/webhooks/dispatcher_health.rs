@@ -1,6 +1,7 @@
-//! Whether events get away: what the courier shows of itself, and what it looks for from time to time.
+//! What the dispatcher reports about itself: when it last polled the queue, and how old the oldest delivery is.
 
 use crate::{
+    domain::webhook::health::QueueHealth,
     metrics::WebhookMetrics,
     store::{Store, StoreError, deliveries, webhook_targets},
 };
@@ -13,89 +14,53 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::Notify;
 
-/// The courier looks for work at least this often, or something is wrong with it.
-const SILENCE: Duration = Duration::from_secs(15);
-
-/// An event that could be delivered waits no longer than this, or there are too many.
-const BACKLOG: Duration = Duration::from_mins(5);
-
-/// No instant.
+/// Stands for no timestamp in an atomic.
 const NONE: i64 = i64::MIN;
 
-/// How the queue is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QueueHealth {
-    /// Events get away.
-    Up,
-    /// They wait for long, although their targets take what they are sent.
-    Behind,
-    /// Nobody delivers.
-    Down,
-}
-
-/// What the courier shows of itself.
-pub struct Pulse {
+/// Written by the dispatcher and by [`Self::measure_backlog`], read by `/health`.
+pub struct DispatcherHealth {
     clock: Arc<dyn Clock>,
-    /// Milliseconds since the machine started.
-    looked_at: AtomicU64,
-    /// Since when the oldest event waits that could be delivered.
-    waiting_since: AtomicI64,
-    /// Rung when there is something to deliver.
-    bell: Notify,
+    /// Time of the last poll, in milliseconds of the boot-time clock.
+    polled_at: AtomicU64,
+    /// Due time of the oldest delivery that can be made, in microseconds since the Unix epoch.
+    oldest_due: AtomicI64,
 }
 
-impl Pulse {
-    /// Begins as if the courier had just looked.
+impl DispatcherHealth {
+    /// Starts as if the dispatcher had just polled.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        let bell = Notify::new();
-        let pulse = Self { clock, looked_at: AtomicU64::new(0), waiting_since: AtomicI64::new(NONE), bell };
-        pulse.beat();
-        pulse
+        let health = Self { clock, polled_at: AtomicU64::new(0), oldest_due: AtomicI64::new(NONE) };
+        health.record_poll();
+        health
     }
 
-    /// The courier has looked for work, and kept what came of the last.
-    pub(super) fn beat(&self) {
-        self.looked_at.store(self.millis(), Ordering::Relaxed);
+    /// Records that the dispatcher stored all outcomes and polled the queue.
+    pub(super) fn record_poll(&self) {
+        self.polled_at.store(self.boot_millis(), Ordering::Relaxed);
     }
 
-    /// There is something to deliver.
-    pub fn ring(&self) {
-        self.bell.notify_one();
+    /// Current health.
+    pub fn current(&self) -> QueueHealth {
+        let last_poll = self.boot_millis().saturating_sub(self.polled_at.load(Ordering::Relaxed));
+        let oldest_due = self.oldest_due.load(Ordering::Relaxed);
+        let age = |due| self.clock.now().since(Timestamp::from_micros(due));
+        QueueHealth::from_ages(Duration::from_millis(last_poll), (oldest_due != NONE).then(|| age(oldest_due)))
     }
 
-    /// Waits until there is.
-    pub(super) async fn rung(&self) {
-        self.bell.notified().await;
-    }
-
-    /// How the queue is.
-    pub fn health(&self) -> QueueHealth {
-        let silent = Duration::from_millis(self.millis().saturating_sub(self.looked_at.load(Ordering::Relaxed)));
-        let waiting = self.waiting_since.load(Ordering::Relaxed);
-        if silent > SILENCE {
-            QueueHealth::Down
-        } else if waiting != NONE && self.clock.now().since(Timestamp::from_micros(waiting)) > BACKLOG {
-            QueueHealth::Behind
-        } else {
-            QueueHealth::Up
-        }
-    }
-
-    /// Counts what waits.
-    pub async fn look(&self, store: &Store, metrics: &WebhookMetrics) -> Result<(), StoreError> {
+    /// Reads the backlog from the database into this health and the metrics.
+    pub async fn measure_backlog(&self, store: &Store, metrics: &WebhookMetrics) -> Result<(), StoreError> {
         let now = self.clock.now();
         let mut read = store.read().await?;
-        let waiting = webhook_targets::waiting_since(read.conn(), now).await?;
-        self.waiting_since.store(waiting.map_or(NONE, Timestamp::micros), Ordering::Relaxed);
+        let oldest_due = webhook_targets::oldest_due(read.conn(), now).await?;
+        self.oldest_due.store(oldest_due.map_or(NONE, Timestamp::micros), Ordering::Relaxed);
         metrics.pending.set(deliveries::count_pending(read.conn()).await?);
         let since_epoch = |at: Timestamp| at.since(Timestamp::from_micros(0)).as_secs_f64();
-        metrics.oldest_due.set(waiting.map_or(0.0, since_epoch));
+        metrics.oldest_due.set(oldest_due.map_or(0.0, since_epoch));
         Ok(())
     }
 
-    fn millis(&self) -> u64 {
+    fn boot_millis(&self) -> u64 {
         u64::try_from(self.clock.since_boot().as_millis()).unwrap_or(u64::MAX)
     }
 }

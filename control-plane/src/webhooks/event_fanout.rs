@@ -1,55 +1,56 @@
-//! Puts what happened on its way to each target that gets it: moments after the transaction that said so, so that nobody
-//! who logs in waits until ten targets are written down.
+//! Turns each event of the outbox into one delivery per target.
+//!
+//! This runs after the transaction that emitted the event, so that a login does not wait until deliveries to ten targets
+//! are stored.
 
-use super::Pulse;
 use crate::store::{Store, StoreError, Write, outbox};
 use countersign_process::Shutdown;
 use std::{sync::Arc, time::Duration};
+use tokio::sync::Notify;
 
-/// Events that one transaction sorts.
-const AT_ONCE: i64 = 200;
+/// Maximum number of events in one transaction.
+const BATCH_SIZE: i64 = 200;
 
-/// How often it is looked although nobody in this process put anything down.
-const POLL: Duration = Duration::from_secs(1);
+/// How often the outbox is polled for events that other processes stored.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Between two looks at the least, so that what comes fast is sorted together.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Minimum time between two polls, so that events which arrive together share a transaction.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
 
-/// Sorts until the process is asked to stop.
-pub struct Sorter {
-    /// Where events are.
+/// The fan-out job.
+pub struct EventFanout {
+    /// Holds the outbox and the deliveries.
     pub store: Store,
-    /// Rung when there is something to deliver.
-    pub pulse: Arc<Pulse>,
+    /// Wakes the dispatcher after deliveries are stored.
+    pub dispatcher_wakeup: Arc<Notify>,
 }
 
-impl Sorter {
-    /// Sorts until the process is asked to stop.
+impl EventFanout {
+    /// Runs until the shutdown.
     pub async fn run(self, shutdown: Shutdown) {
-        let told = self.store.told();
+        let emitted = self.store.told();
         loop {
-            match self.sort_all().await {
-                Ok(()) => {}
-                Err(error) => tracing::warn!(%error, "events could not be sorted; trying again in a second"),
+            if let Err(error) = self.drain_outbox().await {
+                tracing::warn!(%error, "cannot create webhook deliveries from the outbox; retrying in one second");
             }
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(MIN_PAUSE).await;
             tokio::select! {
                 () = shutdown.requested() => return,
-                () = told.notified() => {}
-                () = tokio::time::sleep(POLL) => {}
+                () = emitted.notified() => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
         }
     }
 
-    async fn sort_all(&self) -> Result<(), StoreError> {
-        while outbox::any(self.store.read().await?.conn()).await? {
+    async fn drain_outbox(&self) -> Result<(), StoreError> {
+        while outbox::has_events(self.store.read().await?.conn()).await? {
             let work = async |mut tx: Write| {
                 let now = tx.now();
-                outbox::sort(tx.conn(), now, AT_ONCE).await?;
+                outbox::fan_out(tx.conn(), now, BATCH_SIZE).await?;
                 tx.commit(()).await
             };
-            self.store.write("sort_events", work).await?;
-            self.pulse.ring();
+            self.store.write("fan_out_events", work).await?;
+            self.dispatcher_wakeup.notify_one();
         }
         Ok(())
     }

@@ -1,95 +1,111 @@
-//! One try: a request to a target, and what came of it.
+//! One attempt: sends a signed request to a target and classifies the outcome.
 
-use crate::address_guard::{Guard, Refused};
-use crate::domain::webhook::{
-    delivery::{Answer, AttemptFailure, EXCERPT},
-    secret::WebhookSecret,
-    url::TargetUrl,
+use crate::{
+    address_guard::AddressGuard,
+    domain::webhook::{
+        address::HostRejection,
+        delivery::{AttemptFailure, EXCERPT_BYTES, ResponseExcerpt},
+        secret::WebhookSecret,
+        url::TargetUrl,
+    },
 };
 use countersign_identity::{EventId, Timestamp};
-use reqwest::{Certificate, Client, ClientBuilder, Response, StatusCode, header, redirect::Policy};
-use std::{error::Error, time::Duration};
+use reqwest::{
+    Certificate, Client, ClientBuilder, Response, StatusCode,
+    dns::{Addrs, Name, Resolve, Resolving},
+    header,
+    redirect::Policy,
+};
+use std::{error::Error, net::SocketAddr, time::Duration};
 
-/// For a connection with its TLS.
-const CONNECT: Duration = Duration::from_secs(5);
+/// Time for a connection including its TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a connection is kept for the next event.
-const IDLE: Duration = Duration::from_secs(30);
+/// How long an idle connection is kept open.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Connections that are kept for one host.
-const MOST_IDLE: usize = 16;
+/// Maximum number of idle connections for one host.
+const MAX_IDLE_PER_HOST: usize = 16;
 
-/// Of an answer so many bytes are read: a body that ends by then leaves the connection to the next event.
-const MOST_READ: usize = 16 * 1024;
+/// Maximum number of body bytes to read. A connection can be reused only if the body ends before this limit.
+const MAX_BODY_READ: usize = 16 * 1024;
 
-/// Once the status is known, the body is waited for no longer than this.
-const BODY: Duration = Duration::from_secs(2);
+/// How long to wait for the body after the status has arrived.
+const BODY_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why nothing can be sent at all.
+/// Why the sender cannot be created.
 #[derive(Debug, thiserror::Error)]
-pub enum PostError {
-    /// The operator's authorities are none.
-    #[error("holds no certificate in PEM")]
+pub enum HttpSenderError {
+    /// The file with certificate authorities contains none.
+    #[error("contains no PEM certificate")]
     Authorities,
-    /// The certificates of the platform cannot be used.
+    /// The certificates of the platform cannot be loaded.
     #[error("TLS: {0}")]
     Tls(String),
 }
 
-/// Sends events.
-pub struct Post {
-    encrypted: Client,
-    plain: Client,
-    guard: Guard,
+/// Sends events over HTTP.
+pub struct HttpSender {
+    https: Client,
+    plaintext: Client,
+    guard: AddressGuard,
 }
 
-/// What is sent.
-pub struct Letter<'a> {
-    /// What it is about: the same on every try.
+/// One request to a target.
+pub struct OutgoingRequest<'a> {
+    /// The event; the same in all attempts.
     pub event: EventId,
-    /// When it is sent.
+    /// Time of the attempt.
     pub now: Timestamp,
-    /// What it says, to the byte.
+    /// The exact body.
     pub body: &'a str,
-    /// What signs it.
+    /// The secrets that sign it.
     pub secrets: &'a [WebhookSecret],
 }
 
-/// What came of it.
+/// The outcome of one attempt.
 #[derive(Debug)]
-pub struct Posted {
-    /// What was answered, if anything.
-    pub answer: Option<Answer>,
-    /// Why it is not delivered; `None` if it is.
+pub struct SendOutcome {
+    /// The response, if one arrived.
+    pub response: Option<ResponseExcerpt>,
+    /// Why the attempt failed; `None` after success.
     pub failure: Option<AttemptFailure>,
-    /// How long the receiver wants to be left alone.
+    /// The `Retry-After` of the response.
     pub retry_after: Option<Duration>,
 }
 
-impl Post {
-    /// Believes the authorities of the platform and those in this PEM. A try ends within `patience`.
-    pub fn new(guard: Guard, authorities: Option<&[u8]>, patience: Duration) -> Result<Self, PostError> {
+impl SendOutcome {
+    const fn without_response(failure: AttemptFailure) -> Self {
+        Self { response: None, failure: Some(failure), retry_after: None }
+    }
+}
+
+impl HttpSender {
+    /// Trusts the certificate authorities of the platform and those in this PEM. An attempt ends within `timeout`.
+    pub fn new(guard: AddressGuard, authorities: Option<&[u8]>, timeout: Duration) -> Result<Self, HttpSenderError> {
         let mut certificates = Vec::new();
         if let Some(pem) = authorities {
-            certificates = Certificate::from_pem_bundle(pem).map_err(|_| PostError::Authorities)?;
+            certificates = Certificate::from_pem_bundle(pem).map_err(|_| HttpSenderError::Authorities)?;
             if certificates.is_empty() {
-                return Err(PostError::Authorities);
+                return Err(HttpSenderError::Authorities);
             }
         }
-        let build = |builder: ClientBuilder| builder.build().map_err(|error| PostError::Tls(error.to_string()));
-        let client = |plain| client(patience).dns_resolver(guard.resolver(plain));
-        let encrypted = build(client(false).https_only(true).tls_certs_merge(certificates))?;
-        Ok(Self { encrypted, plain: build(client(true))?, guard })
+        let build = |builder: ClientBuilder| builder.build().map_err(|error| HttpSenderError::Tls(error.to_string()));
+        let client =
+            |plaintext| client_builder(timeout).dns_resolver(GuardedResolver { guard: guard.clone(), plaintext });
+        let https = build(client(false).https_only(true).tls_certs_merge(certificates))?;
+        Ok(Self { https, plaintext: build(client(true))?, guard })
     }
 
-    /// Sends once.
-    pub async fn send(&self, url: &TargetUrl, letter: Letter<'_>) -> Posted {
+    /// Makes one attempt.
+    pub async fn send(&self, url: &TargetUrl, request: OutgoingRequest<'_>) -> SendOutcome {
+        // The client resolves names through the guard, but connects to literal addresses without asking it.
         if self.guard.check_literal(url).is_err() {
-            return Posted { answer: None, failure: Some(AttemptFailure::AddressRefused), retry_after: None };
+            return SendOutcome::without_response(AttemptFailure::AddressRefused);
         }
-        let Letter { event, now, body, secrets } = letter;
+        let OutgoingRequest { event, now, body, secrets } = request;
         let signatures: Vec<_> = secrets.iter().map(|secret| secret.sign(event, now, body)).collect();
-        let client = if url.is_plain() { &self.plain } else { &self.encrypted };
+        let client = if url.is_plaintext() { &self.plaintext } else { &self.https };
         let request = client
             .post(url.as_url().clone())
             .header(header::CONTENT_TYPE, "application/json")
@@ -98,48 +114,66 @@ impl Post {
             .header("webhook-signature", signatures.join(" "))
             .body(body.to_owned());
         match request.send().await {
-            Ok(response) => read(response, now).await,
-            Err(error) => Posted { answer: None, failure: Some(why(&error)), retry_after: None },
+            Ok(response) => read_response(response, now).await,
+            Err(error) => SendOutcome::without_response(failure_from_error(&error)),
         }
     }
 }
 
-fn client(patience: Duration) -> ClientBuilder {
-    // One request a connection at a time: what hangs holds up itself only. A proxy would choose the address for us.
+/// Restricts connections to the addresses that the guard allows.
+struct GuardedResolver {
+    guard: AddressGuard,
+    plaintext: bool,
+}
+
+impl Resolve for GuardedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (guard, plaintext) = (self.guard.clone(), self.plaintext);
+        Box::pin(async move {
+            let allowed = guard.resolve(name.as_str(), plaintext).await?;
+            let addresses: Addrs = Box::new(allowed.into_iter().map(|address| SocketAddr::new(address, 0)));
+            Ok(addresses)
+        })
+    }
+}
+
+fn client_builder(timeout: Duration) -> ClientBuilder {
+    // HTTP/1.1 carries one request per connection at a time, so that a hanging response delays no other request. A proxy
+    // would resolve names itself and bypass the guard.
     Client::builder()
         .http1_only()
         .no_proxy()
         .referer(false)
         .redirect(Policy::none())
-        .connect_timeout(CONNECT)
-        .timeout(patience)
-        .pool_idle_timeout(IDLE)
-        .pool_max_idle_per_host(MOST_IDLE)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(timeout)
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
         .user_agent(concat!("countersign/", env!("CARGO_PKG_VERSION")))
 }
 
-/// The status decides; of the body some is kept, for whoever looks for what was wrong.
-async fn read(mut response: Response, now: Timestamp) -> Posted {
+/// The status alone decides the outcome. The start of the body is kept for troubleshooting.
+async fn read_response(mut response: Response, now: Timestamp) -> SendOutcome {
     let status = response.status();
     let retry_after = retry_after(&response, now);
     let mut bytes = Vec::new();
-    let whole = async {
+    let read = async {
         while let Ok(Some(chunk)) = response.chunk().await {
             bytes.extend_from_slice(&chunk);
-            if bytes.len() > MOST_READ {
+            if bytes.len() > MAX_BODY_READ {
                 return;
             }
         }
     };
-    let _read_so_far = tokio::time::timeout(BODY, whole).await;
-    bytes.truncate(EXCERPT);
-    // PostgreSQL keeps no text with a NUL.
-    let excerpt = String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}");
+    let _timed_out = tokio::time::timeout(BODY_TIMEOUT, read).await;
+    bytes.truncate(EXCERPT_BYTES);
+    // PostgreSQL cannot store NUL in text.
+    let body = String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}");
     let failure = AttemptFailure::of_status(status.as_u16());
-    Posted { answer: Some(Answer { status: status.as_u16(), excerpt }), failure, retry_after }
+    SendOutcome { response: Some(ResponseExcerpt { status: status.as_u16(), body }), failure, retry_after }
 }
 
-/// RFC 9110, 10.2.3: seconds, or a date. Whoever takes the event asks for nothing.
+/// `Retry-After` of RFC 9110, section 10.2.3: seconds or a date. Ignored unless the status is 429 or 5xx.
 fn retry_after(response: &Response, now: Timestamp) -> Option<Duration> {
     let status = response.status();
     if !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS {
@@ -153,21 +187,23 @@ fn retry_after(response: &Response, now: Timestamp) -> Option<Duration> {
     Some(Timestamp::from_seconds(i64::try_from(date.as_secs()).ok()?).since(now))
 }
 
-/// What went wrong, by the innermost cause that says so.
-fn why(error: &reqwest::Error) -> AttemptFailure {
+/// The failure that the innermost known cause of an error means.
+fn failure_from_error(error: &reqwest::Error) -> AttemptFailure {
     let mut cause: &dyn Error = error;
     loop {
-        match cause.downcast_ref::<Refused>() {
-            Some(Refused::Unknown) => return AttemptFailure::Dns,
-            Some(Refused::Private | Refused::Plain) => return AttemptFailure::AddressRefused,
+        match cause.downcast_ref::<HostRejection>() {
+            Some(HostRejection::Unresolved) => return AttemptFailure::Dns,
+            Some(HostRejection::NotPublic | HostRejection::PlaintextNotAllowed) => {
+                return AttemptFailure::AddressRefused;
+            }
             None => {}
         }
         if cause.is::<rustls::Error>() {
             return AttemptFailure::Tls;
         }
-        // An error of a connection passes over what is inside of it when it names its source: there TLS says what is wrong.
-        let within = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-        match within.map(|within| within as &dyn Error).or_else(|| cause.source()) {
+        // `io::Error::source` skips the error that it wraps, which here is the TLS error.
+        let wrapped = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        match wrapped.map(|wrapped| wrapped as &dyn Error).or_else(|| cause.source()) {
             Some(inner) => cause = inner,
             None if error.is_timeout() => return AttemptFailure::Timeout,
             None => return AttemptFailure::Connection,

@@ -1,55 +1,55 @@
-//! Failed logins that come thick and fast: the first are told one by one, the rest together.
+//! Bursts of failed logins: the first failures become one event each, the rest are counted in one summary event.
 
 use countersign_identity::Timestamp;
 use std::time::Duration;
 
-/// How long failures are counted together.
+/// How long a burst lasts from its first failure.
 pub const WINDOW: Duration = Duration::from_mins(1);
 
-/// So many of them are told one by one.
-const ONE_BY_ONE: u32 = 10;
+/// How many failures of one burst become an event of their own.
+const MAX_EMITTED: u32 = 10;
 
-/// The failed logins of one agent at one service, from the first on.
+/// The failed logins of one agent at one service within [`WINDOW`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Storm {
-    /// When the first was.
+pub struct SuppressedBurst {
+    /// Time of the first failure.
     pub began_at: Timestamp,
-    /// How many were told.
-    pub told: u32,
-    /// How many were not.
+    /// Failures that became an event of their own.
+    pub emitted: u32,
+    /// Failures that are only counted.
     pub suppressed: u64,
 }
 
-impl Storm {
-    /// Before the first failure.
+impl SuppressedBurst {
+    /// A burst without failures that begins now.
     pub const fn new(now: Timestamp) -> Self {
-        Self { began_at: now, told: 0, suppressed: 0 }
+        Self { began_at: now, emitted: 0, suppressed: 0 }
     }
 
-    /// From then on failures belong to the next one.
+    /// Failures from this time on belong to the next burst.
     pub fn ends_at(&self) -> Timestamp {
         self.began_at.after(WINDOW)
     }
 
-    /// Whether it is over.
-    pub fn is_over(&self, now: Timestamp) -> bool {
+    /// Whether the burst has ended.
+    pub fn has_ended(&self, now: Timestamp) -> bool {
         self.ends_at() <= now
     }
 
-    /// Notes one more failure; true if it is to be told.
-    pub const fn hear(&mut self) -> bool {
-        let tell = self.told < ONE_BY_ONE;
-        if tell {
-            self.told += 1;
+    /// Counts one failure. Returns whether it becomes an event of its own.
+    pub const fn record_failure(&mut self) -> bool {
+        let emit = self.emitted < MAX_EMITTED;
+        if emit {
+            self.emitted += 1;
         } else {
             self.suppressed += 1;
         }
-        tell
+        emit
     }
 
-    /// Whether none of those to come will be told.
-    pub const fn is_full(&self) -> bool {
-        self.told >= ONE_BY_ONE
+    /// Whether all further failures are only counted.
+    pub const fn is_suppressing(&self) -> bool {
+        self.emitted >= MAX_EMITTED
     }
 }
 
@@ -58,14 +58,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ten_are_told_and_the_rest_counted() {
-        let mut storm = Storm::new(Timestamp::from_seconds(100));
-        let told = (0..47).filter(|_| storm.hear()).count();
-        assert_eq!((told, storm.told, storm.suppressed), (10, 10, 37));
-        assert!(
-            storm.is_full()
-                && !storm.is_over(Timestamp::from_seconds(159))
-                && storm.is_over(Timestamp::from_seconds(160))
-        );
+    fn emits_first_ten_failures_and_counts_the_rest() {
+        let mut burst = SuppressedBurst::new(Timestamp::from_seconds(100));
+        let emitted = (0..47).filter(|_| burst.record_failure()).count();
+        assert_eq!((emitted, burst.emitted, burst.suppressed), (10, 10, 37));
+        assert!(burst.is_suppressing());
+        assert!(!burst.has_ended(Timestamp::from_seconds(159)) && burst.has_ended(Timestamp::from_seconds(160)));
     }
 }

@@ -9,7 +9,7 @@ use crate::{
         error::ApiError,
         router::AppState,
     },
-    operations::{Context, tell_holder},
+    operations::{Context, find_refresh_token_agent},
 };
 use axum::{
     body::{Body, Bytes, to_bytes},
@@ -73,7 +73,7 @@ impl Named {
     /// The agent behind a token, if the database knows it.
     pub async fn looked_up(self, context: &Context) -> Self {
         match self {
-            Self::Token(token) => match tell_holder(context, &token).await {
+            Self::Token(token) => match find_refresh_token_agent(context, &token).await {
                 Ok(Some(agent)) => Self::Agent(agent),
                 // A database that is out is told by whoever needs it.
                 Ok(None) | Err(_) => Self::Text(token),
