@@ -56,7 +56,11 @@ macro_rules! endpoints {
                     Errors<($($error,)+ Body, WrongUrl, TooManyWebhooks)>,
                 )
             )]
-            pub async fn create(State(state): State<AppState>, $manager(manager): $manager, body: Fields) -> ApiResult<WithStatus<NewWebhookRecord>> {
+            pub async fn create(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                body: Fields,
+            ) -> ApiResult<WithStatus<NewWebhookRecord>> {
                 handlers::create(state, manager, body).await
             }
 
@@ -66,7 +70,10 @@ macro_rules! endpoints {
                 params($($parameter)?), security $security,
                 responses((status = 200, description = "All webhooks", body = WebhookList), Errors<($($error,)+)>)
             )]
-            pub async fn list(State(state): State<AppState>, $manager(manager): $manager) -> ApiResult<Json<WebhookList>> {
+            pub async fn list(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+            ) -> ApiResult<Json<WebhookList>> {
                 handlers::list(state, manager).await
             }
 
@@ -76,7 +83,11 @@ macro_rules! endpoints {
                 params($($parameter,)? WebhookInPath), security $security,
                 responses((status = 200, description = "The webhook", body = WebhookRecord), Errors<($($error,)+ NoWebhook)>)
             )]
-            pub async fn read(State(state): State<AppState>, $manager(manager): $manager, InPath(path): InPath<WebhookPath>) -> ApiResult<Json<WebhookRecord>> {
+            pub async fn read(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+            ) -> ApiResult<Json<WebhookRecord>> {
                 handlers::read(state, manager, path).await
             }
 
@@ -89,7 +100,12 @@ macro_rules! endpoints {
                     Errors<($($error,)+ Body, WrongUrl, NoWebhook)>,
                 )
             )]
-            pub async fn change(State(state): State<AppState>, $manager(manager): $manager, InPath(path): InPath<WebhookPath>, body: Fields) -> ApiResult<Json<WebhookRecord>> {
+            pub async fn change(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+                body: Fields,
+            ) -> ApiResult<Json<WebhookRecord>> {
                 handlers::change(state, manager, path, body).await
             }
 
@@ -101,7 +117,11 @@ macro_rules! endpoints {
                 params($($parameter,)? WebhookInPath), security $security,
                 responses((status = 200, description = "Deleted", body = WebhookDeleted), Errors<($($error,)+ NoWebhook)>)
             )]
-            pub async fn remove(State(state): State<AppState>, $manager(manager): $manager, InPath(path): InPath<WebhookPath>) -> ApiResult<Json<WebhookDeleted>> {
+            pub async fn remove(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+            ) -> ApiResult<Json<WebhookDeleted>> {
                 handlers::delete(state, manager, path).await
             }
 
@@ -115,7 +135,11 @@ macro_rules! endpoints {
                 params($($parameter,)? WebhookInPath), security $security,
                 responses((status = 200, description = "The new secret", body = NewSecret), Errors<($($error,)+ NoWebhook)>)
             )]
-            pub async fn rotate(State(state): State<AppState>, $manager(manager): $manager, InPath(path): InPath<WebhookPath>) -> ApiResult<Json<NewSecret>> {
+            pub async fn rotate(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+            ) -> ApiResult<Json<NewSecret>> {
                 handlers::rotate_secret(state, manager, path).await
             }
 
@@ -128,7 +152,11 @@ macro_rules! endpoints {
                 params($($parameter,)? WebhookInPath), security $security,
                 responses((status = 202, description = "The test event is queued", body = TestSent), Errors<($($error,)+ NoWebhook)>)
             )]
-            pub async fn test(State(state): State<AppState>, $manager(manager): $manager, InPath(path): InPath<WebhookPath>) -> ApiResult<WithStatus<TestSent>> {
+            pub async fn test(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+            ) -> ApiResult<WithStatus<TestSent>> {
                 handlers::test(state, manager, path).await
             }
 
@@ -149,7 +177,11 @@ macro_rules! endpoints {
                 )
             )]
             pub async fn list_deliveries(
-                State(state): State<AppState>, $manager(manager): $manager, InPath(path): InPath<WebhookPath>, page: ApiResult<Page>, RawQuery(query): RawQuery,
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+                page: ApiResult<Page>,
+                RawQuery(query): RawQuery,
             ) -> ApiResult<Json<DeliveryPage>> {
                 handlers::list_deliveries(state, manager, path, page, query).await
             }
@@ -166,7 +198,11 @@ macro_rules! endpoints {
                     Errors<($($error,)+ NoWebhook, NoDelivery)>,
                 )
             )]
-            pub async fn read_delivery(State(state): State<AppState>, $manager(manager): $manager, InPath(path): InPath<DeliveryPath>) -> ApiResult<Json<DeliveryWithPayload>> {
+            pub async fn read_delivery(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<DeliveryPath>,
+            ) -> ApiResult<Json<DeliveryWithPayload>> {
                 handlers::read_delivery(state, manager, path).await
             }
 
@@ -183,7 +219,11 @@ macro_rules! endpoints {
                     Errors<($($error,)+ NoWebhook, NoDelivery)>,
                 )
             )]
-            pub async fn replay_one(State(state): State<AppState>, $manager(manager): $manager, InPath(path): InPath<DeliveryPath>) -> ApiResult<WithStatus<Replayed>> {
+            pub async fn replay_one(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<DeliveryPath>,
+            ) -> ApiResult<WithStatus<Replayed>> {
                 handlers::replay_delivery(state, manager, path).await
             }
 
@@ -199,7 +239,12 @@ macro_rules! endpoints {
                     Errors<($($error,)+ Body, NoWebhook)>,
                 )
             )]
-            pub async fn replay(State(state): State<AppState>, $manager(manager): $manager, InPath(path): InPath<WebhookPath>, body: Fields) -> ApiResult<WithStatus<Replayed>> {
+            pub async fn replay(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+                body: Fields,
+            ) -> ApiResult<WithStatus<Replayed>> {
                 handlers::replay(state, manager, path, body).await
             }
         }
