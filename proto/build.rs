@@ -1,4 +1,4 @@
-//! Generates the wire types with `protox`, so that no `protoc` has to be installed.
+//! Generates the messages with `protox`, which makes an installed `protoc` unnecessary.
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     const SYNC: &str = "proto/countersign/sync/v1/sync.proto";

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Lints and renders both charts, and sees that what must be given is asked for.
+# Lints and renders both charts, and checks that missing required values are reported.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 helm=.tools/bin/helm
-# No cluster, no user's settings: the same answer on every machine.
+# No cluster and no user settings, so that the result is the same on every machine.
 export HELM_NAMESPACE=default KUBECONFIG=/dev/null
-# Said, because helm built by `go install` takes every cluster for a very old one.
+# Set explicitly, because helm built by `go install` assumes a very old Kubernetes version.
 kubernetes=(--kube-version 1.30.0)
 
 main() {
@@ -17,22 +17,22 @@ main() {
             "$helm" template demo "${kubernetes[@]}" "$chart" --values "$values" >/dev/null
             echo "renders: $values"
         done
-        refused "$chart"
+        fails_without_values "$chart"
     done
 }
 
-# refused CHART: without values it must not render, and must say what is missing.
-refused() {
-    local said
-    if said=$("$helm" template demo "${kubernetes[@]}" "$1" 2>&1); then
+# fails_without_values CHART: rendering without values must fail and name the missing value.
+fails_without_values() {
+    local output
+    if output=$("$helm" template demo "${kubernetes[@]}" "$1" 2>&1); then
         echo "$1 renders although required values are missing" >&2
         return 1
     fi
-    if ! grep -q 'is required' <<<"$said"; then
-        printf '%s does not say what is required:\n%s\n' "$1" "$said" >&2
+    if ! grep -q 'is required' <<<"$output"; then
+        printf '%s does not name the required value:\n%s\n' "$1" "$output" >&2
         return 1
     fi
-    echo "asks for what is required: $1"
+    echo "reports missing required values: $1"
 }
 
 main

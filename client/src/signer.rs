@@ -5,7 +5,7 @@
 //! r‖s or DER. Standard error is left to it, for a prompt.
 
 use crate::{KeyError, PrivateKey};
-use countersign_identity::{AgentKey, public_key::AgentSignature};
+use countersign_identity::{P256PublicKey, public_key::EcdsaSignature};
 use std::{fmt, process::Stdio, time::Duration};
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
@@ -58,7 +58,7 @@ impl SignerCommand {
     }
 
     /// Whether it holds the private half of this key, which it shows by signing a nonce.
-    pub async fn holds(&self, public: AgentKey) -> Result<bool, KeyError> {
+    pub async fn holds(&self, public: P256PublicKey) -> Result<bool, KeyError> {
         let nonce = PrivateKey::fresh_nonce();
         Ok(fits(public, &nonce, &self.sign_nonce(&nonce).await?))
     }
@@ -91,16 +91,16 @@ impl Sign for SignerCommand {
 }
 
 /// As the control plane has it: over the text of the nonce, or over the bytes that the text stands for.
-fn fits(public: AgentKey, nonce: &str, signature: &str) -> bool {
+fn fits(public: P256PublicKey, nonce: &str, signature: &str) -> bool {
     let bytes = hex::decode(nonce).unwrap_or_default();
-    AgentSignature::from_hex(signature).is_ok_and(|read| public.verifies(&[nonce.as_bytes(), &bytes], &read))
+    EcdsaSignature::from_hex(signature).is_ok_and(|read| public.verifies(&[nonce.as_bytes(), &bytes], &read))
 }
 
 /// Hex as it is, bytes as hex; nothing that is no signature.
 fn signature(output: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(output).ok().map(|text| text.trim().to_ascii_lowercase());
     let readings = [text, Some(hex::encode(output))];
-    readings.into_iter().flatten().find(|text| AgentSignature::from_hex(text).is_ok())
+    readings.into_iter().flatten().find(|text| EcdsaSignature::from_hex(text).is_ok())
 }
 
 impl fmt::Debug for SignerCommand {
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_signature_fits_over_the_nonces_text_and_over_its_bytes() {
         let (key, other) = (PrivateKey::generate(), PrivateKey::generate());
-        let public = AgentKey::from_pem(&key.public_pem().unwrap()).unwrap();
+        let public = P256PublicKey::from_pem(&key.public_pem().unwrap()).unwrap();
         // The bytes of a text, so that a key that signs texts signs these.
         let nonce = hex::encode("sixteen letters.");
         for (signature, good) in [

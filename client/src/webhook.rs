@@ -189,10 +189,10 @@ impl Verifier {
         self.find(signatures, &[id.as_bytes(), b".", timestamp.as_bytes(), b".", body])?;
         let sent_at = Timestamp::from_seconds(seconds);
         // Whole seconds are sent, so whole seconds are compared.
-        if now.whole_second().since(sent_at) > TOLERANCE {
+        if now.truncated_to_second().duration_since(sent_at) > TOLERANCE {
             return Err(WebhookError::TooOld);
         }
-        if sent_at.since(now.whole_second()) > TOLERANCE {
+        if sent_at.duration_since(now.truncated_to_second()) > TOLERANCE {
             return Err(WebhookError::TooNew);
         }
         Ok(Signed { id, sent_at, body })

@@ -29,8 +29,11 @@ use crate::{
     humans::{Humans, OperatorError},
     keyring::{Keyring, MasterKey, MasterKeyError},
     metrics::{Labels, Metrics},
-    operations::{Context, Denied, Rules, SuppressedBursts, begin_audit, flush_suppressed_bursts, tend_signing_keys},
-    store::{Purpose, StoreError},
+    operations::{
+        Context, OperationConfig, OperationError, SuppressedBursts, ensure_audit_started, flush_suppressed_bursts,
+        rotate_signing_keys_if_due,
+    },
+    store::{OpenMode, StoreError},
     webhooks::{
         ConcurrencyLimits, DispatcherConfig, DispatcherHealth, EventFanout, HttpSender, HttpSenderError,
         WebhookDispatcher,
@@ -80,10 +83,10 @@ pub enum AppError {
     Store(#[from] StoreError),
     /// The audit could not begin.
     #[error("audit: {0}")]
-    Audit(Denied),
+    Audit(OperationError),
     /// The signing keys cannot be made or opened.
     #[error("signing keys: {0}")]
-    Keys(Denied),
+    Keys(OperationError),
     /// The master key.
     #[error(transparent)]
     Master(#[from] MasterKeyError),
@@ -250,7 +253,7 @@ impl App {
             readiness,
             unready,
         } = self;
-        let issuer = &state.context.rules.issuer;
+        let issuer = &state.context.config.issuer;
         let mut servers = Servers::new();
         servers::serve_admin(&mut servers, ports.admin, readiness, state.metrics.clone(), &shutdown);
         servers::serve_sync(&mut servers, ports.sync, &certificate, &config, &state, &shutdown)?;
@@ -328,15 +331,15 @@ async fn open(
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng.as_ref())?,
         hex => MasterKey::from_hex(hex)?,
     };
-    let store = database::open(config, Purpose::Serve, &master, clock.clone(), metrics).await?;
+    let store = database::open(config, OpenMode::Serve, &master, clock.clone(), metrics).await?;
     database::belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
-    let rules = Rules {
+    let operation_config = OperationConfig {
         issuer: issuer.to_owned(),
-        access_life: config.access_life(),
-        refresh_life: config.refresh_life(),
-        challenge_life: config.challenge_life(),
-        events_life: config.webhooks.events_life(),
-        keys: KeyRules::new(config.max_staleness(), config.rotation(), config.access_life()),
+        access_token_lifetime: config.access_token_lifetime(),
+        session_lifetime: config.session_lifetime(),
+        challenge_lifetime: config.challenge_lifetime(),
+        event_retention: config.webhooks.event_retention(),
+        keys: KeyRules::new(config.max_staleness(), config.rotation(), config.access_token_lifetime()),
         public_registration: config.registration.public,
     };
     let (challenge_keys, keyring) = (master.challenge_keys(), Arc::new(Keyring::new(master)));
@@ -348,15 +351,15 @@ async fn open(
         challenge_keys,
         clock,
         rng,
-        rules,
+        config: operation_config,
         trust_marked: Notify::new(),
         address_guard: AddressGuard::new(host_resolver, networks),
         dispatcher_wakeup: Arc::new(Notify::new()),
         queue_health: Arc::new(move || health.current()),
         suppressed_bursts: SuppressedBursts::default(),
     };
-    begin_audit(&context.store).await.map_err(AppError::Audit)?;
-    tend_signing_keys(&context).await.map_err(AppError::Keys)?;
+    ensure_audit_started(&context.store).await.map_err(AppError::Audit)?;
+    rotate_signing_keys_if_due(&context).await.map_err(AppError::Keys)?;
     Ok(Arc::new(context))
 }
 

@@ -190,7 +190,7 @@ impl Config {
         found
             .chain(database)
             .chain(self.secrets.problem())
-            .chain(self.log.problem())
+            .chain(self.log.validation_error())
             .chain(humans)
             .chain(others)
             .collect()
@@ -202,17 +202,17 @@ impl Config {
     }
 
     /// Life of an access token.
-    pub fn access_life(&self) -> Duration {
+    pub fn access_token_lifetime(&self) -> Duration {
         Duration::from_secs(self.tokens.access.into())
     }
 
     /// Life of a login.
-    pub fn refresh_life(&self) -> Duration {
+    pub fn session_lifetime(&self) -> Duration {
         Duration::from_secs(self.tokens.refresh.into())
     }
 
     /// Life of a challenge.
-    pub fn challenge_life(&self) -> Duration {
+    pub fn challenge_lifetime(&self) -> Duration {
         Duration::from_secs(self.tokens.challenge.into())
     }
 
@@ -225,7 +225,7 @@ impl Config {
     /// After this without a confirmed read a sidecar must refuse.
     pub fn max_staleness(&self) -> Duration {
         match self.sync.max_staleness_seconds {
-            0 => self.access_life(),
+            0 => self.access_token_lifetime(),
             seconds => Duration::from_secs(seconds.into()),
         }
     }

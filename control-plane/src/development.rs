@@ -3,10 +3,10 @@
 //! Neighbours: `app` calls it once all ports are bound; the command-line client reads `dev.env` too.
 
 use crate::{
-    domain::{audit::Author, credential::expose, service::KeyScope, text::DisplayName},
+    domain::{audit::Initiator, credential::expose, service::KeyScope, text::DisplayName},
     files,
     humans::{OperatorError, OperatorKey},
-    operations::{Context, Denied, NewKey, NewService, create_service, create_service_key, find_service_key},
+    operations::{Context, NewKey, NewService, OperationError, create_service, create_service_key, find_service_key},
 };
 use countersign_identity::{ServiceId, Timestamp};
 use secrecy::{ExposeSecret, SecretString};
@@ -28,7 +28,7 @@ const TOKEN_LIFE: Duration = Duration::from_hours(30 * 24);
 pub enum DevelopmentError {
     /// The first service could not be made.
     #[error(transparent)]
-    Service(#[from] Denied),
+    Service(#[from] OperationError),
     /// The token could not be minted.
     #[error(transparent)]
     Token(#[from] OperatorError),
@@ -100,10 +100,10 @@ async fn first_service(
     let (Ok(service_name), Ok(key_name)) = (named(), named()) else { return Err(OperatorError::Crypto.into()) };
     let owner = operator.verify(human.expose_secret(), context.now()).map_err(|_| OperatorError::Crypto)?.owner;
     let service =
-        create_service(context, &Author::SYSTEM, owner, NewService { name: service_name, accepts_unbound: true })
+        create_service(context, &Initiator::SYSTEM, owner, NewService { name: service_name, accepts_unbound: true })
             .await?;
     let (_, key) =
-        create_service_key(context, &Author::SYSTEM, service.id, NewKey { name: key_name, scope: KeyScope::Full })
+        create_service_key(context, &Initiator::SYSTEM, service.id, NewKey { name: key_name, scope: KeyScope::Full })
             .await?;
     Ok((service.id, key))
 }

@@ -14,7 +14,7 @@ use crate::{
     sync::{Follower, Target},
     view::{Slot, Views},
 };
-use countersign_process::{Clock, Readiness, Shutdown, admin, shutdown::DRAIN};
+use countersign_process::{Clock, Readiness, Shutdown, admin, shutdown::DRAIN_TIMEOUT};
 use envoy_types::ext_authz::v3::pb::AuthorizationServer;
 use listen::{Envoys, Incoming};
 use std::{error::Error, net::SocketAddr, path::Path, sync::Arc, time::Duration};
@@ -153,7 +153,7 @@ async fn join_all(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
 
 async fn time_is_up(shutdown: &Shutdown) {
     shutdown.requested().await;
-    tokio::time::sleep(DRAIN).await;
+    tokio::time::sleep(DRAIN_TIMEOUT).await;
 }
 
 fn followers(

@@ -1,8 +1,8 @@
 //! A small world for tests: one issuer with one key, one service, one agent, one token.
 
 use countersign_identity::{
-    AgentId, AgentKey, Claims, Permission, Revision, RoleDefinition, RoleId, RoleName, ServiceId, SessionId, TokenId,
-    TrustScore,
+    AgentId, Claims, P256PublicKey, Permission, Revision, RoleDefinition, RoleId, RoleName, ServiceId, SessionId,
+    TokenId, TrustScore,
 };
 use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
 use p256::pkcs8::EncodePrivateKey;
@@ -27,8 +27,8 @@ impl Signer {
         Self(p256::SecretKey::from_slice(&[seed; 32]).unwrap())
     }
 
-    pub fn public(&self) -> AgentKey {
-        AgentKey::from_sec1(&self.0.public_key().to_sec1_bytes()).unwrap()
+    pub fn public(&self) -> P256PublicKey {
+        P256PublicKey::from_sec1(&self.0.public_key().to_sec1_bytes()).unwrap()
     }
 
     pub fn point(&self) -> Vec<u8> {
@@ -38,7 +38,7 @@ impl Signer {
     pub fn sign(&self, claims: &Claims) -> String {
         let mut header = Header::new(Algorithm::ES256);
         header.typ = Some("at+jwt".into());
-        header.kid = Some(countersign_identity::Kid::of(self.public()).as_str().to_owned());
+        header.kid = Some(countersign_identity::Kid::from_key(self.public()).as_str().to_owned());
         let key = EncodingKey::from_ec_der(self.0.to_pkcs8_der().unwrap().as_bytes());
         encode(&header, claims, &key).unwrap()
     }
@@ -74,6 +74,6 @@ pub fn reader() -> RoleDefinition {
         id: READER,
         name: role_name("reader"),
         permissions: vec![Permission::try_from("read").unwrap()],
-        made_at: Revision::new(50),
+        created_revision: Revision::new(50),
     }
 }

@@ -159,7 +159,7 @@ impl View {
         next.confirmed_at = Some(self.confirmed_at.map_or(asked_at, |earlier| earlier.max(asked_at)));
         if floor > self.floor {
             next.floor = floor;
-            next.agents.forget(|record| touches(record, floor), |record| record.forget(floor));
+            next.agents.forget(|record| touches(record, floor), |record| record.prune(floor));
             next.tokens.forget(|revision| *revision <= floor, |_| true);
             next.sessions.forget(|revision| *revision <= floor, |_| true);
         }

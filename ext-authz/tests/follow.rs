@@ -118,7 +118,7 @@ fn snapshot() -> Message {
         id: reader.id.to_string(),
         name: reader.name.to_string(),
         permissions: reader.permissions.iter().map(ToString::to_string).collect(),
-        made_at: reader.made_at.number(),
+        created_revision: reader.created_revision.number(),
     };
     Message::Snapshot(v1::SnapshotPage {
         revision: REV,

@@ -1,35 +1,34 @@
-//! The one agent token among a header's values (RFC 6750), read alike by API and sidecar.
+//! Extracts the agent token from header values (RFC 6750). The API and the sidecar both use it.
 //!
-//! What is not clearly one token is refused rather than guessed at: a proxy in between and a service
-//! behind might guess differently.
+//! Ambiguous input is refused: a proxy or the service behind it could choose another token.
 
 use crate::Reason;
 
-/// The header that carries an agent's token beside an `Authorization` of another kind.
+/// Carries the agent token when `Authorization` is used for another credential.
 pub const TOKEN_HEADER: &str = "x-agent-token";
 
-/// The token in the values of `X-Agent-Token`: `Bearer <token>`, or the token alone.
-pub fn in_token_header<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
-    let Some(value) = the_one(values)? else { return Ok(None) };
-    one_token(bearer(value).unwrap_or(value)).map(Some)
+/// Reads the values of `X-Agent-Token`: `Bearer <token>`, or the token alone.
+pub fn from_token_header<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
+    let Some(value) = single_value(values)? else { return Ok(None) };
+    single_token(strip_bearer(value).unwrap_or(value)).map(Some)
 }
 
-/// The token in the values of `Authorization`, which may carry something that is not for us. Proxies join
-/// repeated headers by commas, so a token of ours may stand behind one.
-pub fn in_authorization<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
-    let Some(value) = the_one(values)? else { return Ok(None) };
-    match bearer(value) {
-        Some(token) => one_token(token).map(Some),
-        None if value.split(',').any(|part| bearer(part.trim()).is_some()) => Err(Reason::TokenRepeated),
+/// Reads the values of `Authorization`. Other schemes are ignored. A `Bearer` credential after a comma is refused:
+/// proxies join repeated headers with commas.
+pub fn from_authorization<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
+    let Some(value) = single_value(values)? else { return Ok(None) };
+    match strip_bearer(value) {
+        Some(token) => single_token(token).map(Some),
+        None if value.split(',').any(|part| strip_bearer(part.trim()).is_some()) => Err(Reason::TokenRepeated),
         None => Ok(None),
     }
 }
 
-fn the_one<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
+fn single_value<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     match values {
         [] => Ok(None),
         [value] => {
-            // Other white space, as control characters, has no place in a header and another meaning elsewhere.
+            // Control characters, including other white space, are invalid in a header, and parsers treat them differently.
             let visible = |byte: u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\t');
             let text = std::str::from_utf8(value).ok().filter(|text| text.bytes().all(visible));
             text.map(|text| Some(text.trim())).ok_or(Reason::TokenMalformed)
@@ -38,13 +37,13 @@ fn the_one<'a>(values: &[&'a [u8]]) -> Result<Option<&'a str>, Reason> {
     }
 }
 
-/// What follows the scheme, if the scheme is Bearer.
-fn bearer(value: &str) -> Option<&str> {
+/// The credential after the scheme, if the scheme is `Bearer`.
+fn strip_bearer(value: &str) -> Option<&str> {
     let (scheme, rest) = value.split_at(value.find([' ', '\t']).unwrap_or(value.len()));
     scheme.eq_ignore_ascii_case("bearer").then(|| rest.trim())
 }
 
-fn one_token(text: &str) -> Result<&str, Reason> {
+fn single_token(text: &str) -> Result<&str, Reason> {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.' | b'=');
     if text.contains(',') {
         Err(Reason::TokenRepeated)
@@ -61,24 +60,24 @@ mod tests {
     use Reason::{TokenMalformed, TokenRepeated};
 
     #[test]
-    fn one_token_is_found_in_either_header() {
+    fn finds_bearer_token_in_either_header() {
         for (value, expected) in [("Bearer a.b.c", "a.b.c"), ("bearer  d.e.f ", "d.e.f"), ("BEARER\ta", "a")] {
-            assert_eq!(in_authorization(&[value.as_bytes()]), Ok(Some(expected)));
-            assert_eq!(in_token_header(&[value.as_bytes()]), Ok(Some(expected)));
+            assert_eq!(from_authorization(&[value.as_bytes()]), Ok(Some(expected)));
+            assert_eq!(from_token_header(&[value.as_bytes()]), Ok(Some(expected)));
         }
-        assert_eq!(in_token_header(&[b"a.b.c"]), Ok(Some("a.b.c")));
-        assert_eq!((in_token_header(&[]), in_authorization(&[])), (Ok(None), Ok(None)));
+        assert_eq!(from_token_header(&[b"a.b.c"]), Ok(Some("a.b.c")));
+        assert_eq!((from_token_header(&[]), from_authorization(&[])), (Ok(None), Ok(None)));
     }
 
     #[test]
-    fn credentials_of_another_kind_are_not_ours() {
+    fn ignores_other_authorization_schemes() {
         for value in ["Basic dXNlcg==", r#"Digest username="a", realm="b""#, "a.b.c", "", "BearerX a"] {
-            assert_eq!(in_authorization(&[value.as_bytes()]), Ok(None), "{value}");
+            assert_eq!(from_authorization(&[value.as_bytes()]), Ok(None), "{value}");
         }
     }
 
     #[test]
-    fn what_is_not_one_token_is_refused() {
+    fn refuses_malformed_or_repeated_tokens() {
         for (value, expected) in [
             ("Bearer a,Bearer b", TokenRepeated),
             ("Basic a,Bearer b", TokenRepeated),
@@ -91,14 +90,14 @@ mod tests {
             ("\nBearer a", TokenMalformed),
             ("Bearer a\u{b}", TokenMalformed),
         ] {
-            assert_eq!(in_authorization(&[value.as_bytes()]), Err(expected), "{value}");
+            assert_eq!(from_authorization(&[value.as_bytes()]), Err(expected), "{value}");
         }
         for (value, expected) in [("", TokenMalformed), ("Basic dXNlcg==", TokenMalformed), ("a,b", TokenRepeated)] {
-            assert_eq!(in_token_header(&[value.as_bytes()]), Err(expected), "{value}");
+            assert_eq!(from_token_header(&[value.as_bytes()]), Err(expected), "{value}");
         }
-        assert_eq!(in_token_header(&[b"\ra.b.c"]), Err(TokenMalformed));
-        assert_eq!(in_token_header(&[b"a", b"a"]), Err(TokenRepeated));
-        assert_eq!(in_authorization(&[b"Bearer a", b"Basic b"]), Err(TokenRepeated));
-        assert_eq!(in_authorization(&[b"Bearer \xff"]), Err(TokenMalformed));
+        assert_eq!(from_token_header(&[b"\ra.b.c"]), Err(TokenMalformed));
+        assert_eq!(from_token_header(&[b"a", b"a"]), Err(TokenRepeated));
+        assert_eq!(from_authorization(&[b"Bearer a", b"Basic b"]), Err(TokenRepeated));
+        assert_eq!(from_authorization(&[b"Bearer \xff"]), Err(TokenMalformed));
     }
 }

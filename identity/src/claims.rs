@@ -1,55 +1,55 @@
-//! What an access token says, claim by claim.
+//! The claims of an access token.
 
 use crate::{AgentId, Permission, Revision, RoleName, ServiceId, SessionId, Timestamp, TokenId, TrustScore};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// The claims of an access token: those of the specification, and ours (`name`, `sid`, `rev`, `until`).
+/// The claims of an access token: those of the specification, and the private claims `name`, `sid`, `rev` and `until`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Claims {
-    /// Who issued it: the public URL of the deployment.
+    /// Issuer: the public URL of the deployment.
     pub iss: String,
-    /// Whom it speaks of.
+    /// Subject: the agent.
     pub sub: AgentId,
-    /// For whom: a service's id, or the issuer itself for a token that is bound to no service.
+    /// Audience: a service id, or the issuer for an unbound token.
     pub aud: String,
-    /// Issued at, Unix seconds.
+    /// Issued at, in Unix seconds.
     pub iat: i64,
-    /// Not before, Unix seconds.
+    /// Not before, in Unix seconds.
     pub nbf: i64,
-    /// Expires at, Unix seconds, exactly.
+    /// Expires at, in Unix seconds; checked without leeway.
     pub exp: i64,
-    /// This token.
+    /// The id of this token.
     pub jti: TokenId,
-    /// The login that this token comes from.
+    /// The session that this token belongs to.
     pub sid: SessionId,
-    /// The revision as of which roles, permissions and trust are stated.
+    /// The revision at which roles, permissions and trust were read.
     pub rev: Revision,
-    /// The agent's display name; it never changes.
+    /// The agent's display name, which never changes.
     pub name: String,
-    /// Names of the roles held at the audience.
+    /// Names of the agent's roles at the audience.
     pub roles: Vec<RoleName>,
-    /// What these roles permit.
+    /// The permissions of these roles.
     pub permissions: Vec<Permission>,
-    /// Trust in points.
+    /// The trust score, serialized in points.
     #[serde(rename = "trustScore")]
     pub trust_score: TrustScore,
-    /// For roles that end before the token: the Unix second at which they do.
+    /// The end, in Unix seconds, of each role assignment that ends before the token expires.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub until: BTreeMap<RoleName, i64>,
 }
 
-/// Whom a token is for.
+/// The service that a token is issued for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Audience {
-    /// One service.
+    /// A service.
     Service(ServiceId),
-    /// No service in particular: the agent held no role anywhere.
+    /// No service: the agent had no role when the token was issued.
     Unbound,
 }
 
 impl Audience {
-    /// The `aud` claim for this audience.
+    /// The value of the `aud` claim.
     pub fn claim(self, issuer: &str) -> String {
         match self {
             Self::Service(service) => service.to_string(),
@@ -59,13 +59,13 @@ impl Audience {
 }
 
 impl Claims {
-    /// The audience, or `None` if `aud` names neither a service nor the issuer.
+    /// The audience; `None` if `aud` is neither a service id nor the issuer.
     pub fn audience(&self) -> Option<Audience> {
         if self.aud == self.iss { Some(Audience::Unbound) } else { self.aud.parse().ok().map(Audience::Service) }
     }
 
-    /// The instant from which the token is dead.
-    pub const fn expires(&self) -> Timestamp {
+    /// The time from which the token is refused.
+    pub const fn expires_at(&self) -> Timestamp {
         Timestamp::from_seconds(self.exp)
     }
 }

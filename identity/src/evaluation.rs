@@ -1,9 +1,8 @@
-//! What a signed token is worth at a service, now.
+//! Decides what a signed token grants at a service now.
 //!
-//! A token states roles and trust as of its revision `rev`. What changed since is known as records,
-//! each facet stamped with the revision of its change. *Newest wins, per facet*: a record above `rev`
-//! overrides that claim, a token newer than the record overrides the record. No clocks are compared;
-//! only expiry asks for `now`.
+//! A token states roles and trust as of its revision `rev`. [`AgentChanges`] hold later changes, one versioned value per
+//! facet: roles, trust, status. Invariant: for each facet the newer revision wins, token or change. Clocks are not
+//! compared; only expiry uses `now`.
 
 use crate::{
     AgentId, Audience, Claims, Permission, Reason, Refusal, Revision, RoleId, RoleName, ServiceId, Timestamp, TokenId,
@@ -14,69 +13,69 @@ use std::{
     time::Duration,
 };
 
-/// Tolerance for clocks that run apart, for `nbf` and `iat` only. `exp` is exact.
+/// Tolerance for clock skew, for `nbf` and `iat` only. `exp` is exact.
 pub const LEEWAY: Duration = Duration::from_secs(30);
 
-/// Where an agent is in its life. `Revoked` is for good.
+/// The status of an agent. `Revoked` is permanent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AgentStatus {
     /// May log in and be verified.
     Active,
-    /// Refused until it is active again.
+    /// Refused until it is reactivated.
     Suspended,
-    /// Refused for ever.
+    /// Refused permanently.
     Revoked,
 }
 
-/// A value and the revision of the change that made it.
+/// A value and the revision of its last change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Versioned<T> {
-    /// When it became so.
+    /// The revision of the change.
     pub revision: Revision,
-    /// What is so.
+    /// The value since then.
     pub value: T,
 }
 
-/// A role that an agent holds, and until when.
+/// A role assigned to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoleGrant {
     /// The role.
     pub role: RoleId,
-    /// The instant from which it is no longer held; `None` for no end.
+    /// The end of the assignment, exclusive; `None` if it does not end.
     pub until: Option<Timestamp>,
 }
 
-/// An agent's status, and the revision below which its tokens are dead.
+/// An agent's status and its cutoff revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StatusWithCutoff {
-    /// Where the agent is in its life.
+    /// The status.
     pub status: AgentStatus,
-    /// Tokens with a `rev` below this stay dead, also after reactivation.
+    /// Tokens with a `rev` below this are revoked, also after reactivation.
     pub cutoff: Revision,
 }
 
-/// What changed of one agent, facet by facet, as seen from one service.
+/// The latest change of each facet of an agent, as visible to one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentChanges {
-    /// Roles held at this service.
+    /// Roles at this service.
     pub roles: Option<Versioned<Vec<RoleGrant>>>,
-    /// Trust.
+    /// Trust score.
     pub trust: Option<Versioned<TrustScore>>,
-    /// Status and cut-off.
+    /// Status and cutoff revision.
     pub status: Option<Versioned<StatusWithCutoff>>,
 }
 
 impl AgentChanges {
-    /// Takes over every facet that is newer in `other`.
+    /// Replaces every facet that is at least as new in `other`.
     pub fn merge(&mut self, other: Self) {
         let Self { roles, trust, status } = other;
-        newest(&mut self.roles, roles);
-        newest(&mut self.trust, trust);
-        newest(&mut self.status, status);
+        replace_if_newer(&mut self.roles, roles);
+        replace_if_newer(&mut self.trust, trust);
+        replace_if_newer(&mut self.status, status);
     }
 
-    /// Forgets every facet stamped at or below `floor`; true if nothing is left.
-    pub fn forget(&mut self, floor: Revision) -> bool {
+    /// Drops every facet at or below `floor`. Returns true if no facet is left.
+    pub fn prune(&mut self, floor: Revision) -> bool {
         self.roles.take_if(|facet| facet.revision <= floor);
         self.trust.take_if(|facet| facet.revision <= floor);
         self.status.take_if(|facet| facet.revision <= floor);
@@ -84,11 +83,11 @@ impl AgentChanges {
     }
 }
 
-fn newest<T>(mine: &mut Option<Versioned<T>>, theirs: Option<Versioned<T>>) {
-    if let Some(theirs) = theirs
-        && mine.as_ref().is_none_or(|mine| mine.revision <= theirs.revision)
+fn replace_if_newer<T>(current: &mut Option<Versioned<T>>, other: Option<Versioned<T>>) {
+    if let Some(other) = other
+        && current.as_ref().is_none_or(|current| current.revision <= other.revision)
     {
-        *mine = Some(theirs);
+        *current = Some(other);
     }
 }
 
@@ -97,12 +96,12 @@ fn newest<T>(mine: &mut Option<Versioned<T>>, theirs: Option<Versioned<T>>) {
 pub struct RoleDefinition {
     /// The role.
     pub id: RoleId,
-    /// Its name, unique at the service and never changed.
+    /// Its name, unique per service and never changed.
     pub name: RoleName,
-    /// What it permits.
+    /// Its permissions.
     pub permissions: Vec<Permission>,
-    /// The revision at which it was made: a token from before speaks of another role of that name.
-    pub made_at: Revision,
+    /// The revision of its creation. An older token with this role name refers to a deleted role of the same name.
+    pub created_revision: Revision,
 }
 
 /// All roles of one service.
@@ -126,64 +125,64 @@ impl RoleTable {
         self.by_id.get(&id)
     }
 
-    /// The names of granted roles and what they permit; a role that is not defined grants nothing.
-    pub fn define<'a>(&self, grants: impl Iterator<Item = &'a RoleGrant>) -> (Vec<RoleName>, Vec<Permission>) {
-        define(grants.filter_map(|grant| self.get(grant.role)))
+    /// The names and permissions of the granted roles. Undefined roles grant nothing.
+    pub fn resolve<'a>(&self, grants: impl Iterator<Item = &'a RoleGrant>) -> (Vec<RoleName>, Vec<Permission>) {
+        collect_sorted(grants.filter_map(|grant| self.get(grant.role)))
     }
 
-    /// The role that a token of revision `rev` means by this name.
-    fn meant(&self, name: &RoleName, rev: Revision) -> Option<&RoleDefinition> {
-        self.get(*self.by_name.get(name)?).filter(|definition| definition.made_at <= rev)
+    /// The role that a token with this `rev` refers to by name.
+    fn get_by_name(&self, name: &RoleName, rev: Revision) -> Option<&RoleDefinition> {
+        self.get(*self.by_name.get(name)?).filter(|definition| definition.created_revision <= rev)
     }
 }
 
-/// What is known at one revision about a service and the token at hand.
+/// The data, at one revision, that decides about one token at a service.
 #[derive(Debug, Clone, Copy)]
 pub struct EvaluationContext<'a> {
-    /// The service that asks.
+    /// The service that the request is for.
     pub service: ServiceId,
-    /// The issuer whose tokens it believes.
+    /// The accepted issuer.
     pub issuer: &'a str,
-    /// Whether tokens bound to no service are accepted.
+    /// Whether unbound tokens are accepted.
     pub accepts_unbound: bool,
-    /// The revision up to which everything is known.
+    /// All changes up to this revision are included.
     pub revision: Revision,
-    /// The revision from which on nothing was forgotten.
+    /// Changes at or below this revision may have been pruned.
     pub floor: Revision,
-    /// The service's roles.
+    /// The roles of the service.
     pub roles: &'a RoleTable,
-    /// What changed of the token's agent, if anything is remembered.
+    /// The retained changes of the token's agent.
     pub agent: Option<&'a AgentChanges>,
-    /// Whether the token or its login was revoked.
+    /// Whether the token or its session was revoked.
     pub revoked: bool,
 }
 
-/// Who stands before the service: the present truth about a verified agent.
+/// A verified agent with its current roles, permissions and trust.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifiedIdentity {
     /// The agent.
     pub agent: AgentId,
     /// Its display name.
     pub name: String,
-    /// Live roles at this service, sorted.
+    /// Current roles at this service, sorted.
     pub roles: Vec<RoleName>,
-    /// What they permit, sorted, each once.
+    /// Permissions of these roles, sorted and distinct.
     pub permissions: Vec<Permission>,
-    /// Trust.
+    /// The trust score.
     pub trust_score: TrustScore,
-    /// The token that was presented.
+    /// The id of the presented token.
     pub token: TokenId,
 }
 
 impl VerifiedIdentity {
-    /// Judges signed claims in the order that API and sidecar share: claims, time, audience, floor,
-    /// status, cut-off, revocation; then states roles, permissions and trust.
-    pub fn evaluate(claims: &Claims, evaluation: &EvaluationContext<'_>, now: Timestamp) -> Result<Self, Refusal> {
-        check_times(claims, evaluation.issuer, now)?;
-        check_audience(claims, evaluation)?;
-        check_life(claims, evaluation)?;
-        let (roles, permissions) = held(claims, evaluation, now);
-        let trust = evaluation.agent.and_then(|record| record.trust.as_ref());
+    /// Evaluates signed claims, or returns the first reason to refuse them. The API and the sidecar share the order:
+    /// issuer, times, audience, floor, status, cutoff, revocation.
+    pub fn evaluate(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> Result<Self, Refusal> {
+        check_issuer_and_times(claims, context.issuer, now)?;
+        check_audience(claims, context)?;
+        check_not_revoked(claims, context)?;
+        let (roles, permissions) = current_roles(claims, context, now);
+        let trust = context.agent.and_then(|changes| changes.trust.as_ref());
         Ok(Self {
             agent: claims.sub,
             name: claims.name.clone(),
@@ -197,34 +196,34 @@ impl VerifiedIdentity {
     }
 }
 
-fn check_times(claims: &Claims, issuer: &str, now: Timestamp) -> Result<(), Refusal> {
+fn check_issuer_and_times(claims: &Claims, issuer: &str, now: Timestamp) -> Result<(), Refusal> {
     if claims.iss != issuer {
         return Err(Reason::TokenClaimsInvalid.into());
     }
-    if now >= claims.expires() {
-        return Err(Refusal::expired(claims.expires()));
+    if now >= claims.expires_at() {
+        return Err(Refusal::expired(claims.expires_at()));
     }
-    let horizon = now.after(LEEWAY);
+    let horizon = now.saturating_add(LEEWAY);
     if Timestamp::from_seconds(claims.nbf) > horizon || Timestamp::from_seconds(claims.iat) > horizon {
         return Err(Reason::TokenNotYetValid.into());
     }
     Ok(())
 }
 
-fn check_audience(claims: &Claims, evaluation: &EvaluationContext<'_>) -> Result<(), Refusal> {
+fn check_audience(claims: &Claims, context: &EvaluationContext<'_>) -> Result<(), Refusal> {
     match claims.audience() {
-        Some(Audience::Service(service)) if service == evaluation.service => Ok(()),
-        Some(Audience::Unbound) if evaluation.accepts_unbound => Ok(()),
+        Some(Audience::Service(service)) if service == context.service => Ok(()),
+        Some(Audience::Unbound) if context.accepts_unbound => Ok(()),
         Some(Audience::Unbound) => Err(Reason::TokenUnbound.into()),
         _ => Err(Reason::TokenAudienceMismatch.into()),
     }
 }
 
-fn check_life(claims: &Claims, evaluation: &EvaluationContext<'_>) -> Result<(), Refusal> {
-    if claims.rev < evaluation.floor {
+fn check_not_revoked(claims: &Claims, context: &EvaluationContext<'_>) -> Result<(), Refusal> {
+    if claims.rev < context.floor {
         return Err(Reason::TokenSuperseded.into());
     }
-    if let Some(facet) = evaluation.agent.and_then(|record| record.status.as_ref()) {
+    if let Some(facet) = context.agent.and_then(|changes| changes.status.as_ref()) {
         if facet.revision > claims.rev {
             match facet.value.status {
                 AgentStatus::Active => {}
@@ -236,26 +235,25 @@ fn check_life(claims: &Claims, evaluation: &EvaluationContext<'_>) -> Result<(),
             return Err(Reason::TokenRevoked.into());
         }
     }
-    if evaluation.revoked { Err(Reason::TokenRevoked.into()) } else { Ok(()) }
+    if context.revoked { Err(Reason::TokenRevoked.into()) } else { Ok(()) }
 }
 
-/// The roles held now and what they permit: from the record if it is newer than the token, else from
-/// the claims as today's definitions read them, and from the claims alone only where the token is
-/// newer than everything that is known here.
-fn held(claims: &Claims, evaluation: &EvaluationContext<'_>, now: Timestamp) -> (Vec<RoleName>, Vec<Permission>) {
-    let live = |role: &&RoleName| claims.until.get(*role).is_none_or(|end| now < Timestamp::from_seconds(*end));
-    let record = evaluation.agent.and_then(|record| record.roles.as_ref());
-    if let Some(facet) = record.filter(|facet| facet.revision > claims.rev) {
-        return evaluation.roles.define(facet.value.iter().filter(|grant| grant.until.is_none_or(|end| now < end)));
+/// The current roles and permissions: from the change if it is newer than the token; else the roles of the claims with
+/// their current definitions; the permissions of the claims only if the token is newer than the local data.
+fn current_roles(claims: &Claims, context: &EvaluationContext<'_>, now: Timestamp) -> (Vec<RoleName>, Vec<Permission>) {
+    let active = |role: &&RoleName| claims.until.get(*role).is_none_or(|end| now < Timestamp::from_seconds(*end));
+    let change = context.agent.and_then(|changes| changes.roles.as_ref());
+    if let Some(facet) = change.filter(|facet| facet.revision > claims.rev) {
+        return context.roles.resolve(facet.value.iter().filter(|grant| grant.until.is_none_or(|end| now < end)));
     }
-    let named = claims.roles.iter().filter(live);
-    if claims.rev > evaluation.revision && claims.roles.iter().all(|role| live(&role)) {
-        return (sorted(named.cloned()), sorted(claims.permissions.iter().cloned()));
+    let claimed = claims.roles.iter().filter(active);
+    if claims.rev > context.revision && claims.roles.iter().all(|role| active(&role)) {
+        return (sorted(claimed.cloned()), sorted(claims.permissions.iter().cloned()));
     }
-    define(named.filter_map(|name| evaluation.roles.meant(name, claims.rev)))
+    collect_sorted(claimed.filter_map(|name| context.roles.get_by_name(name, claims.rev)))
 }
 
-fn define<'a>(definitions: impl Iterator<Item = &'a RoleDefinition>) -> (Vec<RoleName>, Vec<Permission>) {
+fn collect_sorted<'a>(definitions: impl Iterator<Item = &'a RoleDefinition>) -> (Vec<RoleName>, Vec<Permission>) {
     let by_name: BTreeMap<_, _> = definitions.map(|definition| (&definition.name, &definition.permissions)).collect();
     let permissions = by_name.values().flat_map(|permissions| permissions.iter().cloned());
     (by_name.keys().map(|name| (*name).clone()).collect(), sorted(permissions))

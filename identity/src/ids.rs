@@ -1,22 +1,22 @@
 //! Typed identifiers: a prefix and 26 characters of lower-case Crockford base32 of 128 bits.
 //!
-//! One type per kind, so that an agent's id cannot be passed where a service's is expected. The only
-//! spelling accepted is the one we print: an id that does not parse does not exist.
+//! Each kind has its own type, so that an agent id cannot be passed where a service id is expected. Only the canonical
+//! spelling parses.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
-/// Digits of Crockford's base32 in lower case: no `i`, `l`, `o`, `u`.
+/// Crockford base32 in lower case, without `i`, `l`, `o` and `u`.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// 128 bits in 5-bit digits; the first digit carries 3 bits.
+/// Length of 128 bits in 5-bit digits; the first digit carries 3 bits.
 const DIGITS: usize = 26;
 
 /// The text is not an identifier of the expected kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an identifier of this kind: expected `{prefix}` and 26 characters of lower-case base32")]
 pub struct InvalidId {
-    /// The prefix that an identifier of the expected kind begins with.
+    /// The prefix of the expected kind.
     pub prefix: &'static str,
 }
 
@@ -33,7 +33,7 @@ fn decode(text: &[u8]) -> Option<u128> {
         return None;
     }
     text.iter().try_fold(0_u128, |bits, character| {
-        let digit = ALPHABET.iter().position(|known| known == character)?;
+        let digit = ALPHABET.iter().position(|digit| digit == character)?;
         Some(bits << 5 | digit as u128)
     })
 }
@@ -45,15 +45,15 @@ macro_rules! identifiers {
         pub struct $name(u128);
 
         impl $name {
-            /// What every identifier of this kind begins with.
+            /// The prefix of every identifier of this kind.
             pub const PREFIX: &'static str = $prefix;
 
-            /// Makes an identifier of 128 bits, usually those of a `UUIDv7`.
+            /// Wraps 128 bits, usually those of a `UUIDv7`.
             pub const fn from_bits(bits: u128) -> Self {
                 Self(bits)
             }
 
-            /// The 128 bits behind the text.
+            /// The 128 bits of the identifier.
             pub const fn bits(self) -> u128 {
                 self.0
             }
@@ -99,9 +99,9 @@ macro_rules! identifiers {
 }
 
 identifiers! {
-    /// An agent: whoever holds the private half of a registered key.
+    /// An agent, which holds the private key of a registered public key.
     AgentId = "agent_";
-    /// A service: whoever defines roles and verifies agents.
+    /// A service, which defines roles and verifies agents.
     ServiceId = "svc_";
     /// A role, defined by one service.
     RoleId = "role_";
@@ -109,15 +109,15 @@ identifiers! {
     ApiKeyId = "key_";
     /// An access token (`jti`).
     TokenId = "tok_";
-    /// A login and all the tokens refreshed from it (`sid`).
+    /// A session (`sid`): a login and all tokens refreshed from it.
     SessionId = "ses_";
     /// A refresh token, without its secret.
     RefreshId = "ref_";
-    /// What a service said of an agent.
+    /// A rating of an agent by a service.
     FeedbackId = "feedback_";
-    /// Where events are delivered to.
+    /// A webhook target.
     WebhookId = "wh_";
-    /// Something that happened, and is told to those who asked for it.
+    /// An event, delivered to webhooks.
     EventId = "evt_";
 }
 
@@ -128,13 +128,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_id_reads_back_as_itself(bits: u128) {
+        fn printed_ids_parse_back(bits: u128) {
             let id = AgentId::from_bits(bits);
             prop_assert_eq!(id.to_string().parse::<AgentId>(), Ok(id));
         }
 
         #[test]
-        fn no_other_spelling_is_accepted(bits: u128, position in 0_usize..26, byte in 0_u8..128) {
+        fn only_the_canonical_spelling_parses(bits: u128, position in 0_usize..26, byte in 0_u8..128) {
             let good = AgentId::from_bits(bits).to_string();
             let mut other = good.clone().into_bytes();
             other[AgentId::PREFIX.len() + position] = byte;
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_kind_case_length_and_overflow_are_refused() {
+    fn refuses_wrong_prefix_case_length_and_overflow() {
         let id = AgentId::from_bits(7).to_string();
         assert!(id.parse::<ServiceId>().is_err());
         assert!(id.to_uppercase().parse::<AgentId>().is_err());

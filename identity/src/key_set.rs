@@ -1,6 +1,6 @@
-//! The keys that sign access tokens, by `kid`, and their public form (RFC 7517).
+//! The public keys that verify access tokens, by `kid`, and their JWK form (RFC 7517).
 
-use crate::public_key::{AgentKey, PublicKeyError};
+use crate::public_key::{P256PublicKey, PublicKeyError};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::DecodingKey;
 use serde::Serialize;
@@ -10,43 +10,43 @@ use std::{collections::HashMap, str::FromStr, sync::Arc};
 /// Bytes of a SHA-256 digest.
 const THUMBPRINT_LEN: usize = 32;
 
-/// A key's identifier: its RFC 7638 thumbprint.
+/// A key id: the RFC 7638 thumbprint of the key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(into = "String")]
 pub struct Kid(Arc<str>);
 
 impl Kid {
-    /// Wraps the text of a `kid`.
+    /// Wraps a `kid` without checking that it is a thumbprint.
     pub fn new(text: &str) -> Self {
         Self(text.into())
     }
 
-    /// The thumbprint of a key.
-    pub fn of(key: AgentKey) -> Self {
+    /// Computes the thumbprint of a key.
+    pub fn from_key(key: P256PublicKey) -> Self {
         let (x, y) = coordinates(key);
         let canonical = format!(r#"{{"crv":"P-256","kty":"EC","x":"{x}","y":"{y}"}}"#);
         Self(URL_SAFE_NO_PAD.encode(Sha256::digest(canonical)).into())
     }
 
-    /// The text of the `kid`.
+    /// The value of the `kid`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 }
 
-/// A text that is no thumbprint.
+/// The text is not a thumbprint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be the thumbprint of a key: 43 characters of base64url")]
-pub struct KidError;
+pub struct InvalidKid;
 
 impl FromStr for Kid {
-    type Err = KidError;
+    type Err = InvalidKid;
 
-    fn from_str(text: &str) -> Result<Self, KidError> {
+    fn from_str(text: &str) -> Result<Self, InvalidKid> {
         let mut thumbprint = [0; THUMBPRINT_LEN];
         match URL_SAFE_NO_PAD.decode_slice(text, &mut thumbprint) {
             Ok(THUMBPRINT_LEN) => Ok(Self::new(text)),
-            Ok(_) | Err(_) => Err(KidError),
+            Ok(_) | Err(_) => Err(InvalidKid),
         }
     }
 }
@@ -57,14 +57,14 @@ impl From<Kid> for String {
     }
 }
 
-fn coordinates(key: AgentKey) -> (String, String) {
+fn coordinates(key: P256PublicKey) -> (String, String) {
     let point = key.to_sec1();
     (URL_SAFE_NO_PAD.encode(&point[1..33]), URL_SAFE_NO_PAD.encode(&point[33..]))
 }
 
-/// One key as published at `/.well-known/jwks.json`.
+/// A key as published at `/.well-known/jwks.json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct PublishedKey {
+pub struct JsonWebKey {
     kty: &'static str,
     crv: &'static str,
     x: String,
@@ -75,22 +75,22 @@ pub struct PublishedKey {
     alg: &'static str,
 }
 
-impl PublishedKey {
-    /// The public form of a key.
-    pub fn of(key: AgentKey) -> Self {
+impl JsonWebKey {
+    /// The JWK of an ES256 signing key.
+    pub fn from_key(key: P256PublicKey) -> Self {
         let (x, y) = coordinates(key);
-        Self { kty: "EC", crv: "P-256", x, y, kid: Kid::of(key), usage: "sig", alg: "ES256" }
+        Self { kty: "EC", crv: "P-256", x, y, kid: Kid::from_key(key), usage: "sig", alg: "ES256" }
     }
 }
 
-/// The keys whose tokens are believed.
+/// The keys whose tokens are accepted, by `kid`.
 #[derive(Debug, Clone, Default)]
 pub struct KeySet(HashMap<Kid, DecodingKey>);
 
 impl KeySet {
-    /// Takes uncompressed points; one that is off the curve refuses the whole set.
+    /// Reads uncompressed points. One invalid point fails the whole set.
     pub fn from_points<P: AsRef<[u8]>>(points: impl IntoIterator<Item = P>) -> Result<Self, PublicKeyError> {
-        points.into_iter().map(|point| AgentKey::from_sec1(point.as_ref())).collect()
+        points.into_iter().map(|point| P256PublicKey::from_sec1(point.as_ref())).collect()
     }
 
     /// The key with this `kid`.
@@ -98,19 +98,19 @@ impl KeySet {
         self.0.get(kid)
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// True without any key: then no token verifies.
+    /// True if there is no key; then no token verifies.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-impl FromIterator<AgentKey> for KeySet {
-    fn from_iter<I: IntoIterator<Item = AgentKey>>(keys: I) -> Self {
-        Self(keys.into_iter().map(|key| (Kid::of(key), DecodingKey::from_ec_der(&key.to_sec1()))).collect())
+impl FromIterator<P256PublicKey> for KeySet {
+    fn from_iter<I: IntoIterator<Item = P256PublicKey>>(keys: I) -> Self {
+        Self(keys.into_iter().map(|key| (Kid::from_key(key), DecodingKey::from_ec_der(&key.to_sec1()))).collect())
     }
 }

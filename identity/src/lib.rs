@@ -1,14 +1,13 @@
-//! Who an agent is and what it may do, as pure functions.
+//! Verification of agent access tokens: who the agent is and what it may do at a service.
 //!
-//! Both the control plane (`GET /services/:id/verify`) and the sidecar (Envoy's `Check`) ask this
-//! crate, so they cannot disagree. Neighbours: `control-plane` feeds it from its database,
-//! `ext-authz` from its view of the stream.
+//! The control plane (`GET /services/:id/verify`, from its database) and the sidecar (Envoy's `Check`, from its view of
+//! the sync stream) both call this crate, so that they cannot reach different verdicts from the same data.
 //!
-//! The rule of the room: no I/O, no runtime, no clock, no randomness. `now` is an argument.
+//! Invariant: pure functions. No I/O, runtime, clock or randomness; `now` is an argument.
 //!
-//! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is what an agent registers;
-//! [`claims`] is what a token says; [`bearer`] finds it in a header; [`token`] turns a string into signed claims; [`evaluation`] decides
-//! what these claims are worth at a service now; [`refusal`] is every way of saying no.
+//! Reading order: [`ids`] and [`time`] are the vocabulary; [`public_key`] is what an agent registers; [`claims`] are the
+//! contents of a token; [`bearer`] finds the token in a header; [`token`] verifies its signature; [`evaluation`] decides
+//! what the claims grant at a service now; [`refusal`] lists the reasons for a denial.
 
 pub mod bearer;
 pub mod claims;
@@ -32,7 +31,7 @@ pub use evaluation::{
 pub use ids::{AgentId, ApiKeyId, EventId, FeedbackId, RefreshId, RoleId, ServiceId, SessionId, TokenId, WebhookId};
 pub use key_set::{KeySet, Kid};
 pub use names::{Permission, RoleName};
-pub use public_key::{AgentKey, PublicKeyError, SignatureError};
+pub use public_key::{P256PublicKey, PublicKeyError, SignatureError};
 pub use refusal::{Code, Reason, Refusal};
 pub use time::{Revision, Timestamp};
 pub use token::{SignedToken, UnverifiedToken};

@@ -1,9 +1,9 @@
-//! Names that a service gives to roles and permissions, parsed once at the door.
+//! Names of roles and permissions, validated when they are parsed.
 
 use serde::{Deserialize, Serialize};
 use std::{fmt, sync::Arc};
 
-/// Why a name is not accepted; the text tells how to mend it.
+/// Why a name is invalid; the message states the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
     /// A role's name.
@@ -15,17 +15,17 @@ pub enum InvalidName {
 }
 
 macro_rules! names {
-    ($($(#[$doc:meta])* $name:ident up to $longest:literal, $error:expr, $valid:expr;)+) => {$(
+    ($($(#[$doc:meta])* $name:ident up to $max_len:literal, $error:expr, $valid:expr;)+) => {$(
         $(#[$doc])*
         #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The most characters it may have.
-            pub const LONGEST: usize = $longest;
+            /// The maximum length in characters.
+            pub const MAX_LEN: usize = $max_len;
 
-            /// The text as given.
+            /// The name as given.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -69,24 +69,24 @@ macro_rules! names {
 }
 
 names! {
-    /// What a service calls a role: 1–64 printable characters, unique per service, never renamed.
+    /// The name of a role: 1–64 printable characters, unique per service, never renamed.
     RoleName up to 64, InvalidName::Role, |text| {
-        (1..=RoleName::LONGEST).contains(&text.chars().count()) && is_printable(text)
+        (1..=RoleName::MAX_LEN).contains(&text.chars().count()) && is_printable(text)
     };
-    /// What a role permits: 1–128 visible ASCII characters, no comma, since headers join with commas.
+    /// A permission: 1–128 visible ASCII characters without a comma, because headers join permissions with commas.
     Permission up to 128, InvalidName::Permission, |text| {
-        (1..=Permission::LONGEST).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
+        (1..=Permission::MAX_LEN).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b',')
     };
 }
 
-/// True for text that a person can read on one line: no control or invisible formatting characters,
-/// no space at either end.
+/// True for text that displays on one line as it is: no control or invisible formatting characters, no white space at
+/// either end.
 pub fn is_printable(text: &str) -> bool {
     text.trim() == text && !text.chars().any(|character| character.is_control() || is_invisible(character))
 }
 
-/// Characters that change how a line reads without being seen: zero-width, bidirectional overrides,
-/// line and paragraph separators, the byte-order mark, tags and private use.
+/// Invisible characters that change how a line displays: zero-width, bidirectional overrides, line and paragraph
+/// separators, the byte-order mark, tags and private use.
 fn is_invisible(character: char) -> bool {
     matches!(character,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_where_they_are_said_to_be() {
+    fn enforces_length_and_character_rules() {
         assert!(RoleName::try_from("é".repeat(64)).is_ok());
         assert!(RoleName::try_from("e".repeat(65)).is_err());
         assert!(RoleName::try_from("").is_err());

@@ -1,7 +1,7 @@
-//! The public half of a P-256 key: how it is read, named and used to verify.
+//! P-256 public keys and ECDSA signatures: parsing, fingerprints, verification.
 //!
-//! `p256` parses, since it checks that a point lies on the curve; aws-lc verifies, since it is five
-//! times faster. This is the only place where the two meet.
+//! `p256` parses, because it checks that a point is on the curve. aws-lc verifies, because it is five times faster. No
+//! other module combines the two libraries.
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_FIXED, UnparsedPublicKey};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -16,24 +16,24 @@ use std::fmt;
 const BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
 const END: &str = "-----END PUBLIC KEY-----";
 
-/// The longest PEM that is read, in bytes.
-pub const MAX_PEM: usize = 4096;
+/// The longest PEM that is parsed, in bytes.
+pub const MAX_PEM_BYTES: usize = 4096;
 
-/// Why a text is not accepted as an agent's public key.
+/// Why a text is not accepted as a public key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PublicKeyError {
-    /// Longer than [`MAX_PEM`].
+    /// Longer than [`MAX_PEM_BYTES`].
     #[error("must not be longer than 4096 bytes")]
     TooLong,
-    /// A secret was sent where a public key belongs.
+    /// A private key was sent instead of a public key.
     #[error(
-        "is a private key: never send it; send the public half (`openssl pkey -in agent.key -pubout`) and make a new key, since this one has left its holder"
+        "is a private key, which is no longer secret now that it was sent: generate a new key and send only its public key (`openssl pkey -in agent.key -pubout`)"
     )]
     Private,
     /// Not exactly one PEM block labelled `PUBLIC KEY`.
     #[error("must be exactly one PEM block `-----BEGIN PUBLIC KEY-----`")]
     NotOnePublicKey,
-    /// The block does not hold a point on the curve P-256 with named parameters.
+    /// The block is not a point on the curve P-256 with named parameters.
     #[error("must be a public key on the curve P-256 (`openssl ecparam -name prime256v1 -genkey`)")]
     NotP256,
 }
@@ -43,14 +43,14 @@ pub enum PublicKeyError {
 #[error("must be the hex of a P-256 signature, as 64 bytes r‖s or in DER")]
 pub struct SignatureError;
 
-/// An agent's public key on P-256.
+/// A public key on the curve P-256.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct AgentKey(p256::PublicKey);
+pub struct P256PublicKey(p256::PublicKey);
 
-impl AgentKey {
-    /// Reads one PEM block `PUBLIC KEY`. Line ends may be CRLF, the point may be compressed.
+impl P256PublicKey {
+    /// Parses one PEM block `PUBLIC KEY`. Line ends may be CRLF; the point may be compressed.
     pub fn from_pem(pem: &str) -> Result<Self, PublicKeyError> {
-        if pem.len() > MAX_PEM {
+        if pem.len() > MAX_PEM_BYTES {
             return Err(PublicKeyError::TooLong);
         }
         if pem.contains("PRIVATE KEY") {
@@ -67,19 +67,19 @@ impl AgentKey {
         Self::from_spki_base64(&block[BEGIN.len()..block.len() - END.len()]).ok_or(PublicKeyError::NotP256)
     }
 
-    /// Lines may be of any length: keys come out of many libraries.
+    /// Lines may have any length, because libraries wrap PEM differently.
     fn from_spki_base64(text: &str) -> Option<Self> {
         let compact: String = text.split_ascii_whitespace().collect();
         let der = STANDARD.decode(compact).ok()?;
         let point = SubjectPublicKeyInfoRef::try_from(der.as_slice()).ok()?.subject_public_key.as_bytes()?;
-        // Compressed or whole; p256 would read the compact form too, which no standard for keys knows.
+        // Compressed or uncompressed. p256 also parses the compact form, which no key format allows.
         matches!(point.first(), Some(2..=4)).then(|| p256::PublicKey::from_public_key_der(&der).ok())?.map(Self)
     }
 
-    /// Reads the 65 bytes of an uncompressed point, and none of the shorter forms that p256 knows.
+    /// Parses the 65 bytes of an uncompressed point; refuses the shorter forms that p256 also parses.
     pub fn from_sec1(bytes: &[u8]) -> Result<Self, PublicKeyError> {
-        let whole = Some(bytes).filter(|bytes| bytes.first() == Some(&4));
-        let point = whole.and_then(|bytes| p256::PublicKey::from_sec1_bytes(bytes).ok());
+        let uncompressed = Some(bytes).filter(|bytes| bytes.first() == Some(&4));
+        let point = uncompressed.and_then(|bytes| p256::PublicKey::from_sec1_bytes(bytes).ok());
         point.map(Self).ok_or(PublicKeyError::NotP256)
     }
 
@@ -91,7 +91,7 @@ impl AgentKey {
         bytes
     }
 
-    /// The canonical PEM, which reads back as the same key.
+    /// The canonical PEM, which parses back to the same key.
     pub fn to_pem(self) -> Result<String, PublicKeyError> {
         self.0.to_public_key_pem(LineEnding::LF).map_err(|_| PublicKeyError::NotP256)
     }
@@ -102,38 +102,37 @@ impl AgentKey {
         Ok(format!("sha256:{}", hex::encode(Sha256::digest(der.as_bytes()))))
     }
 
-    /// True if any of the signature's readings fits any of the messages.
-    pub fn verifies(self, messages: &[&[u8]], signature: &AgentSignature) -> bool {
+    /// True if any interpretation of the signature verifies for any of the messages.
+    pub fn verifies(self, messages: &[&[u8]], signature: &EcdsaSignature) -> bool {
         let key = UnparsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, self.to_sec1());
-        let readings = signature.0.iter().flatten();
-        readings
-            .into_iter()
-            .any(|reading| messages.iter().any(|message| key.verify(message, &reading.to_bytes()).is_ok()))
+        let mut interpretations = signature.0.iter().flatten();
+        interpretations
+            .any(|signature| messages.iter().any(|message| key.verify(message, &signature.to_bytes()).is_ok()))
     }
 }
 
-impl fmt::Debug for AgentKey {
+impl fmt::Debug for P256PublicKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.fingerprint().as_deref().unwrap_or("AgentKey"))
+        f.write_str(self.fingerprint().as_deref().unwrap_or("P256PublicKey"))
     }
 }
 
-/// A signature as an agent sends it: hex of 64 bytes r‖s, or of strict DER.
+/// An ECDSA signature as an agent sends it: the hex of 64 bytes r‖s, or of strict DER.
 ///
-/// 64 bytes can in rare cases be read both ways, so both readings are kept.
+/// 64 bytes can in rare cases be valid in both forms, so both interpretations are kept.
 #[derive(Debug, Clone, Copy)]
-pub struct AgentSignature([Option<Signature>; 2]);
+pub struct EcdsaSignature([Option<Signature>; 2]);
 
-impl AgentSignature {
-    /// Reads either form. High-S is accepted, since HSMs produce it; zero and out-of-range are not.
+impl EcdsaSignature {
+    /// Parses either form. A high S is accepted, because HSMs produce it; zero and out-of-range values are refused.
     pub fn from_hex(text: &str) -> Result<Self, SignatureError> {
         // The longest DER of two 33-byte integers has 72 bytes.
         if text.len() > 144 {
             return Err(SignatureError);
         }
         let bytes = hex::decode(text).map_err(|_| SignatureError)?;
-        let readings = [Signature::from_slice(&bytes).ok(), Signature::from_der(&bytes).ok()];
-        if readings.iter().all(Option::is_none) { Err(SignatureError) } else { Ok(Self(readings)) }
+        let interpretations = [Signature::from_slice(&bytes).ok(), Signature::from_der(&bytes).ok()];
+        if interpretations.iter().all(Option::is_none) { Err(SignatureError) } else { Ok(Self(interpretations)) }
     }
 }
 
@@ -154,45 +153,49 @@ mod tests {
     }
 
     #[test]
-    fn one_key_has_one_fingerprint_in_every_spelling() {
-        let plain = AgentKey::from_pem(&pem()).unwrap();
-        let crlf = AgentKey::from_pem(&pem().replace('\n', "\r\n")).unwrap();
-        let sec1 = AgentKey::from_sec1(&plain.to_sec1()).unwrap();
+    fn fingerprint_is_the_same_for_every_encoding() {
+        let plain = P256PublicKey::from_pem(&pem()).unwrap();
+        let crlf = P256PublicKey::from_pem(&pem().replace('\n', "\r\n")).unwrap();
+        let sec1 = P256PublicKey::from_sec1(&plain.to_sec1()).unwrap();
         assert_eq!(plain.fingerprint().unwrap(), crlf.fingerprint().unwrap());
         assert_eq!(plain, sec1);
-        assert_eq!(AgentKey::from_pem(&plain.to_pem().unwrap()).unwrap(), plain);
+        assert_eq!(P256PublicKey::from_pem(&plain.to_pem().unwrap()).unwrap(), plain);
     }
 
     #[test]
-    fn what_is_not_one_public_key_is_refused_by_name() {
+    fn from_pem_reports_why_a_key_is_refused() {
         let private = secret().to_pkcs8_pem(LineEnding::LF).unwrap();
-        assert_eq!(AgentKey::from_pem(&private), Err(PublicKeyError::Private));
-        assert_eq!(AgentKey::from_pem(&format!("{}{}", pem(), *private)), Err(PublicKeyError::Private));
-        assert_eq!(AgentKey::from_pem(&pem().repeat(2)), Err(PublicKeyError::NotOnePublicKey));
-        assert_eq!(AgentKey::from_pem(&format!("{}x", pem())), Err(PublicKeyError::NotOnePublicKey));
+        assert_eq!(P256PublicKey::from_pem(&private), Err(PublicKeyError::Private));
+        assert_eq!(P256PublicKey::from_pem(&format!("{}{}", pem(), *private)), Err(PublicKeyError::Private));
+        assert_eq!(P256PublicKey::from_pem(&pem().repeat(2)), Err(PublicKeyError::NotOnePublicKey));
+        assert_eq!(P256PublicKey::from_pem(&format!("{}x", pem())), Err(PublicKeyError::NotOnePublicKey));
         assert_eq!(
-            AgentKey::from_pem(&pem().replace("PUBLIC KEY", "CERTIFICATE")),
+            P256PublicKey::from_pem(&pem().replace("PUBLIC KEY", "CERTIFICATE")),
             Err(PublicKeyError::NotOnePublicKey)
         );
-        assert_eq!(AgentKey::from_pem(&" ".repeat(MAX_PEM + 1)), Err(PublicKeyError::TooLong));
-        assert_eq!(AgentKey::from_pem(&pem().replacen("MF", "MG", 1)), Err(PublicKeyError::NotP256));
-        assert_eq!(AgentKey::from_sec1(&[0]), Err(PublicKeyError::NotP256), "infinity");
-        let mut off_curve = AgentKey::from_pem(&pem()).unwrap().to_sec1();
+        assert_eq!(P256PublicKey::from_pem(&" ".repeat(MAX_PEM_BYTES + 1)), Err(PublicKeyError::TooLong));
+        assert_eq!(P256PublicKey::from_pem(&pem().replacen("MF", "MG", 1)), Err(PublicKeyError::NotP256));
+        assert_eq!(P256PublicKey::from_sec1(&[0]), Err(PublicKeyError::NotP256), "infinity");
+        let mut off_curve = P256PublicKey::from_pem(&pem()).unwrap().to_sec1();
         off_curve[64] ^= 1;
-        assert_eq!(AgentKey::from_sec1(&off_curve), Err(PublicKeyError::NotP256));
+        assert_eq!(P256PublicKey::from_sec1(&off_curve), Err(PublicKeyError::NotP256));
     }
 
     #[test]
-    fn a_point_that_is_compressed_or_compact_is_not_taken_for_a_whole_one() {
-        let point = AgentKey::from_pem(&pem()).unwrap().to_sec1();
+    fn from_sec1_refuses_compressed_and_compact_points() {
+        let point = P256PublicKey::from_pem(&pem()).unwrap().to_sec1();
         for tag in [2 + (point[64] & 1), 5] {
-            assert_eq!(AgentKey::from_sec1(&[&[tag], &point[1..33]].concat()), Err(PublicKeyError::NotP256), "{tag}");
+            assert_eq!(
+                P256PublicKey::from_sec1(&[&[tag], &point[1..33]].concat()),
+                Err(PublicKeyError::NotP256),
+                "{tag}"
+            );
         }
     }
 
     #[test]
-    fn both_forms_verify_and_a_changed_bit_does_not() {
-        let key = AgentKey::from_pem(&pem()).unwrap();
+    fn raw_and_der_signatures_verify_and_a_flipped_bit_fails() {
+        let key = P256PublicKey::from_pem(&pem()).unwrap();
         let signature: Signature = p256::ecdsa::SigningKey::from(secret()).sign(b"nonce");
         let high_s = Signature::from_scalars(signature.r().to_bytes(), (-*signature.s()).to_bytes()).unwrap();
         for good in [
@@ -200,19 +203,22 @@ mod tests {
             hex::encode(signature.to_der().as_bytes()),
             hex::encode(high_s.to_bytes()),
         ] {
-            let read = AgentSignature::from_hex(&good).unwrap();
-            assert!(key.verifies(&[b"other", b"nonce"], &read));
-            assert!(!key.verifies(&[b"other"], &read));
+            let signature = EcdsaSignature::from_hex(&good).unwrap();
+            assert!(key.verifies(&[b"other", b"nonce"], &signature));
+            assert!(!key.verifies(&[b"other"], &signature));
         }
-        let mut bent = signature.to_bytes();
-        bent[40] ^= 1;
-        assert!(!AgentSignature::from_hex(&hex::encode(bent)).is_ok_and(|read| key.verifies(&[b"nonce"], &read)));
+        let mut corrupted = signature.to_bytes();
+        corrupted[40] ^= 1;
+        assert!(
+            !EcdsaSignature::from_hex(&hex::encode(corrupted))
+                .is_ok_and(|signature| key.verifies(&[b"nonce"], &signature))
+        );
     }
 
     #[test]
-    fn what_is_no_signature_is_refused() {
+    fn from_hex_refuses_malformed_and_out_of_range_signatures() {
         let der = "3006020101020101";
-        assert!(AgentSignature::from_hex(der).is_ok());
+        assert!(EcdsaSignature::from_hex(der).is_ok());
         let order = "ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551";
         for bad in [
             String::new(),
@@ -224,7 +230,7 @@ mod tests {
             "300702020001020101".into(),
             "ab".repeat(500),
         ] {
-            assert!(AgentSignature::from_hex(&bad).is_err(), "{bad}");
+            assert!(EcdsaSignature::from_hex(&bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,23 +1,23 @@
-//! Every way of saying no, as one closed list.
+//! The closed list of reasons for a denial.
 //!
-//! A reason is what a caller reads in `details.reason`, what the proxy sets as `x-agent-reason`, and a
-//! label of a metric: so the list is closed and no text in it ever carries input.
+//! A reason is the value of `details.reason` in an error body, of the header `x-agent-reason` and of a metric label.
+//! Invariant: the list is closed, and no message contains input.
 
 use crate::time::Timestamp;
 
-/// The code of an error as in section 7 of the specification, with its HTTP status.
+/// An error code of section 7 of the specification, with its HTTP status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
-    /// 401: credentials are missing, wrong, expired or dead.
+    /// 401: credentials are missing, invalid, expired or revoked.
     AuthenticationFailed,
-    /// 403: known, but not allowed.
+    /// 403: authenticated, but not authorized.
     InsufficientPermissions,
-    /// 503: we cannot know, so we refuse.
+    /// 503: the decision is not possible now, so the request is refused.
     ServiceUnavailable,
 }
 
 impl Code {
-    /// The code as it stands in an error body.
+    /// The code as in an error body.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::AuthenticationFailed => "AUTHENTICATION_FAILED",
@@ -26,7 +26,7 @@ impl Code {
         }
     }
 
-    /// The HTTP status that goes with the code.
+    /// The HTTP status of the code.
     pub const fn status(self) -> u16 {
         match self {
             Self::AuthenticationFailed => 401,
@@ -45,20 +45,20 @@ macro_rules! reasons {
         }
 
         impl Reason {
-            /// Every reason there is, for metrics that create their children at zero.
+            /// All reasons, for metrics that create every label value at zero.
             pub const ALL: &'static [Self] = &[$($(Self::$name,)+)+];
 
-            /// The reason as it stands in bodies, headers and metrics.
+            /// The reason as in bodies, headers and metrics.
             pub const fn as_str(self) -> &'static str {
                 match self { $($(Self::$name => $text,)+)+ }
             }
 
-            /// One sentence for people.
+            /// A sentence for human readers.
             pub const fn message(self) -> &'static str {
                 match self { $($(Self::$name => $message,)+)+ }
             }
 
-            /// The error code under which it is reported.
+            /// The error code that it is reported under.
             pub const fn code(self) -> Code {
                 match self { $($(Self::$name)|+ => Code::$code,)+ }
             }
@@ -68,25 +68,25 @@ macro_rules! reasons {
 
 reasons! {
     AuthenticationFailed {
-        /// No access token came with the request.
+        /// The request has no access token.
         TokenMissing = "token_missing", "An agent access token is required";
-        /// More than one token, or a header given twice.
+        /// More than one token, or a repeated header.
         TokenRepeated = "token_repeated", "Exactly one agent access token must be sent";
-        /// Not a JWT in the form we issue.
+        /// Not a JWT in the issued form.
         TokenMalformed = "token_malformed", "The agent access token is malformed";
         /// No published key has the token's `kid`.
         TokenKeyUnknown = "token_key_unknown", "The agent access token is signed by an unknown key";
-        /// The signature does not fit.
+        /// The signature does not verify.
         TokenSignatureInvalid = "token_signature_invalid", "The signature of the agent access token is invalid";
         /// Claims are missing, of the wrong type, or of another issuer.
         TokenClaimsInvalid = "token_claims_invalid", "The claims of the agent access token are invalid";
-        /// `nbf` or `iat` lies ahead.
+        /// `nbf` or `iat` is in the future.
         TokenNotYetValid = "token_not_yet_valid", "The agent access token is not valid yet";
         /// `exp` has passed.
         TokenExpired = "token_expired", "The agent access token has expired";
         /// Issued for another service.
         TokenAudienceMismatch = "token_audience_mismatch", "The agent access token was issued for another service";
-        /// Issued for no service, and this one does not accept that.
+        /// The token is unbound, and this service does not accept unbound tokens.
         TokenUnbound = "token_unbound", "This service does not accept tokens that are bound to no service";
         /// Older than what is remembered of changes.
         TokenSuperseded = "token_superseded", "The agent access token is too old to be judged: log in again";
@@ -102,29 +102,29 @@ reasons! {
         HumanTokenInvalid = "human_token_invalid", "The human's token is invalid";
         /// The human's token has expired.
         HumanTokenExpired = "human_token_expired", "The human's token has expired";
-        /// A credential is needed, and none or several were sent.
+        /// A credential is required, and none or several were sent.
         CredentialsMalformed = "credentials_malformed", "Send exactly one credential as `Authorization: Bearer <credential>`";
-        /// We never issued this challenge.
+        /// The challenge was not issued here.
         ChallengeInvalid = "challenge_invalid", "The challenge is unknown";
-        /// The challenge's time is over.
+        /// The challenge has expired.
         ChallengeExpired = "challenge_expired", "The challenge has expired: ask for a new one";
-        /// Somebody logged in with this challenge already.
+        /// The challenge was already used for a login.
         ChallengeUsed = "challenge_used", "The challenge has been used: ask for a new one";
-        /// We never issued this refresh token.
+        /// The refresh token was not issued here.
         RefreshInvalid = "refresh_invalid", "The refresh token is unknown";
-        /// The refresh token's time is over.
+        /// The refresh token has expired.
         RefreshExpired = "refresh_expired", "The refresh token has expired: log in again";
-        /// A used refresh token came again, so the login it belongs to is ended.
+        /// The refresh token was used before: it was copied, so its session is ended.
         RefreshReused = "refresh_reused", "The refresh token was used before: its login has been ended";
-        /// The login it belongs to has ended.
+        /// The session of the refresh token has ended.
         RefreshRevoked = "refresh_revoked", "The refresh token has been revoked: log in again";
     }
     InsufficientPermissions {
         /// The agent is suspended.
         AgentSuspended = "agent_suspended", "The agent is suspended";
-        /// The agent is revoked for good.
+        /// The agent is revoked permanently.
         AgentRevoked = "agent_revoked", "The agent is revoked";
-        /// The agent holds no live role at this service.
+        /// The agent has no active role at this service.
         NoRole = "no_role", "The agent holds no role at this service";
         /// A role that the route requires is missing.
         RoleMissing = "role_missing", "The agent lacks a required role";
@@ -140,34 +140,34 @@ reasons! {
         AdminRequired = "admin_required", "Only an administrator may do this";
     }
     ServiceUnavailable {
-        /// The keys of the issuer of a human's token cannot be had.
+        /// The keys of the issuer of a human's token cannot be fetched.
         HumanIssuerUnavailable = "human_issuer_unavailable", "The issuer of the human's token cannot be asked for its keys right now";
-        /// Nothing has been learnt from the control plane yet.
+        /// The sidecar has no data from the control plane yet.
         ViewMissing = "view_missing", "No data from the control plane yet";
-        /// The last contact with the control plane is too long ago.
+        /// The last confirmation by the control plane is too old.
         ViewStale = "view_stale", "The data from the control plane is too old to decide";
-        /// The route names a service that is not served here.
+        /// The route names a service that this sidecar does not follow.
         ServiceUnknown = "service_unknown", "The route names a service that this authorizer does not follow";
-        /// The route's rule does not parse.
+        /// The rule of the route is invalid.
         RuleInvalid = "rule_invalid", "The rule of this route is invalid";
-        /// The proxy sent a request that cannot be judged.
+        /// The proxy sent an authorization request that cannot be read.
         RequestInvalid = "request_invalid", "The authorization request cannot be read";
-        /// A fault of our own.
+        /// An internal error.
         Internal = "internal", "The request could not be judged";
     }
 }
 
-/// A reason with what its reader may need to act on it.
+/// A reason with its details.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
-    /// Why.
+    /// The reason.
     pub reason: Reason,
-    /// For an expired token: since when.
+    /// The expiry time of an expired token.
     pub expired_at: Option<Timestamp>,
 }
 
 impl Refusal {
-    /// A token that expired at the given instant.
+    /// The refusal of an expired token.
     pub const fn expired(at: Timestamp) -> Self {
         Self { reason: Reason::TokenExpired, expired_at: Some(at) }
     }
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reasons_are_distinct_and_fit_a_label_and_a_header() {
+    fn reasons_are_distinct_and_valid_as_labels_and_headers() {
         let mut seen = std::collections::BTreeSet::new();
         for reason in Reason::ALL {
             assert!(seen.insert(reason.as_str()));

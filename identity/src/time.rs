@@ -1,9 +1,9 @@
-//! Instants and revisions: two kinds of number that must never be mixed up.
+//! Timestamps and revisions, as distinct types so that they cannot be confused.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// An instant of the wall clock, in microseconds since the Unix epoch.
+/// A wall-clock time, in microseconds since the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp(i64);
 
@@ -13,7 +13,7 @@ impl Timestamp {
         Self(micros)
     }
 
-    /// From whole seconds since the Unix epoch, as in a JWT; saturates at the ends of time.
+    /// From whole seconds since the Unix epoch, as in a JWT; saturates.
     pub const fn from_seconds(seconds: i64) -> Self {
         Self(seconds.saturating_mul(1_000_000))
     }
@@ -28,43 +28,43 @@ impl Timestamp {
         self.0.div_euclid(1_000_000)
     }
 
-    /// This instant without its fraction of a second.
-    pub const fn whole_second(self) -> Self {
+    /// This time, rounded down to a whole second.
+    pub const fn truncated_to_second(self) -> Self {
         Self::from_seconds(self.seconds())
     }
 
-    /// The instant `span` later.
-    pub fn after(self, span: Duration) -> Self {
-        Self(self.0.saturating_add(micros_of(span)))
+    /// This time plus `duration`.
+    pub fn saturating_add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(micros_of(duration)))
     }
 
-    /// The instant `span` earlier.
-    pub fn before(self, span: Duration) -> Self {
-        Self(self.0.saturating_sub(micros_of(span)))
+    /// This time minus `duration`.
+    pub fn saturating_sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(micros_of(duration)))
     }
 
-    /// How long ago `earlier` was; zero if it lies ahead.
-    pub fn since(self, earlier: Self) -> Duration {
+    /// The duration since `earlier`; zero if `earlier` is in the future.
+    pub fn duration_since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 }
 
-fn micros_of(span: Duration) -> i64 {
-    i64::try_from(span.as_micros()).unwrap_or(i64::MAX)
+fn micros_of(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-/// The number of a committed change. Later commits have larger numbers, and no clock decides.
+/// The number of a committed change. Later commits have larger numbers, independent of any clock.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Revision(i64);
 
 impl Revision {
-    /// Wraps a number that a database or a peer gave.
+    /// Wraps a revision number from the database or a peer.
     pub const fn new(number: i64) -> Self {
         Self(number)
     }
 
-    /// The number.
+    /// The revision number.
     pub const fn number(self) -> i64 {
         self.0
     }

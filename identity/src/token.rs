@@ -1,23 +1,23 @@
-//! From a string to signed claims: form, key, signature.
+//! Verifies the signature of an access token: format, key, signature.
 //!
-//! [`UnverifiedToken`] becomes [`SignedToken`] in one place only. A signed token says what was true
-//! when it was issued; what it is worth now is decided in [`crate::evaluation`].
+//! Invariant: only [`UnverifiedToken::verify`] creates a [`SignedToken`]. Its claims were true when the token was
+//! issued; [`crate::evaluation`] decides what they grant now.
 
 use crate::{Claims, KeySet, Kid, Reason, Refusal};
 use jsonwebtoken::{Algorithm, Header, Validation};
 
-/// The longest token that is looked at, in bytes. The longest that is issued has about 23 KiB: 4 KiB of
-/// permissions and 2 KiB of role names, the latter again in `until`, escaped in JSON and in base64.
-pub const MAX_TOKEN: usize = 32 * 1024;
+/// The longest token that is parsed, in bytes. The longest token that the control plane issues has about 23 KiB: 4 KiB
+/// of permissions and 2 KiB of role names, the latter again in `until`, escaped in JSON and encoded in base64.
+pub const MAX_TOKEN_BYTES: usize = 32 * 1024;
 
-/// A token of the right form whose signature nobody has looked at.
+/// A well-formed token whose signature is not verified.
 #[derive(Clone)]
 pub struct UnverifiedToken<'a> {
     text: &'a str,
     kid: Kid,
 }
 
-/// A token whose signature was verified with one of our keys.
+/// A token whose signature was verified with a key of the key set.
 #[derive(Debug, Clone)]
 pub struct SignedToken {
     kid: Kid,
@@ -25,32 +25,32 @@ pub struct SignedToken {
 }
 
 impl<'a> UnverifiedToken<'a> {
-    /// Reads the header: ES256, `typ` `at+jwt` (RFC 9068), a `kid`, and nothing that changes what these mean.
+    /// Parses the header. It must have ES256, `typ` `at+jwt` (RFC 9068), a `kid`, and no member that changes their meaning.
     pub fn parse(text: &'a str) -> Result<Self, Refusal> {
-        if text.len() > MAX_TOKEN {
+        if text.len() > MAX_TOKEN_BYTES {
             return Err(Reason::TokenMalformed.into());
         }
         let header = jsonwebtoken::decode_header(text).map_err(|_| Reason::TokenMalformed)?;
         let typ = header.typ.as_deref().unwrap_or_default();
         let access_token = typ.eq_ignore_ascii_case("at+jwt") || typ.eq_ignore_ascii_case("application/at+jwt");
         match &header.kid {
-            Some(kid) if header.alg == Algorithm::ES256 && access_token && is_plain(&header) => {
+            Some(kid) if header.alg == Algorithm::ES256 && access_token && has_no_overrides(&header) => {
                 Ok(Self { text, kid: Kid::new(kid) })
             }
             _ => Err(Reason::TokenMalformed.into()),
         }
     }
 
-    /// The key that the token claims to be signed with.
+    /// The `kid` of the header, not verified.
     pub const fn kid(&self) -> &Kid {
         &self.kid
     }
 
-    /// Verifies the signature and reads the claims.
+    /// Verifies the signature and parses the claims.
     pub fn verify(self, keys: &KeySet) -> Result<SignedToken, Refusal> {
         let key = keys.get(&self.kid).ok_or(Reason::TokenKeyUnknown)?;
-        let token =
-            jsonwebtoken::decode::<Claims>(self.text, key, &signature_only()).map_err(|error| match error.kind() {
+        let token = jsonwebtoken::decode::<Claims>(self.text, key, &signature_only_validation(Algorithm::ES256))
+            .map_err(|error| match error.kind() {
                 jsonwebtoken::errors::ErrorKind::InvalidSignature => Reason::TokenSignatureInvalid,
                 jsonwebtoken::errors::ErrorKind::Json(_) => Reason::TokenClaimsInvalid,
                 _ => Reason::TokenMalformed,
@@ -60,20 +60,20 @@ impl<'a> UnverifiedToken<'a> {
 }
 
 impl SignedToken {
-    /// What the token says.
+    /// The claims of the token.
     pub const fn claims(&self) -> &Claims {
         &self.claims
     }
 
-    /// The key that signed it: still to be asked for when a verified token comes from a cache.
+    /// The key that signed it. After a cache hit, check that this key is still accepted.
     pub const fn kid(&self) -> &Kid {
         &self.kid
     }
 }
 
-/// True without any member by which another reader might take another key, or read the payload otherwise:
-/// we write none of these. A member that nobody knows is ignored (RFC 7515), so that one can be added.
-fn is_plain(header: &Header) -> bool {
+/// True if no member names another key or changes how the payload is read: another parser could honour it, and the
+/// control plane writes none of these. Unknown members are ignored (RFC 7515), so that new ones can be added.
+fn has_no_overrides(header: &Header) -> bool {
     let Header {
         typ: _,
         alg: _,
@@ -98,9 +98,10 @@ fn is_plain(header: &Header) -> bool {
     !another_key && !another_payload && crit.is_none()
 }
 
-/// The library checks the signature only: its clock is the system's, ours is an argument.
-fn signature_only() -> Validation {
-    let mut validation = Validation::new(Algorithm::ES256);
+/// Settings of `jsonwebtoken` that check the signature and no claim. The library compares times with the system clock;
+/// this project passes the time as an argument and checks the claims itself.
+pub fn signature_only_validation(algorithm: Algorithm) -> Validation {
+    let mut validation = Validation::new(algorithm);
     validation.required_spec_claims.clear();
     validation.validate_exp = false;
     validation.validate_nbf = false;

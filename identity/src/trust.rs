@@ -1,12 +1,11 @@
-//! The trust score of an agent: 0 to 100 points, in hundredths of a point.
+//! The trust score of an agent: 0 to 100 points, stored in hundredths of a point.
 //!
-//! An integer, because the score travels through a database, a token, a stream and a header, and must
-//! be the same number in all of them.
+//! It is an integer so that the database, tokens, the sync stream and headers all show the same number.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;
 
-/// Points between 0 and 100 with two decimals.
+/// A score from 0 to 100 points with two decimals.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TrustScore(u16);
 
@@ -16,18 +15,18 @@ pub struct TrustScore(u16);
 pub struct InvalidTrustScore;
 
 impl TrustScore {
-    /// Where every agent starts.
+    /// The score of a new agent.
     pub const INITIAL: Self = Self(5_000);
 
-    /// The best score.
+    /// The highest score.
     pub const MAX: Self = Self(10_000);
 
-    /// From hundredths of a point, as stored and sent.
+    /// From hundredths of a point, as in the database and on the sync stream.
     pub fn from_hundredths(hundredths: i64) -> Result<Self, InvalidTrustScore> {
         u16::try_from(hundredths).ok().map(Self).filter(|score| *score <= Self::MAX).ok_or(InvalidTrustScore)
     }
 
-    /// From points; more than two decimals are rounded.
+    /// From points, rounded to two decimals.
     pub fn from_points(points: f64) -> Result<Self, InvalidTrustScore> {
         if !(0.0..=100.0).contains(&points) {
             return Err(InvalidTrustScore);
@@ -36,12 +35,12 @@ impl TrustScore {
         Self::from_hundredths((points * 100.0).round() as i64)
     }
 
-    /// Hundredths of a point, as stored and sent.
+    /// Hundredths of a point, as in the database and on the sync stream.
     pub const fn hundredths(self) -> i64 {
         self.0 as i64
     }
 
-    /// Points, as shown in JSON.
+    /// Points, as in JSON.
     pub fn points(self) -> f64 {
         f64::from(self.0) / 100.0
     }
@@ -61,7 +60,7 @@ impl fmt::Debug for TrustScore {
 }
 
 impl Serialize for TrustScore {
-    /// A JSON number, whole where it is whole.
+    /// A JSON number, an integer where possible.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         if self.0.is_multiple_of(100) {
             serializer.serialize_u16(self.0 / 100)
@@ -82,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_score_survives_json_and_prints_shortest() {
+    fn scores_round_trip_through_json_and_print_shortest() {
         for hundredths in 0..=10_000 {
             let score = TrustScore::from_hundredths(hundredths).unwrap();
             let json = serde_json::to_string(&score).unwrap();
@@ -94,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_outside_is_accepted() {
+    fn refuses_points_out_of_range() {
         for points in [-0.01, 100.01, f64::NAN, f64::INFINITY] {
             assert!(TrustScore::from_points(points).is_err());
         }

@@ -1,11 +1,11 @@
-//! The admin port: `/livez`, `/readyz` and `/metrics`, over plain HTTP, for the platform only.
+//! The admin port: `/livez`, `/readyz` and `/metrics` over plain HTTP, for the orchestrator and monitoring.
 
 use crate::{Readiness, Shutdown};
 use axum::{Router, extract::State, http::StatusCode, http::header, response::IntoResponse, routing::get};
 use prometheus::{Registry, TextEncoder};
 use tokio::net::TcpListener;
 
-/// Serves the admin port until the process is asked to stop.
+/// Serves the admin port until shutdown is requested.
 pub async fn serve(
     listener: TcpListener,
     readiness: Readiness,
@@ -32,7 +32,7 @@ async fn metrics(State(registry): State<Registry>) -> impl IntoResponse {
     match TextEncoder::new().encode_to_string(&registry.gather()) {
         Ok(text) => ([(header::CONTENT_TYPE, prometheus::TEXT_FORMAT)], text).into_response(),
         Err(error) => {
-            tracing::error!(%error, "metrics could not be written");
+            tracing::error!(%error, "metrics could not be encoded");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }

@@ -1,24 +1,23 @@
-//! The only place that asks what time it is. Everything else is told.
+//! The only code that reads the clock. All other code receives a [`Clock`] or a [`Timestamp`].
 
 use countersign_identity::Timestamp;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Tells the time. Tests bring their own.
+/// A source of time. Tests inject their own.
 pub trait Clock: Send + Sync + 'static {
-    /// The wall clock: for what is compared with a date, such as a token's expiry.
+    /// Wall-clock time, for comparison with dates such as the expiry of a token.
     fn now(&self) -> Timestamp;
 
-    /// Time since the machine started, sleep included: for ages and timeouts, which a corrected wall
-    /// clock must not stretch.
+    /// Time since boot, including sleep, for ages and timeouts: adjustments of the wall clock do not affect it.
     fn since_boot(&self) -> Duration;
 }
 
-/// The machine's clock.
+/// The clock of the operating system.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemClock;
 
 impl Clock for SystemClock {
-    #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+    #[expect(clippy::disallowed_methods, reason = "the only code that reads the wall clock")]
     fn now(&self) -> Timestamp {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Timestamp::from_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX))

@@ -1,8 +1,7 @@
-//! What makes a server of ours a good process, written once for both of them: layered settings, logs,
-//! the clock and the dice, readiness, an admin port, a graceful stop.
+//! Process-level code that both servers share: layered settings, logs and metrics, clock, random number generator,
+//! readiness, admin port, standard output, graceful shutdown.
 //!
-//! Neighbours: `control-plane` and `ext-authz` build on it. The rule of the room: nothing here knows
-//! what an agent is.
+//! Invariant: nothing here depends on agents, services or tokens.
 
 pub mod admin;
 pub mod clock;
@@ -14,5 +13,5 @@ pub mod telemetry;
 
 pub use clock::{Clock, SystemClock};
 pub use readiness::{Readiness, ReadinessGuard};
-pub use rng::{Rng, SystemRng};
+pub use rng::{Rng, SystemRng, generate_p256_key};
 pub use shutdown::Shutdown;

@@ -1,31 +1,31 @@
-//! Readiness: a guard for each thing that must be up first, ready when the last guard is dropped.
+//! Readiness: each pending condition is a guard; the process is ready when all guards are dropped.
 
 use std::{
     collections::BTreeSet,
     sync::{Arc, Mutex, PoisonError},
 };
 
-/// What the process still waits for.
+/// The conditions that the process still waits for.
 #[derive(Debug, Clone, Default)]
 pub struct Readiness(Arc<Mutex<BTreeSet<String>>>);
 
-/// While this lives, the process is not ready.
+/// Keeps the process unready until it is dropped.
 #[derive(Debug)]
-#[must_use = "dropping it at once says that the thing is ready"]
+#[must_use = "dropping it immediately marks the condition as met"]
 pub struct ReadinessGuard {
     readiness: Readiness,
-    what: String,
+    condition: String,
 }
 
 impl Readiness {
-    /// Not ready until the guard is dropped.
-    pub fn register(&self, what: impl Into<String>) -> ReadinessGuard {
-        let what = what.into();
-        self.lock().insert(what.clone());
-        ReadinessGuard { readiness: self.clone(), what }
+    /// Adds a condition. The process is not ready until the returned guard is dropped.
+    pub fn register(&self, condition: impl Into<String>) -> ReadinessGuard {
+        let condition = condition.into();
+        self.lock().insert(condition.clone());
+        ReadinessGuard { readiness: self.clone(), condition }
     }
 
-    /// What is still waited for; empty when ready.
+    /// The pending conditions, sorted; empty when ready.
     pub fn pending(&self) -> Vec<String> {
         self.lock().iter().cloned().collect()
     }
@@ -37,7 +37,7 @@ impl Readiness {
 
 impl Drop for ReadinessGuard {
     fn drop(&mut self) {
-        self.readiness.lock().remove(&self.what);
+        self.readiness.lock().remove(&self.condition);
     }
 }
 
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ready_when_the_last_guard_is_dropped() {
+    fn is_ready_when_all_guards_are_dropped() {
         let readiness = Readiness::default();
         let first = readiness.register("database");
         let second = readiness.register("listener");

@@ -1,104 +1,105 @@
-//! Layered settings: flag, then environment, then file, then the documented defaults.
+//! Layered settings: flags override the environment, which overrides the file, which overrides the defaults.
 //!
-//! The commented default file is compiled in and *is* the default; whatever key it does not have does
-//! not exist, and is refused with the nearest key that does.
+//! Invariant: the commented default file is compiled in and defines all keys and their default values. Other keys are
+//! refused with the most similar valid key.
 
-mod gathered;
-mod known;
+mod known_keys;
+mod merged;
 
-pub use gathered::{Gathered, Source};
+pub use merged::{MergedSettings, Source};
 
-use known::Known;
+use known_keys::KnownKeys;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 
-/// What environment variables of ours begin with.
-const PREFIX: &str = "COUNTERSIGN_";
+/// The prefix of environment variables that are settings.
+const ENV_PREFIX: &str = "COUNTERSIGN_";
 
-/// Variables that the command-line client reads from the same environment.
-const OF_THE_CLIENT: [&str; 7] = ["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN", "SYNC_URL", "ADMIN_URL"];
+/// Variables of the command-line client, which uses the same prefix; they are ignored here.
+const CLIENT_VARIABLES: [&str; 7] = ["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN", "SYNC_URL", "ADMIN_URL"];
 
-/// Why settings are not accepted; the text names the key and its source.
+/// Why settings are invalid; the message names the key and its source.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// A key that no setting has.
+    /// The key does not exist.
     #[error("unknown setting `{key}` in {source_name}: did you mean `{nearest}`?")]
     Unknown {
-        /// The key as read.
+        /// The unknown key.
         key: String,
-        /// Where it was read.
+        /// Where the key was set.
         source_name: String,
-        /// The most similar key that exists.
+        /// The most similar valid key.
         nearest: String,
     },
-    /// A file that cannot be read.
+    /// The file cannot be read.
     #[error("{path}: {error}")]
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         error: std::io::Error,
     },
-    /// A file that is no TOML. The line itself is not repeated: it may hold a secret.
-    #[error("{path}: no TOML at line {line}: {error}")]
-    NoToml {
+    /// The file is not valid TOML. The message omits the line itself, which may contain a secret.
+    #[error("{path}: invalid TOML at line {line}: {error}")]
+    InvalidToml {
         /// The file.
         path: PathBuf,
-        /// Where.
+        /// The line number.
         line: usize,
-        /// What is wrong there.
+        /// The error of the TOML parser.
         error: String,
     },
-    /// A value of the wrong type.
+    /// The value has the wrong type.
     #[error("{0}")]
     Invalid(#[from] config::ConfigError),
 }
 
-/// Everything settings are read from, the strongest last.
+/// The sources of settings.
 #[derive(Debug, Clone, Default)]
 pub struct Layers {
     /// The commented default file.
     pub defaults: &'static str,
     /// The operator's TOML file.
     pub file: Option<PathBuf>,
-    /// The environment; only names with our prefix are looked at.
+    /// The environment; only names with the prefix `COUNTERSIGN_` are read.
     pub environment: Vec<(String, String)>,
-    /// Flags given, as dotted key and value.
+    /// Flags, as dotted key and value.
     pub flags: Vec<(String, String)>,
-    /// What a mode such as `--dev` puts over the defaults; everything else wins over it.
+    /// Values that a mode such as `--dev` sets. They override the defaults only.
     pub presets: Vec<(String, String)>,
 }
 
 impl Layers {
-    /// Reads the settings.
+    /// Merges the layers and deserializes the settings.
     pub fn read<T: DeserializeOwned>(self) -> Result<T, SettingsError> {
-        self.gather()?.read()
+        self.merge()?.read()
     }
 
-    /// Puts the layers together, without looking yet whether they make sense.
-    pub fn gather(&self) -> Result<Gathered, SettingsError> {
-        Gathered::of(self)
+    /// Merges the layers without checking types.
+    pub fn merge(&self) -> Result<MergedSettings, SettingsError> {
+        MergedSettings::from_layers(self)
     }
 }
 
-/// A variable, the key that it sets, and the value.
+/// The name of a variable, the key that it sets, and the value.
 type Variable = (String, String, String);
 
-/// `COUNTERSIGN_TOKENS__ACCESS_SECONDS` is `tokens.access_seconds`; with `_FILE` behind it, the value is read
-/// from the file that it names.
-fn from_environment(variables: &[(String, String)], known: &Known) -> Vec<Result<Variable, SettingsError>> {
-    let ours = variables.iter().filter_map(|(name, value)| Some((name, name.strip_prefix(PREFIX)?, value)));
-    let ours = ours.filter(|(_, rest, _)| !OF_THE_CLIENT.contains(rest));
-    ours.map(|(name, rest, value)| {
-        let key = rest.to_lowercase().replace("__", ".");
-        match key.strip_suffix("_file") {
-            Some(base) if known.find(&key).is_none() && known.find(base).is_some() => {
-                Ok((name.clone(), base.to_owned(), read_file(Path::new(value))?.trim().to_owned()))
+/// `COUNTERSIGN_TOKENS__ACCESS_SECONDS` sets `tokens.access_seconds`. A variable with the suffix `_FILE` names a file that
+/// contains the value.
+fn from_environment(variables: &[(String, String)], known_keys: &KnownKeys) -> Vec<Result<Variable, SettingsError>> {
+    let settings = variables.iter().filter_map(|(name, value)| Some((name, name.strip_prefix(ENV_PREFIX)?, value)));
+    let settings = settings.filter(|(_, rest, _)| !CLIENT_VARIABLES.contains(rest));
+    settings
+        .map(|(name, rest, value)| {
+            let key = rest.to_lowercase().replace("__", ".");
+            match key.strip_suffix("_file") {
+                Some(base) if known_keys.find(&key).is_none() && known_keys.find(base).is_some() => {
+                    Ok((name.clone(), base.to_owned(), read_file(Path::new(value))?.trim().to_owned()))
+                }
+                _ => Ok((name.clone(), key, value.clone())),
             }
-            _ => Ok((name.clone(), key, value.clone())),
-        }
-    })
-    .collect()
+        })
+        .collect()
 }
 
 fn read_file(path: &Path) -> Result<String, SettingsError> {
@@ -112,18 +113,18 @@ mod tests {
     use std::collections::BTreeMap;
 
     const DEFAULTS: &str =
-        "name = \"a\"\n[tokens]\nseconds = 5\nkeys = []\n[doors.\"*\"]\ncolour = \"red\"\nwidth = 9\n";
+        "name = \"a\"\n[tokens]\nseconds = 5\nkeys = []\n[targets.\"*\"]\ncolour = \"red\"\nwidth = 9\n";
 
     #[derive(Debug, Deserialize, PartialEq)]
     struct Settings {
         name: String,
         tokens: Tokens,
         #[serde(default)]
-        doors: BTreeMap<String, Door>,
+        targets: BTreeMap<String, Target>,
     }
 
     #[derive(Debug, Deserialize, PartialEq)]
-    struct Door {
+    struct Target {
         colour: String,
         width: u32,
     }
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_beats_the_environment_which_beats_the_default() {
+    fn flag_overrides_environment_overrides_default() {
         assert_eq!(read(&[], &[]).unwrap().tokens.seconds, 5);
         let environment = [("COUNTERSIGN_TOKENS__SECONDS", "6"), ("COUNTERSIGN_URL", "x"), ("HOME", "y")];
         assert_eq!(read(&environment, &[]).unwrap().tokens.seconds, 6);
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_key_is_refused_with_the_nearest_known_one() {
+    fn refuses_unknown_key_and_suggests_the_nearest() {
         let error = read(&[("COUNTERSIGN_TOKENS__SECOND", "6")], &[]).unwrap_err().to_string();
         assert_eq!(
             error,
@@ -163,53 +164,57 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_type_is_refused() {
+    fn refuses_wrong_type() {
         assert!(read(&[("COUNTERSIGN_TOKENS__SECONDS", "soon")], &[]).is_err());
     }
 
     #[test]
-    fn a_table_may_have_a_name_of_ones_own_and_has_the_defaults_of_its_kind() {
-        assert_eq!(read(&[], &[]).unwrap().doors, BTreeMap::new());
-        let doors =
-            read(&[("COUNTERSIGN_DOORS__FRONT__WIDTH", "12")], &[("doors.back-1.colour", "blue")]).unwrap().doors;
-        assert_eq!(doors["front"], Door { colour: "red".into(), width: 12 });
-        assert_eq!(doors["back-1"], Door { colour: "blue".into(), width: 9 });
+    fn named_table_inherits_the_defaults_of_its_wildcard() {
+        assert_eq!(read(&[], &[]).unwrap().targets, BTreeMap::new());
+        let targets = read(&[("COUNTERSIGN_TARGETS__FIRST__WIDTH", "12")], &[("targets.second-1.colour", "blue")])
+            .unwrap()
+            .targets;
+        assert_eq!(targets["first"], Target { colour: "red".into(), width: 12 });
+        assert_eq!(targets["second-1"], Target { colour: "blue".into(), width: 9 });
     }
 
     #[test]
-    fn in_a_table_of_ones_own_unknown_keys_and_senseless_names_are_refused() {
+    fn refuses_unknown_keys_and_invalid_names_in_named_tables() {
         let nearest = |key: &str| match read(&[], &[(key, "1")]).unwrap_err() {
             SettingsError::Unknown { nearest, .. } => nearest,
             other => panic!("{other}"),
         };
-        assert_eq!(nearest("doors.front.widht"), "doors.front.width");
-        assert_eq!(nearest("doors.Front.width"), "doors.front.width");
-        for key in ["doors.*.width", "doors.front", "doors..width", "doors.front.width.x", "doors.a b.width"] {
+        assert_eq!(nearest("targets.first.widht"), "targets.first.width");
+        assert_eq!(nearest("targets.First.width"), "targets.first.width");
+        for key in ["targets.*.width", "targets.first", "targets..width", "targets.first.width.x", "targets.a b.width"]
+        {
             nearest(key);
         }
     }
 
     #[test]
-    fn everything_that_is_wrong_is_told_at_once() {
-        let wrong = [("COUNTERSIGN_TOKENS__SECOND", "6"), ("COUNTERSIGN_DOORS__FRONT__WIDTH", "wide")];
-        let gathered = layers(&wrong, &[("tokens.seconds", "soon"), ("nane", "b")]).gather().unwrap();
-        let problems = gathered.read_or_all::<Settings>().unwrap_err();
-        for said in ["`tokens.second` in", "`doors.front.width` in", "`tokens.seconds` in a flag", "`nane` in a flag"] {
-            assert!(problems.iter().any(|problem| problem.contains(said)), "{said}: {problems:?}");
+    fn read_or_list_errors_reports_all_errors() {
+        let invalid = [("COUNTERSIGN_TOKENS__SECOND", "6"), ("COUNTERSIGN_TARGETS__FIRST__WIDTH", "wide")];
+        let merged = layers(&invalid, &[("tokens.seconds", "soon"), ("nane", "b")]).merge().unwrap();
+        let problems = merged.read_or_list_errors::<Settings>().unwrap_err();
+        for expected in
+            ["`tokens.second` in", "`targets.first.width` in", "`tokens.seconds` in a flag", "`nane` in a flag"]
+        {
+            assert!(problems.iter().any(|problem| problem.contains(expected)), "{expected}: {problems:?}");
         }
         assert_eq!(problems.len(), 4, "{problems:?}");
     }
 
     #[test]
-    fn what_is_printed_reads_back_as_the_same_and_hides_secrets() {
-        let environment = [("COUNTERSIGN_DOORS__FRONT__COLOUR", "a \"b\"\nc"), ("COUNTERSIGN_TOKENS__SECONDS", "6")];
-        let gathered = layers(&environment, &[("tokens.keys", "x,y")]).gather().unwrap();
-        let printed = gathered.print(&[]);
-        assert!(printed.contains("seconds = 6 # the environment (COUNTERSIGN_TOKENS__SECONDS)\n"), "{printed}");
-        assert!(printed.contains("name = \"a\" # default\n"), "{printed}");
-        assert_eq!(toml::from_str::<Settings>(&printed).unwrap(), gathered.read().unwrap(), "{printed}");
-        let gathered = layers(&[], &[("name", "hunter2")]).gather().unwrap();
-        let printed = gathered.print(&["name", "tokens.keys"]);
-        assert!(printed.contains("name = \"(hidden)\" # a flag\n") && !printed.contains("hunter2"), "{printed}");
+    fn to_toml_round_trips_and_hides_secrets() {
+        let environment = [("COUNTERSIGN_TARGETS__FIRST__COLOUR", "a \"b\"\nc"), ("COUNTERSIGN_TOKENS__SECONDS", "6")];
+        let merged = layers(&environment, &[("tokens.keys", "x,y")]).merge().unwrap();
+        let toml = merged.to_toml(&[]);
+        assert!(toml.contains("seconds = 6 # the environment (COUNTERSIGN_TOKENS__SECONDS)\n"), "{toml}");
+        assert!(toml.contains("name = \"a\" # default\n"), "{toml}");
+        assert_eq!(toml::from_str::<Settings>(&toml).unwrap(), merged.read().unwrap(), "{toml}");
+        let merged = layers(&[], &[("name", "hunter2")]).merge().unwrap();
+        let toml = merged.to_toml(&["name", "tokens.keys"]);
+        assert!(toml.contains("name = \"(hidden)\" # a flag\n") && !toml.contains("hunter2"), "{toml}");
     }
 }

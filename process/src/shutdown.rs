@@ -1,13 +1,14 @@
-//! A graceful stop: SIGTERM or Ctrl-C asks, servers drain, and after [`DRAIN`] the rest is cut.
+//! Graceful shutdown: SIGTERM or SIGINT requests it, servers drain, and remaining requests are cut after
+//! [`DRAIN_TIMEOUT`].
 
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// How long requests under way may take after the stop was asked for.
-pub const DRAIN: Duration = Duration::from_secs(25);
+/// How long requests in progress may take after shutdown is requested.
+pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(25);
 
-/// Whether the process was asked to stop.
+/// The shutdown request, shared by all tasks.
 #[derive(Debug, Clone, Default)]
 pub struct Shutdown(CancellationToken);
 
@@ -16,29 +17,29 @@ impl Shutdown {
     pub fn on_signals() -> std::io::Result<Self> {
         let shutdown = Self::default();
         let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        let asked = shutdown.clone();
+        let on_signal = shutdown.clone();
         tokio::spawn(async move {
             tokio::select! {
                 _ = terminate.recv() => {}
                 _ = interrupt.recv() => {}
             }
-            asked.trigger();
-            tracing::info!("stopping");
+            on_signal.trigger();
+            tracing::info!("shutting down");
         });
         Ok(shutdown)
     }
 
-    /// Asks the process to stop.
+    /// Requests shutdown.
     pub fn trigger(&self) {
         self.0.cancel();
     }
 
-    /// Returns when the process was asked to stop.
+    /// Waits until shutdown is requested.
     pub async fn requested(&self) {
         self.0.cancelled().await;
     }
 
-    /// The same, as a future of its own.
+    /// Like [`Self::requested`], as a `'static` future.
     pub fn requested_owned(&self) -> impl Future<Output = ()> + Send + 'static {
         self.0.clone().cancelled_owned()
     }

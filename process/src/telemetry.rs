@@ -1,16 +1,16 @@
-//! Structured logs on standard error, and the metrics every process has.
+//! Structured logs on standard error, and the metrics of the process.
 
 use prometheus::{Registry, core::Collector};
 use serde::Deserialize;
 use tracing_subscriber::{EnvFilter, fmt};
 
-/// How a log line looks.
+/// The format of a log line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
-    /// For people.
+    /// For human readers.
     Text,
-    /// One JSON object a line, for programs.
+    /// One JSON object per line.
     Json,
 }
 
@@ -24,23 +24,23 @@ pub struct LogSettings {
 }
 
 impl LogSettings {
-    /// What is wrong with them.
-    pub fn problem(&self) -> Option<String> {
+    /// The error of an invalid `level`.
+    pub fn validation_error(&self) -> Option<String> {
         self.filter().err()
     }
 
     fn filter(&self) -> Result<EnvFilter, String> {
-        // The library of Redis says what becomes of each of its tries, which are many while Redis is lost: we say it once.
-        // What is said later of the same holds; of nothing, errors are logged.
+        // The Redis client logs each failed attempt, and there are many while Redis is down; this project logs the loss once.
+        // Later directives override earlier ones, so `level` can enable it. Targets without a directive log errors.
         EnvFilter::try_new(format!("error,redis=off,{}", self.level)).map_err(|error| format!("log.level: {error}"))
     }
 }
 
-/// Installs the log. A second call in the same process changes nothing.
+/// Installs the global log subscriber. A second call in the same process has no effect.
 pub fn init(settings: &LogSettings) -> Result<(), String> {
     let filter = settings.filter()?;
-    // A log that cannot be written is lost and nothing else: by default the library reports that on the
-    // same standard error, and panics when this fails too.
+    // A log line that cannot be written is dropped. By default the library reports the failure on the same standard
+    // error and panics when that fails too.
     let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr).log_internal_errors(false);
     let _already_installed = match settings.format {
         LogFormat::Text => lines.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init(),
@@ -49,11 +49,11 @@ pub fn init(settings: &LogSettings) -> Result<(), String> {
     Ok(())
 }
 
-/// A registry with the figures of the process and of the build: `<prefix>_build_info{version}`.
+/// A registry with the metrics of the process and the gauge `<prefix>_build_info{version}`.
 pub fn registry(prefix: &str, version: &str) -> Result<Registry, prometheus::Error> {
     let registry = Registry::new();
     let build = prometheus::IntGaugeVec::new(
-        prometheus::opts!(format!("{prefix}_build_info"), "Always 1; the labels say which build runs"),
+        prometheus::opts!(format!("{prefix}_build_info"), "Always 1; the labels describe the build"),
         &["version"],
     )?;
     build.with_label_values(&[version]).set(1);
@@ -62,7 +62,7 @@ pub fn registry(prefix: &str, version: &str) -> Result<Registry, prometheus::Err
     Ok(registry)
 }
 
-/// Registers a collector and gives it back.
+/// Registers a collector and returns it.
 pub fn register<C: Collector + Clone + 'static>(registry: &Registry, collector: C) -> Result<C, prometheus::Error> {
     registry.register(Box::new(collector.clone()))?;
     Ok(collector)

@@ -1,8 +1,7 @@
-//! The sync contract between control plane and sidecar, generated from
-//! `proto/countersign/sync/v1/sync.proto`, where every field is described.
+//! The gRPC contract of the sync stream, generated from `proto/countersign/sync/v1/sync.proto`, which documents every
+//! field.
 //!
-//! Neighbours: `control-plane` encodes into it, `ext-authz` decodes out of it. The rule of the room:
-//! nothing by hand but this page.
+//! `control-plane` encodes these messages, `ext-authz` decodes them. Invariant: no hand-written code except this file.
 
 /// Version 1 of the contract.
 pub mod v1 {

@@ -14,6 +14,9 @@ use std::{
 };
 use tempfile::TempDir;
 
+/// The master key that replicas share.
+pub const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+
 /// A running control plane, or one that was killed and may come back.
 pub struct ControlPlane {
     // Before the folder: a log that is shown at the end is read before it is gone.
@@ -38,6 +41,13 @@ impl ControlPlane {
     pub async fn start_with(settings: &[&str]) -> Self {
         let raised: Vec<_> = no_limits().map(|(key, value)| format!("{key}={value}")).collect();
         Self::start_as_shipped_with(&[&raised.iter().map(String::as_str).collect::<Vec<_>>(), settings].concat()).await
+    }
+
+    /// Starts a replica: it shares this database, the master key and the public URL with the other replicas.
+    pub async fn start_replica(database: &str, settings: &[&str]) -> Self {
+        let shared = replica_settings(database);
+        let shared: Vec<_> = shared.iter().map(String::as_str).collect();
+        Self::start_with(&[&shared, settings].concat()).await
     }
 
     /// Starts with the defaults of `--dev`, limits and all.
@@ -281,6 +291,15 @@ pub fn no_limits() -> impl Iterator<Item = (String, String)> {
 /// A JSON string.
 pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is no string")).to_owned()
+}
+
+/// The settings that all replicas on a database share.
+pub fn replica_settings(database: &str) -> [String; 3] {
+    [
+        format!("database.url={database}"),
+        format!("secrets.master_key={MASTER_KEY}"),
+        "public_url=https://replicas.test".to_owned(),
+    ]
 }
 
 fn launch<'a>(folder: &Path, settings: impl Iterator<Item = &'a String>) -> Process {

@@ -105,3 +105,47 @@ fn keep(told: &Sender<(Postgres, Redis)>, taken_back: &Receiver<String>) {
         runtime.block_on(fleet().postgres.drop_database(&url));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::tools;
+    use std::{collections::BTreeSet, fs, path::Path};
+
+    fn has_tests(path: &Path) -> bool {
+        if path.is_dir() {
+            return fs::read_dir(path).unwrap().any(|entry| has_tests(&entry.unwrap().path()));
+        }
+        let source = path.extension().is_some_and(|extension| extension == "rs").then(|| fs::read_to_string(path));
+        source.is_some_and(|source| {
+            ["#[test]", "#[tokio::test"].iter().any(|mark| source.as_ref().unwrap().contains(mark))
+        })
+    }
+
+    /// A binary and a module of it, for each that contains tests.
+    fn modules_with_tests() -> BTreeSet<(String, String)> {
+        let mut modules = BTreeSet::new();
+        let stem = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();
+        for entry in fs::read_dir(tools::root().join("tests/tests")).unwrap() {
+            let binary = entry.unwrap().path();
+            if binary.is_file() {
+                modules.insert((stem(&binary), "main".to_owned()));
+                continue;
+            }
+            let paths = fs::read_dir(&binary).unwrap().map(|entry| entry.unwrap().path());
+            modules.extend(paths.filter(|path| has_tests(path)).map(|path| (stem(&binary), stem(&path))));
+        }
+        modules
+    }
+
+    #[test]
+    fn list_of_suites_names_every_module_with_tests_once() {
+        let list = fs::read_to_string(tools::root().join("tests/suites.txt")).unwrap();
+        let mut listed = BTreeSet::new();
+        for line in list.lines().filter(|line| !line.is_empty() && !line.starts_with('#')) {
+            let [binary, module, engines] = line.split_whitespace().collect::<Vec<_>>()[..] else { panic!("{line}") };
+            assert!(["both", "once"].contains(&engines), "{line}");
+            assert!(listed.insert((binary.to_owned(), module.to_owned())), "listed twice: {line}");
+        }
+        assert_eq!(listed, modules_with_tests(), "left: tests/suites.txt, right: tests/tests");
+    }
+}

@@ -20,7 +20,7 @@ pub struct Hand {
 impl Hand {
     /// Stands at the present, for certificates are valid now.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { began: SystemClock.now().whole_second().micros(), passed: AtomicU64::new(0) })
+        Arc::new(Self { began: SystemClock.now().truncated_to_second().micros(), passed: AtomicU64::new(0) })
     }
 
     /// Goes on.

@@ -2,6 +2,7 @@
 //!
 //! It can be slow, wrong or away, and it counts who asks for its keys.
 
+use crate::tls;
 use aws_lc_rs::{
     hmac,
     rand::SystemRandom,
@@ -19,7 +20,6 @@ use axum::{
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use countersign_process::{Clock, SystemClock};
 use p256::ecdsa::{Signature, signature::Signer};
-use rustls::pki_types::PrivatePkcs8KeyDer;
 use serde_json::{Value, json};
 use std::{
     fmt::Write,
@@ -87,19 +87,11 @@ impl Issuer {
 
     /// Starts one that speaks TLS, as a real one does; gives the PEM of the certificate that vouches for it.
     pub async fn start_tls(keys: &[&SigningKey]) -> (Self, String) {
-        let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-        let key = PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der());
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("protocols")
-            .with_no_client_auth()
-            .with_single_cert(vec![pair.cert.der().clone()], key.into())
-            .expect("a certificate and its key");
+        let (acceptor, certificate) = tls::self_signed();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let url = format!("https://localhost:{}", listener.local_addr().expect("it is bound").port());
-        let listener = TlsListener { listener, acceptor: TlsAcceptor::from(Arc::new(config)) };
-        (Self::serve(listener, url, keys), pair.cert.pem())
+        let listener = TlsListener { listener, acceptor };
+        (Self::serve(listener, url, keys), certificate)
     }
 
     fn serve<L: Listener<Addr: std::fmt::Debug>>(listener: L, url: String, keys: &[&SigningKey]) -> Self {

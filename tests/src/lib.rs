@@ -35,6 +35,7 @@ pub mod sidecar;
 pub mod standard_webhooks;
 pub mod stepped;
 pub mod target;
+mod tls;
 pub mod tools;
 pub mod upstream;
 pub mod web;

@@ -8,8 +8,8 @@ mod request;
 
 pub use request::Received;
 
+use crate::{process::eventually, tls};
 use countersign_process::{Clock, SystemClock};
-use rustls::pki_types::PrivatePkcs8KeyDer;
 use std::{
     collections::{HashMap, HashSet},
     net::{Ipv4Addr, SocketAddr},
@@ -21,11 +21,10 @@ use std::{
 };
 use tokio::{
     net::{TcpListener, TcpSocket},
+    sync::watch,
     task::JoinSet,
 };
 use tokio_rustls::TlsAcceptor;
-
-use crate::process::eventually;
 
 /// How a request is answered.
 #[derive(Debug, Clone)]
@@ -38,6 +37,8 @@ pub enum Reply {
     After(Duration, Box<Self>),
     /// Not at all: the connection stays open.
     Never,
+    /// Not until [`Receiver::be`] sets another reply, and then with that.
+    Held,
     /// By hanging up.
     Close,
     /// With 200 and half of a body; then it hangs up.
@@ -75,6 +76,8 @@ pub struct Receiver {
 
 struct Shared {
     manner: Mutex<Manner>,
+    /// Sent whenever the manner changes.
+    changes: watch::Sender<()>,
     log: Mutex<Log>,
     connections: AtomicUsize,
     open: AtomicUsize,
@@ -108,27 +111,25 @@ impl Receiver {
         Self::serve(listener, None, url, Box::new(manner))
     }
 
+    /// Starts one that answers 200, on all addresses of this machine.
+    pub async fn on_all_addresses() -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.expect("a free port");
+        let url = format!("http://127.0.0.1:{}/hook", listener.local_addr().expect("it is bound").port());
+        Self::serve(listener, None, url, Box::new(|_, _| Reply::Status(200)))
+    }
+
     /// Starts one that answers 200 and speaks TLS; gives the PEM of the certificate that vouches for it.
     pub async fn start_tls() -> (Self, String) {
-        let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let pair = rcgen::generate_simple_self_signed(names).expect("a certificate");
-        let key = PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der());
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let config = rustls::ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .expect("protocols")
-            .with_no_client_auth()
-            .with_single_cert(vec![pair.cert.der().clone()], key.into())
-            .expect("a certificate and its key");
+        let (acceptor, certificate) = tls::self_signed();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let url = format!("https://{}/hook", listener.local_addr().expect("it is bound"));
-        let acceptor = TlsAcceptor::from(Arc::new(config));
-        (Self::serve(listener, Some(acceptor), url, Box::new(|_, _| Reply::Status(200))), pair.cert.pem())
+        (Self::serve(listener, Some(acceptor), url, Box::new(|_, _| Reply::Status(200))), certificate)
     }
 
     fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, url: String, manner: Manner) -> Self {
         let shared = Arc::new(Shared {
             manner: Mutex::new(manner),
+            changes: watch::Sender::new(()),
             log: Mutex::default(),
             connections: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
@@ -139,9 +140,16 @@ impl Receiver {
         Self { url, shared, task }
     }
 
+    /// The port on which it listens.
+    pub fn port(&self) -> u16 {
+        let (_, port) = self.url.rsplit_once(':').expect("the URL has a port");
+        port.trim_end_matches("/hook").parse().expect("a port")
+    }
+
     /// How it answers from now on.
     pub fn be(&self, reply: Reply) {
         *self.shared.manner.lock().expect("no panic") = Box::new(move |_, _| reply.clone());
+        self.shared.changes.send_replace(());
     }
 
     /// All requests so far, in the order in which they came.
@@ -213,17 +221,22 @@ impl Shared {
         self.log.lock().expect("no panic")
     }
 
-    /// Keeps a request and says how it is answered.
-    fn take(&self, received: Received) -> Reply {
+    /// Stores a request. Returns the number of earlier requests with its `webhook-id`.
+    fn store(&self, received: &Received) -> usize {
         let mut log = self.log();
         let times = log.times.entry(received.id().to_owned()).or_default();
         let before = *times;
         *times += 1;
-        let reply = (self.manner.lock().expect("no panic"))(&received, before);
+        log.received.push(received.clone());
+        before
+    }
+
+    /// The reply to a request, as the receiver is set now.
+    fn reply(&self, received: &Received, before: usize) -> Reply {
+        let reply = (self.manner.lock().expect("no panic"))(received, before);
         if matches!(reply, Reply::Status(200 | 204)) {
-            log.taken.insert(received.id().to_owned());
+            self.log().taken.insert(received.id().to_owned());
         }
-        log.received.push(received);
         reply
     }
 

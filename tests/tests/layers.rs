@@ -118,7 +118,7 @@ fn a_violation_planted_in_each_kind_of_wall_is_found() {
             "control-plane: store imports operations",
         ),
         (
-            "control-plane/src/http/roles.rs",
+            "control-plane/src/http/api/roles.rs",
             "//!",
             "fn f() { crate::store::f() }\n//!",
             "control-plane: http imports store",

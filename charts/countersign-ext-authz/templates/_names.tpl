@@ -1,4 +1,4 @@
-{{/* Names and labels of everything in this chart. A release called after the chart is not named twice. */}}
+{{/* Names and labels. If the release name contains the chart name, the chart name is not appended. */}}
 {{- define "countersign-ext-authz.name" -}}
 {{- if contains .Chart.Name .Release.Name -}}
 {{- .Release.Name | trunc 63 | trimSuffix "-" -}}

@@ -1,6 +1,6 @@
 {{/*
-Settings as TOML, table by table. Not toToml: numbers come here through JSON as floats, and it would write the
-integer 2592000 as 2.592e+06, which no setting accepts. JSON's strings, booleans and lists are TOML as they are.
+Renders settings as TOML. toToml does not work here: Helm passes numbers as floats, and toToml writes the integer 2592000 as
+2.592e+06, which no setting accepts. JSON strings, booleans and lists are valid TOML.
 */}}
 {{- define "countersign-ext-authz.settings" -}}
 {{- range $table, $keys := . }}

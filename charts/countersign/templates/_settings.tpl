@@ -1,6 +1,6 @@
 {{/*
-Settings as TOML, table by table. Not toToml: numbers come here through JSON as floats, and it would write the
-integer 2592000 as 2.592e+06, which no setting accepts. JSON's strings, booleans and lists are TOML as they are.
+Renders settings as TOML. toToml does not work here: Helm passes numbers as floats, and toToml writes the integer 2592000 as
+2.592e+06, which no setting accepts. JSON strings, booleans and lists are valid TOML.
 */}}
 {{- define "countersign.settings" -}}
 {{- range $table, $keys := . }}
@@ -8,7 +8,7 @@ integer 2592000 as 2.592e+06, which no setting accepts. JSON's strings, booleans
 {{ end }}
 {{- end }}
 
-{{/* A table, given its name and content, and then the tables in it, such as humans.issuers.corp. */}}
+{{/* Renders a table (name, content) and its subtables, such as humans.issuers.corp. */}}
 {{- define "countersign.table" -}}
 {{- $table := index . 0 -}}
 [{{ $table }}]

@@ -135,10 +135,10 @@ fn inspect(token: &SecretString) -> Result<Said, Failure> {
 
 /// Times and audience; the signature was looked at before.
 fn judge(claims: &Claims, service: Option<&str>, now: Timestamp) -> Result<(), Refusal> {
-    if now >= claims.expires() {
-        return Err(Refusal::expired(claims.expires()));
+    if now >= claims.expires_at() {
+        return Err(Refusal::expired(claims.expires_at()));
     }
-    if Timestamp::from_seconds(claims.nbf) > now.after(LEEWAY) {
+    if Timestamp::from_seconds(claims.nbf) > now.saturating_add(LEEWAY) {
         return Err(Reason::TokenNotYetValid.into());
     }
     match service {
@@ -161,8 +161,11 @@ fn told(claims: &Value) -> String {
 fn when(second: i64, now: Timestamp) -> String {
     let at = Timestamp::from_seconds(second);
     let minutes = |span: Duration| format!("{} min {} s", span.as_secs() / 60, span.as_secs() % 60);
-    let apart =
-        if at > now { format!("in {}", minutes(at.since(now))) } else { format!("{} ago", minutes(now.since(at))) };
+    let apart = if at > now {
+        format!("in {}", minutes(at.duration_since(now)))
+    } else {
+        format!("{} ago", minutes(now.duration_since(at)))
+    };
     format!("{} ({apart})", instant(at))
 }
 

@@ -1,4 +1,4 @@
-//! The audit, seen from beside the server: checked, and written out.
+//! `audit verify` and `audit export`: verify and export the audit log, with or without a running server.
 
 use super::{
     AppError,
@@ -6,10 +6,10 @@ use super::{
 };
 use crate::{
     config::Config,
-    domain::audit::chain::Broken,
-    http::audit::present,
+    domain::audit::chain::BrokenChain,
+    http::api::audit::present,
     metrics::{Labels, Metrics},
-    store::{self, Purpose, Store, StoreError, deployment},
+    store::{self, OpenMode, Store, StoreError, deployment},
 };
 use countersign_process::SystemClock;
 use serde_json::json;
@@ -18,105 +18,106 @@ use std::{
     sync::Arc,
 };
 
-/// Why an audit could not be read, or what came of it.
+/// Why `audit verify` or `audit export` failed.
 #[derive(Debug, thiserror::Error)]
 pub enum AuditError {
     /// The database cannot be opened.
     #[error(transparent)]
     App(#[from] AppError),
-    /// It cannot be read.
+    /// The database cannot be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What was found cannot be written down.
+    /// The output cannot be written.
     #[error("standard output: {0}")]
     Output(#[from] io::Error),
-    /// There is no such chain.
-    #[error("there is no chain of `{0}`: leave --service out to see all")]
-    Unknown(String),
+    /// The service has no audit chain.
+    #[error("there is no chain of `{0}`: omit --service to see all chains")]
+    UnknownChain(String),
     /// Chains are broken.
     #[error("broken: {broken} of {all} chains")]
-    Broken {
-        /// How many.
+    BrokenChain {
+        /// Number of broken chains.
         broken: usize,
-        /// Of how many.
+        /// Number of chains verified.
         all: usize,
     },
 }
 
-/// Checks the chain of a service, or all, and writes what was found into `out`: a line for each chain.
+/// Verifies the chain of a service, or all chains, and writes a line with the result for each.
 pub async fn verify_audit(config: &Config, service: Option<&str>, mut out: impl Write) -> Result<(), AuditError> {
-    let archive = Archive::open(config, service).await?;
+    let log = AuditLog::open(config, service).await?;
     let mut broken = 0;
-    for chain in &archive.chains {
-        let mut read = archive.store.read().await?;
-        match store::audit::walk(read.conn(), archive.store.audit_keys(), chain, |_| ()).await? {
-            Ok(head) => writeln!(out, "{chain}: ok, {} links, head {}", head.length, head.hash)?,
-            Err(found) => {
+    for chain in &log.chains {
+        let mut read = log.store.read().await?;
+        match store::audit::verify_chain(read.conn(), log.store.audit_keys(), chain, |_| ()).await? {
+            Ok(head) => writeln!(out, "{chain}: ok, {} entries, head {}", head.length, head.hash)?,
+            Err(error) => {
                 broken += 1;
-                tell(&mut out, chain, found)?;
+                write_broken(&mut out, chain, error)?;
             }
         }
     }
-    archive.conclude(broken)
+    log.finish(broken)
 }
 
-/// Writes the chain of a service, or all, into `out`: a line of JSON for each link, up to the first broken one.
+/// Writes the chain of a service, or all chains, as JSON Lines. The export of a broken chain ends before its first invalid
+/// entry.
 pub async fn export_audit(config: &Config, service: Option<&str>, mut out: impl Write) -> Result<(), AuditError> {
-    let archive = Archive::open(config, service).await?;
+    let log = AuditLog::open(config, service).await?;
     let mut broken = 0;
-    for chain in &archive.chains {
-        let mut read = archive.store.read().await?;
+    for chain in &log.chains {
+        let mut read = log.store.read().await?;
         let mut written = Ok(());
-        let write = |link: &_| {
+        let write = |entry: &_| {
             if written.is_ok() {
-                written = writeln!(out, "{}", json!(present(link)));
+                written = writeln!(out, "{}", json!(present(entry)));
             }
         };
-        let walked = store::audit::walk(read.conn(), archive.store.audit_keys(), chain, write).await?;
+        let verified = store::audit::verify_chain(read.conn(), log.store.audit_keys(), chain, write).await?;
         written?;
-        if let Err(found) = walked {
+        if let Err(error) = verified {
             broken += 1;
-            tell(io::stderr(), chain, found)?;
+            write_broken(io::stderr(), chain, error)?;
         }
     }
     out.flush()?;
-    archive.conclude(broken)
+    log.finish(broken)
 }
 
-fn tell(mut to: impl Write, chain: &str, broken: Broken) -> io::Result<()> {
-    // Whatever stands there: it is not taken for a line of ours.
-    writeln!(to, "{}: {broken}", chain.escape_debug())
+fn write_broken(mut out: impl Write, chain: &str, error: BrokenChain) -> io::Result<()> {
+    // The name may have been tampered with: escaped, it cannot imitate an output line of its own.
+    writeln!(out, "{}: {error}", chain.escape_debug())
 }
 
-/// A database that is looked at, and which of its chains.
-struct Archive {
+/// The database, and the chains selected in it.
+struct AuditLog {
     store: Store,
     chains: Vec<String>,
 }
 
-impl Archive {
+impl AuditLog {
     async fn open(config: &Config, service: Option<&str>) -> Result<Self, AuditError> {
         super::install_crypto();
         let master = master_key(config)?;
         let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).map_err(AppError::from)?;
-        let store = database::open(config, Purpose::Inspect, &master, Arc::new(SystemClock), &metrics).await?;
+        let store = database::open(config, OpenMode::Inspect, &master, Arc::new(SystemClock), &metrics).await?;
         let mut read = store.read().await?;
-        let kept = deployment::find(read.conn()).await?.ok_or(AppError::Foreign("this database is empty"))?;
-        if kept.master_key_fingerprint != master.fingerprint() {
+        let deployment = deployment::find(read.conn()).await?.ok_or(AppError::Foreign("this database is empty"))?;
+        if deployment.master_key_fingerprint != master.fingerprint() {
             return Err(AppError::Foreign("the master key is not the one of this database").into());
         }
         let mut chains = store::audit::chains(read.conn()).await?;
         if let Some(service) = service {
             chains.retain(|chain| chain == service);
             if chains.is_empty() {
-                return Err(AuditError::Unknown(service.to_owned()));
+                return Err(AuditError::UnknownChain(service.to_owned()));
             }
         }
         drop(read);
         Ok(Self { store, chains })
     }
 
-    fn conclude(self, broken: usize) -> Result<(), AuditError> {
-        if broken == 0 { Ok(()) } else { Err(AuditError::Broken { broken, all: self.chains.len() }) }
+    fn finish(self, broken: usize) -> Result<(), AuditError> {
+        if broken == 0 { Ok(()) } else { Err(AuditError::BrokenChain { broken, all: self.chains.len() }) }
     }
 }

@@ -7,8 +7,8 @@ use crate::{
     keyring::{MasterKey, MasterKeyError},
     metrics::Metrics,
     store::{
-        Equipment, Purpose, Read, Store, StoreError, Write,
-        deployment::{self, Aside, Deployment},
+        OpenMode, Read, Store, StoreError, StoreOptions, Write,
+        deployment::{self, Deployment, QuarantineReason},
     },
 };
 use countersign_identity::Timestamp;
@@ -22,7 +22,7 @@ use std::{
 /// Opens the database of the settings.
 pub(super) async fn open(
     config: &Config,
-    purpose: Purpose,
+    purpose: OpenMode,
     master: &MasterKey,
     clock: Arc<dyn Clock>,
     metrics: &Metrics,
@@ -34,11 +34,11 @@ pub(super) async fn open(
 pub(super) async fn open_at(
     place: DatabasePlace,
     config: &Config,
-    (purpose, master): (Purpose, &MasterKey),
+    (purpose, master): (OpenMode, &MasterKey),
     clock: Arc<dyn Clock>,
     metrics: &Metrics,
 ) -> Result<Store, AppError> {
-    let equipment = Equipment {
+    let equipment = StoreOptions {
         clock,
         audit_keys: Arc::new(master.audit_keys()),
         metrics: metrics.store.clone(),
@@ -48,7 +48,7 @@ pub(super) async fn open_at(
     match place {
         DatabasePlace::File(path) => {
             // SQLite gives the files beside it the same mode.
-            if purpose == Purpose::Serve {
+            if purpose == OpenMode::Serve {
                 files::make_private_file(&path).map_err(AppError::folder(&path))?;
             }
             Ok(Store::open_sqlite(purpose, &path, equipment).await?)
@@ -75,7 +75,7 @@ pub(super) async fn belong_together(
     dev_since: Option<Timestamp>,
 ) -> Result<(), AppError> {
     let wanted = Deployment { master_key_fingerprint: master.fingerprint(), dev_since };
-    let kept = store.settle_deployment(&wanted).await?;
+    let kept = store.find_or_create_deployment(&wanted).await?;
     agree(&kept, &wanted)?;
     fit_to_serve(store).await
 }
@@ -83,7 +83,7 @@ pub(super) async fn belong_together(
 /// Refuses the database of another master key, or of the other kind of deployment.
 fn agree(kept: &Deployment, wanted: &Deployment) -> Result<(), AppError> {
     if kept.master_key_fingerprint != wanted.master_key_fingerprint {
-        return Err(StoreError::Sealed.into());
+        return Err(StoreError::WrongMasterKey.into());
     }
     match (kept.dev_since, wanted.dev_since) {
         (Some(_), None) => {
@@ -105,18 +105,18 @@ pub(super) fn belongs(config: &Config, master: &MasterKey, found: &Deployment) -
 /// Refuses a database that somebody copied into place, or that everything left.
 pub(super) async fn fit_to_serve(store: &Store) -> Result<(), AppError> {
     let mut read = store.read().await?;
-    match deployment::set_aside(read.conn()).await?.map(|found| found.kind) {
+    match deployment::find_quarantine(read.conn()).await?.map(|mark| mark.reason) {
         None => stay(store, read).await,
-        Some(Aside::Backup) => Err(AppError::Foreign(
+        Some(QuarantineReason::Backup) => Err(AppError::Foreign(
             "this database is a backup: what was revoked since it was made is good in it again. Run \
              `countersign-control-plane restore`, which ends what may have changed",
         )),
-        Some(Aside::Moving) => Err(AppError::Foreign(
+        Some(QuarantineReason::Migrating) => Err(AppError::Foreign(
             "a move of this database to PostgreSQL was interrupted, and whether everything arrived is not known here. Run \
              `countersign-control-plane migrate --to` again, with the same database. Or to stay here, see that nobody serves \
              that one, and run `countersign-control-plane restore`",
         )),
-        Some(Aside::Moved) => Err(AppError::Foreign(
+        Some(QuarantineReason::Migrated) => Err(AppError::Foreign(
             "everything in this database moved to PostgreSQL: set database.url to where it is. To come back to what was \
              here, run `countersign-control-plane restore`",
         )),
@@ -125,8 +125,8 @@ pub(super) async fn fit_to_serve(store: &Store) -> Result<(), AppError> {
 
 /// Refuses a database that was made by `pg_restore`, until it is settled: the tables have other numbers than they had.
 async fn stay(store: &Store, mut read: Read) -> Result<(), AppError> {
-    let Some(numbers) = store.table_numbers(&mut read).await? else { return Ok(()) };
-    match deployment::table_numbers(read.conn()).await? {
+    let Some(numbers) = store.instance_fingerprint(&mut read).await? else { return Ok(()) };
+    match deployment::instance_fingerprint(read.conn()).await? {
         Some(kept) if kept == numbers => return Ok(()),
         Some(_) => {
             return Err(AppError::Foreign(
@@ -139,10 +139,10 @@ async fn stay(store: &Store, mut read: Read) -> Result<(), AppError> {
     drop(read);
     let numbers = &numbers;
     let work = async |mut tx: Write| {
-        deployment::keep_table_numbers(tx.conn(), numbers).await?;
+        deployment::set_instance_fingerprint(tx.conn(), numbers).await?;
         tx.commit(()).await
     };
-    Ok(store.write("keep_table_numbers", work).await?)
+    Ok(store.write("set_instance_fingerprint", work).await?)
 }
 
 pub(super) fn place(config: &Config) -> Result<DatabasePlace, AppError> {

@@ -14,7 +14,7 @@ pub use schema::migrate;
 pub use transfer::move_to;
 
 use super::AppError;
-use crate::store::{StoreError, sqlite_file::Flaw, transfer::TransferError};
+use crate::store::{StoreError, sqlite_file::SqliteFileError, transfer::TransferError};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -51,7 +51,7 @@ pub enum MovingError {
         /// Which.
         path: PathBuf,
         /// What is wrong with it.
-        flaw: Flaw,
+        flaw: SqliteFileError,
     },
     /// Not everything could be copied.
     #[error(transparent)]
@@ -66,7 +66,7 @@ impl MovingError {
         |error| Self::File { path: path.to_owned(), error }
     }
 
-    fn flaw(path: &Path) -> impl FnOnce(Flaw) -> Self {
+    fn flaw(path: &Path) -> impl FnOnce(SqliteFileError) -> Self {
         |flaw| Self::Flawed { path: path.to_owned(), flaw }
     }
 

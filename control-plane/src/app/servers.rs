@@ -11,7 +11,8 @@ use crate::{
     },
     metrics::Metrics,
     operations::{
-        Context, announce_trust, emit_ended_roles, flush_suppressed_bursts, forget_events, housekeep, tend_signing_keys,
+        Context, delete_expired_events, emit_ended_roles, flush_suppressed_bursts, publish_trust_changes,
+        rotate_signing_keys_if_due, run_housekeeping,
     },
     store::Store,
     sync::{FeedReader, SidecarSettings, SyncService},
@@ -20,7 +21,7 @@ use crate::{
 use axum::{Router, extract::ConnectInfo, middleware::AddExtension};
 use axum_server::accept::Accept;
 use countersign_identity::Timestamp;
-use countersign_process::{Readiness, Shutdown, admin, shutdown::DRAIN};
+use countersign_process::{Readiness, Shutdown, admin, shutdown::DRAIN_TIMEOUT};
 use countersign_proto::v1::sync_server::SyncServer;
 use hyper_util::rt::TokioTimer;
 use secrecy::ExposeSecret;
@@ -88,7 +89,7 @@ pub(super) fn serve_sync(
     shutdown: &Shutdown,
 ) -> Result<(), AppError> {
     let AppState { context, metrics, .. } = state;
-    let settings = SidecarSettings { issuer: context.rules.issuer.clone(), max_staleness: config.max_staleness() };
+    let settings = SidecarSettings { issuer: context.config.issuer.clone(), max_staleness: config.max_staleness() };
     let reader = FeedReader::new(context.store.clone());
     let feed = reader.feed();
     let reading = reader.run(metrics.clone(), shutdown.clone());
@@ -142,7 +143,7 @@ where
     let (asked, drain) = (shutdown.requested_owned(), handle.clone());
     tokio::spawn(async move {
         asked.await;
-        drain.graceful_shutdown(Some(DRAIN));
+        drain.graceful_shutdown(Some(DRAIN_TIMEOUT));
     });
     let mut server = axum_server::from_tcp(listener)?.acceptor(acceptor).handle(handle);
     server.http_builder().http1().timer(TokioTimer::new()).header_read_timeout(PATIENCE);
@@ -159,10 +160,10 @@ pub(super) fn keep_house(servers: &mut Servers, context: Arc<Context>, shutdown:
         loop {
             if rest.is_zero() || !context.store.is_writable() {
                 rest = HOUSEKEEPING;
-                if let Err(error) = housekeep(&context).await {
+                if let Err(error) = run_housekeeping(&context).await {
                     tracing::warn!(%error, "housekeeping failed; trying again soon");
                 }
-                if let Err(error) = forget_events(&context).await {
+                if let Err(error) = delete_expired_events(&context).await {
                     tracing::warn!(%error, "old events could not be forgotten; trying again soon");
                 }
             }
@@ -201,7 +202,7 @@ pub(super) fn keep_keys(servers: &mut Servers, state: &AppState, shutdown: &Shut
     }
     until_stopped(servers, shutdown, async move {
         loop {
-            match tend_signing_keys(&context).await {
+            match rotate_signing_keys_if_due(&context).await {
                 Ok(ring) => show_keys(&metrics, &ring, context.now()),
                 Err(error) => tracing::warn!(%error, "signing keys could not be looked after; trying again in seconds"),
             }
@@ -219,7 +220,7 @@ fn show_keys(metrics: &Metrics, ring: &KeyRing, now: Timestamp) {
         metrics.signing_keys.with_label_values(&[status.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
     let start = ring.signer(now).and_then(|key| key.signs_from);
-    let since_epoch = |start: Timestamp| start.since(Timestamp::from_micros(0)).as_secs_f64();
+    let since_epoch = |start: Timestamp| start.duration_since(Timestamp::from_micros(0)).as_secs_f64();
     metrics.signing_key_since.set(start.map_or(0.0, since_epoch));
 }
 
@@ -227,7 +228,7 @@ fn show_keys(metrics: &Metrics, ring: &KeyRing, now: Timestamp) {
 pub(super) fn keep_trust_told(servers: &mut Servers, context: Arc<Context>, shutdown: &Shutdown) {
     until_stopped(servers, shutdown, async move {
         loop {
-            if let Err(error) = announce_trust(&context).await {
+            if let Err(error) = publish_trust_changes(&context).await {
                 tracing::warn!(%error, "changed trust could not be announced; trying again in a second");
             }
             tokio::time::sleep(TRUST_PAUSE).await;
@@ -301,6 +302,6 @@ pub(super) async fn wait(mut servers: Servers, shutdown: &Shutdown) -> Result<()
     shutdown.trigger();
     let rest = async { while servers.join_next().await.is_some() {} };
     // What has not drained by then is cut when the runtime ends.
-    let _cut = tokio::time::timeout(DRAIN, rest).await;
+    let _cut = tokio::time::timeout(DRAIN_TIMEOUT, rest).await;
     Ok(first?)
 }

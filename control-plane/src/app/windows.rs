@@ -47,7 +47,7 @@ pub(super) fn windows(redis: Option<Arc<Redis>>, context: &Context) -> Arc<dyn W
 /// Keeps the connection, tells other replicas of changes, and hears of theirs.
 pub(super) fn keep(servers: &mut servers::Servers, redis: &Arc<Redis>, store: &Store, shutdown: &Shutdown) {
     let (keeping, telling, hearing) = (redis.clone(), redis.clone(), redis.clone());
-    let (newest, woken) = (store.committed(), store.clone());
+    let (newest, woken) = (store.committed_revision(), store.clone());
     servers::until_stopped(servers, shutdown, async move { keeping.keep().await });
     servers::until_stopped(servers, shutdown, async move { hearing.hear(|| woken.wake()).await });
     servers::until_stopped(servers, shutdown, async move { telling.tell(newest).await });

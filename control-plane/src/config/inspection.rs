@@ -1,7 +1,7 @@
 //! The settings as an operator looks at them before a start: what holds, who said it, and all that is wrong.
 
 use super::{Config, ConfigError, layers};
-use countersign_process::settings::Gathered;
+use countersign_process::settings::MergedSettings;
 use std::path::PathBuf;
 
 /// Keys whose values are printed for nobody. A test finds those that are missing here.
@@ -9,7 +9,7 @@ const SECRETS: [&str; 4] = ["database.url", "redis.url", "redis.sentinel_passwor
 
 /// All layers, put together and not used.
 pub struct Inspection {
-    gathered: Gathered,
+    gathered: MergedSettings,
     dev: bool,
 }
 
@@ -21,12 +21,12 @@ impl Inspection {
         flags: Vec<(String, String)>,
         dev: bool,
     ) -> Result<Self, ConfigError> {
-        Ok(Self { gathered: layers(file, environment, flags, dev).gather()?, dev })
+        Ok(Self { gathered: layers(file, environment, flags, dev).merge()?, dev })
     }
 
     /// Everything for which a start would be refused.
     pub fn problems(&self) -> Vec<String> {
-        match self.gathered.read_or_all::<Config>() {
+        match self.gathered.read_or_list_errors::<Config>() {
             Ok(config) => Config { dev: self.dev, ..config }.problems(),
             Err(problems) => problems,
         }
@@ -34,12 +34,12 @@ impl Inspection {
 
     /// What holds, if it reads.
     pub fn config(&self) -> Option<Config> {
-        self.gathered.read_or_all().ok()
+        self.gathered.read_or_list_errors().ok()
     }
 
     /// What holds, as TOML; secrets are hidden.
     pub fn print(&self) -> String {
-        self.gathered.print(&SECRETS)
+        self.gathered.to_toml(&SECRETS)
     }
 }
 
@@ -61,7 +61,7 @@ mod tests {
         let mut tried = 0;
         for key in keys {
             let inspection = inspect(&[(&key, marker)]);
-            let Ok(config) = inspection.gathered.read_or_all::<Config>() else { continue };
+            let Ok(config) = inspection.gathered.read_or_list_errors::<Config>() else { continue };
             tried += 1;
             let shown = format!("{config:?}").contains(marker);
             assert_eq!(inspection.print().contains(marker), shown, "{key}: is it a secret?");

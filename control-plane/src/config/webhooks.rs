@@ -78,7 +78,7 @@ impl WebhookSettings {
     }
 
     /// How long events are kept.
-    pub fn events_life(&self) -> Duration {
+    pub fn event_retention(&self) -> Duration {
         Duration::from_hours(24 * u64::from(self.retention_days))
     }
 }

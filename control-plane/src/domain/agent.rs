@@ -1,57 +1,57 @@
-//! An agent: whoever holds the private half of a registered key.
+//! Agents: registration data, status and status transitions.
 
 use super::text::{DisplayName, EmailAddress, Metadata};
-use countersign_identity::{AgentId, AgentKey, AgentStatus, Reason, Revision, Timestamp, TrustScore};
+use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, Timestamp, TrustScore};
 
-/// A person known by the issuer of their token and their `sub` there.
+/// A human user, identified by the issuer of their token and their `sub` at that issuer.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Owner {
-    /// The `iss` of the person's token.
+    /// `iss` of the user's token.
     pub issuer: String,
-    /// The `sub` of the person's token.
+    /// `sub` of the user's token.
     pub subject: String,
 }
 
-/// What is registered.
+/// The data that an agent is registered with.
 #[derive(Debug, Clone)]
 pub struct Registration {
-    /// Who registers it; nobody in public registration.
+    /// The human user who registers the agent; `None` for public registration.
     pub owner: Option<Owner>,
-    /// Where the registrant can be written to.
+    /// E-mail address of the registrant.
     pub email: EmailAddress,
-    /// What people call the agent.
+    /// Display name.
     pub name: DisplayName,
-    /// The public half of its key.
-    pub key: AgentKey,
-    /// The key's canonical hash.
+    /// The public key.
+    pub key: P256PublicKey,
+    /// SHA-256 of the canonical SPKI DER of the public key.
     pub key_hash: String,
-    /// What its owner attached.
+    /// Free-form JSON from the registrant.
     pub metadata: Metadata,
 }
 
 /// A registered agent.
 #[derive(Debug, Clone)]
 pub struct Agent {
-    /// Its identifier.
+    /// Unique identifier.
     pub id: AgentId,
-    /// What was registered.
+    /// Data from the registration.
     pub registration: Registration,
-    /// Where it is in its life.
+    /// Current status.
     pub status: AgentStatus,
-    /// Tokens and logins below this revision are dead.
+    /// Tokens and sessions issued below this revision are invalid.
     pub cutoff: Revision,
-    /// Trust.
+    /// Current trust score.
     pub trust: TrustScore,
-    /// When it was registered.
+    /// Time of registration.
     pub created_at: Timestamp,
-    /// When its record last changed.
+    /// Time of the last change of this record.
     pub updated_at: Timestamp,
-    /// When it last logged in or refreshed.
+    /// Time of the last login or refresh.
     pub last_seen_at: Option<Timestamp>,
 }
 
 impl Agent {
-    /// Refuses an agent that is not active.
+    /// Fails with the reason if the agent is suspended or revoked.
     pub const fn require_active(&self) -> Result<(), Reason> {
         match self.status {
             AgentStatus::Active => Ok(()),
@@ -61,32 +61,32 @@ impl Agent {
     }
 }
 
-/// What a change of status means for the tokens that are out.
+/// Effect of a status change on tokens that are already issued.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StatusChange {
-    /// It is as wished already.
-    None,
-    /// The agent may act again; its old tokens stay dead.
-    Revive,
-    /// The agent may act no more: all its tokens die.
-    CutOff,
+    /// The status does not change.
+    Unchanged,
+    /// The agent becomes active. Tokens from before its deactivation stay invalid.
+    Reactivated,
+    /// The agent becomes suspended or revoked. All its tokens become invalid.
+    Deactivated,
 }
 
-/// The agent is revoked, which is for good.
+/// The agent is revoked, and a revocation cannot be undone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RevokedForGood;
+pub struct RevokedIsFinal;
 
-/// `active` ⇄ `suspended`; either → `revoked`, for good.
-pub fn change_status(from: AgentStatus, to: AgentStatus) -> Result<StatusChange, RevokedForGood> {
+/// Allowed transitions: `active` ⇄ `suspended`, and either → `revoked`, which is final.
+pub fn change_status(from: AgentStatus, to: AgentStatus) -> Result<StatusChange, RevokedIsFinal> {
     match (from, to) {
-        (from, to) if from == to => Ok(StatusChange::None),
-        (AgentStatus::Revoked, _) => Err(RevokedForGood),
-        (_, AgentStatus::Active) => Ok(StatusChange::Revive),
-        (_, AgentStatus::Suspended | AgentStatus::Revoked) => Ok(StatusChange::CutOff),
+        (from, to) if from == to => Ok(StatusChange::Unchanged),
+        (AgentStatus::Revoked, _) => Err(RevokedIsFinal),
+        (_, AgentStatus::Active) => Ok(StatusChange::Reactivated),
+        (_, AgentStatus::Suspended | AgentStatus::Revoked) => Ok(StatusChange::Deactivated),
     }
 }
 
-/// The status as it stands in JSON and in the database.
+/// The status as written in JSON and in the database.
 pub const fn status_text(status: AgentStatus) -> &'static str {
     match status {
         AgentStatus::Active => "active",
@@ -95,7 +95,7 @@ pub const fn status_text(status: AgentStatus) -> &'static str {
     }
 }
 
-/// Reads what [`status_text`] wrote.
+/// The inverse of [`status_text`].
 pub fn parse_status(text: &str) -> Option<AgentStatus> {
     [AgentStatus::Active, AgentStatus::Suspended, AgentStatus::Revoked]
         .into_iter()
@@ -108,13 +108,13 @@ mod tests {
     use AgentStatus::{Active, Revoked, Suspended};
 
     #[test]
-    fn revoked_is_for_good_and_the_rest_goes_both_ways() {
-        assert_eq!(change_status(Active, Suspended), Ok(StatusChange::CutOff));
-        assert_eq!(change_status(Suspended, Active), Ok(StatusChange::Revive));
-        assert_eq!(change_status(Suspended, Revoked), Ok(StatusChange::CutOff));
-        assert_eq!(change_status(Active, Active), Ok(StatusChange::None));
-        assert_eq!(change_status(Revoked, Revoked), Ok(StatusChange::None));
-        assert_eq!(change_status(Revoked, Active), Err(RevokedForGood));
-        assert_eq!(change_status(Revoked, Suspended), Err(RevokedForGood));
+    fn only_revoked_status_is_final() {
+        assert_eq!(change_status(Active, Suspended), Ok(StatusChange::Deactivated));
+        assert_eq!(change_status(Suspended, Active), Ok(StatusChange::Reactivated));
+        assert_eq!(change_status(Suspended, Revoked), Ok(StatusChange::Deactivated));
+        assert_eq!(change_status(Active, Active), Ok(StatusChange::Unchanged));
+        assert_eq!(change_status(Revoked, Revoked), Ok(StatusChange::Unchanged));
+        assert_eq!(change_status(Revoked, Active), Err(RevokedIsFinal));
+        assert_eq!(change_status(Revoked, Suspended), Err(RevokedIsFinal));
     }
 }

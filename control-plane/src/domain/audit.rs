@@ -1,104 +1,104 @@
-//! Acts of management: who did what, to whom, from where. A record is a link of a chain, see [`chain`].
+//! The audit log: management actions, the initiator of each, and the hash chain that each entry belongs to (see [`chain`]).
 //!
-//! What agents do with their tokens is no act of management, and what services say of agents has a history of
-//! its own. An attempt that was refused or changed nothing is no act.
+//! An entry is written for a change to a service, key, role, role assignment, webhook or agent status. Refused requests and
+//! no-ops are not audited. Uses of tokens are not audited, and feedback on agents has a history of its own.
 
 pub mod chain;
 
-use super::{agent::Owner, named::named};
+use super::{agent::Owner, string_enum::string_enum};
 use core::net::IpAddr;
 use countersign_identity::{AgentId, ApiKeyId, Kid, RoleId, ServiceId, WebhookId};
 use serde_json::Value;
 use std::{collections::BTreeMap, fmt};
 
-named! {
-    /// What was done.
-    Act {
-        /// The chain begins at a service or deployment that was there before.
+string_enum! {
+    /// A management action that is audited.
+    AuditAction {
+        /// The chain starts at a service or deployment that is older than the audit log.
         AuditBegan = "audit.began";
-        /// The database was restored from a backup: what happened between that and now is not in it.
+        /// The database was restored from a backup. Changes between the backup and the restore are lost.
         DatabaseRestored = "database.restored";
         /// An agent was registered.
         AgentRegistered = "agent.registered";
         /// An agent was suspended, reactivated or revoked.
         AgentStatusChanged = "agent.status_changed";
-        /// A service was made.
+        /// A service was created.
         ServiceCreated = "service.created";
-        /// A service's name changed, or which tokens it accepts.
+        /// The name of a service changed, or whether it accepts unbound tokens.
         ServiceChanged = "service.changed";
-        /// An API key was made.
+        /// An API key was created.
         ServiceKeyCreated = "service_key.created";
         /// An API key was revoked.
         ServiceKeyRevoked = "service_key.revoked";
-        /// A role was defined.
+        /// A role was created.
         RoleCreated = "role.created";
-        /// A role's permissions or description changed.
+        /// The permissions or the description of a role changed.
         RoleChanged = "role.changed";
         /// A role was deleted, with all its assignments.
         RoleDeleted = "role.deleted";
-        /// A role was given to an agent, or ends at another time.
+        /// A role was assigned to an agent, or the expiry of an assignment changed.
         RoleAssigned = "role.assigned";
-        /// A role was taken from an agent.
+        /// The assignment of a role to an agent was removed.
         RoleRevoked = "role.revoked";
-        /// Another signing key signs, or will.
+        /// A rotation to another signing key took effect or was scheduled.
         SigningKeyRotated = "signing_key.rotated";
-        /// A signing key was revoked, with all tokens under it.
+        /// A signing key was revoked, and with it all tokens that it signed.
         SigningKeyRevoked = "signing_key.revoked";
-        /// A target of events was made.
+        /// A webhook target was created.
         WebhookCreated = "webhook.created";
-        /// A target was changed, paused or resumed.
+        /// A webhook target was changed, paused or resumed.
         WebhookChanged = "webhook.changed";
-        /// A target was deleted, with what was on its way to it.
+        /// A webhook target was deleted, with its pending deliveries.
         WebhookDeleted = "webhook.deleted";
-        /// A target got a new secret.
+        /// The secret of a webhook target was replaced.
         WebhookSecretRotated = "webhook.secret_rotated";
-        /// A target was sent a test.
+        /// A test event was sent to a webhook target.
         WebhookTested = "webhook.tested";
-        /// Events are delivered to a target once more.
+        /// Events were scheduled for delivery to a webhook target once more.
         WebhookReplayed = "webhook.replayed";
-        /// A target wants no more, or has failed for too long.
+        /// The control plane disabled a webhook target: it answered 410 Gone or failed for too long.
         WebhookDisabled = "webhook.disabled";
     }
 }
 
-/// Who acted.
+/// The caller behind an action.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Actor {
-    /// A service, by one of its API keys.
+    /// A service, authenticated by one of its API keys.
     ServiceKey(ApiKeyId),
-    /// A person.
+    /// A human user.
     Human(Owner),
-    /// Nobody we know: public registration.
+    /// An unauthenticated caller: public registration.
     Public,
-    /// The control plane by itself.
+    /// The control plane itself.
     System,
 }
 
-/// Who acted, and from where.
+/// The actor of an action and the origin of the request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Author {
-    /// Who.
+pub struct Initiator {
+    /// The authenticated caller.
     pub actor: Actor,
-    /// From which request.
+    /// The request that caused the action.
     pub origin: Origin,
 }
 
-/// Where a request came from.
+/// The origin of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Origin {
-    /// The address of the client.
+    /// IP address of the client.
     pub address: Option<IpAddr>,
-    /// The id of the request.
+    /// Its `X-Request-Id`.
     pub request: Option<String>,
 }
 
-impl Author {
-    /// The control plane, of its own accord.
+impl Initiator {
+    /// The control plane, without a request.
     pub const SYSTEM: Self = Self { actor: Actor::System, origin: Origin { address: None, request: None } };
 }
 
 impl Actor {
-    /// Kind, issuer and id, as they are kept.
+    /// Kind, issuer and id, in the stored form.
     pub fn parts(&self) -> (&'static str, Option<&str>, Option<String>) {
         match self {
             Self::ServiceKey(key) => ("service_key", None, Some(key.to_string())),
@@ -109,19 +109,19 @@ impl Actor {
     }
 }
 
-/// The chain that an act belongs to.
+/// Identifies the chain that an entry belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Chain {
-    /// Of what concerns no service.
+pub enum AuditChain {
+    /// The chain for actions that belong to no service.
     Deployment,
-    /// Of a service.
+    /// The chain of a service.
     Service(ServiceId),
 }
 
-/// What the chain of the deployment is called.
+/// Stored name of the chain of the deployment.
 const DEPLOYMENT: &str = "deployment";
 
-impl fmt::Display for Chain {
+impl fmt::Display for AuditChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Deployment => f.write_str(DEPLOYMENT),
@@ -130,7 +130,7 @@ impl fmt::Display for Chain {
     }
 }
 
-/// What was made, changed or taken, beside service and agent.
+/// The object of an action, if it is neither a service nor an agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Object {
     /// A role.
@@ -139,12 +139,12 @@ pub enum Object {
     ServiceKey(ApiKeyId),
     /// A signing key.
     SigningKey(Kid),
-    /// A target of events.
+    /// A webhook target.
     Webhook(WebhookId),
 }
 
 impl Object {
-    /// Kind and id, as they are kept.
+    /// Kind and id, in the stored form.
     pub fn parts(&self) -> (&'static str, String) {
         match self {
             Self::Role(role) => ("role", role.to_string()),
@@ -155,64 +155,64 @@ impl Object {
     }
 }
 
-/// More about an act, by name. Never a secret, and nothing free-form that might hold one.
+/// Additional fields of an entry, by name. Must not contain secrets, nor free-form values that could contain one.
 pub type Details = BTreeMap<&'static str, Value>;
 
-/// An act, as whoever does it says.
+/// An entry before it is appended to its chain.
 #[derive(Debug, Clone)]
-pub struct Entry {
-    /// Where it belongs.
-    pub chain: Chain,
-    /// What was done.
-    pub act: Act,
-    /// To which agent.
+pub struct NewAuditEntry {
+    /// The chain to append to.
+    pub chain: AuditChain,
+    /// The action performed.
+    pub action: AuditAction,
+    /// The agent affected.
     pub agent: Option<AgentId>,
-    /// With what.
+    /// The object affected.
     pub object: Option<Object>,
-    /// More about it.
+    /// Additional fields.
     pub details: Details,
 }
 
-impl Entry {
-    /// An act at a service.
-    pub const fn at(service: ServiceId, act: Act) -> Self {
-        Self::of(Chain::Service(service), act)
+impl NewAuditEntry {
+    /// An entry in the chain of a service.
+    pub const fn for_service(service: ServiceId, action: AuditAction) -> Self {
+        Self::new(AuditChain::Service(service), action)
     }
 
-    /// An act that concerns no service.
-    pub const fn of_deployment(act: Act) -> Self {
-        Self::of(Chain::Deployment, act)
+    /// An entry in the chain of the deployment.
+    pub const fn for_deployment(action: AuditAction) -> Self {
+        Self::new(AuditChain::Deployment, action)
     }
 
-    /// An act, without more.
-    pub const fn of(chain: Chain, act: Act) -> Self {
-        Self { chain, act, agent: None, object: None, details: Details::new() }
+    /// An entry without agent, object and details.
+    pub const fn new(chain: AuditChain, action: AuditAction) -> Self {
+        Self { chain, action, agent: None, object: None, details: Details::new() }
     }
 
-    /// Says to which agent.
+    /// Sets the agent affected.
     #[must_use]
-    pub fn to(self, agent: AgentId) -> Self {
+    pub fn agent(self, agent: AgentId) -> Self {
         Self { agent: Some(agent), ..self }
     }
 
-    /// Says with what.
+    /// Sets the object affected.
     #[must_use]
-    pub fn with(self, object: Object) -> Self {
+    pub fn object(self, object: Object) -> Self {
         Self { object: Some(object), ..self }
     }
 
     /// Adds a detail.
     #[must_use]
-    pub fn saying(mut self, name: &'static str, value: impl Into<Value>) -> Self {
+    pub fn detail(mut self, name: &'static str, value: impl Into<Value>) -> Self {
         self.details.insert(name, value.into());
         self
     }
 
-    /// Adds a detail that changed, if it did.
+    /// Adds the old and the new value of a field, if they differ.
     #[must_use]
-    pub fn changing(self, name: &'static str, from: impl Into<Value>, to: impl Into<Value>) -> Self {
+    pub fn changed(self, name: &'static str, from: impl Into<Value>, to: impl Into<Value>) -> Self {
         let (from, to) = (from.into(), to.into());
-        if from == to { self } else { self.saying(name, serde_json::json!({ "from": from, "to": to })) }
+        if from == to { self } else { self.detail(name, serde_json::json!({ "from": from, "to": to })) }
     }
 }
 
@@ -221,8 +221,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stays_is_no_change() {
-        let entry = Entry::of_deployment(Act::RoleChanged).changing("a", 1, 1).changing("b", 1, 2);
+    fn changed_omits_fields_with_equal_values() {
+        let entry = NewAuditEntry::for_deployment(AuditAction::RoleChanged).changed("a", 1, 1).changed("b", 1, 2);
         assert_eq!(Value::from_iter(entry.details), serde_json::json!({ "b": { "from": 1, "to": 2 } }));
     }
 }

@@ -1,4 +1,4 @@
-//! Who is asking.
+//! Authenticated callers and what they may do.
 
 use super::{
     agent::Owner,
@@ -6,27 +6,27 @@ use super::{
 };
 use countersign_identity::{Reason, ServiceId};
 
-/// A person with a verified token.
+/// A human user with a verified token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Human {
-    /// Who it is.
+    /// Identity of the user.
     pub owner: Owner,
-    /// Whether the person manages everything.
+    /// Whether the token has the admin claim. Administrators may manage everything.
     pub admin: bool,
 }
 
-/// Whoever sent a valid credential.
+/// The sender of a valid credential.
 #[derive(Debug, Clone)]
 pub enum Caller {
-    /// A service, by one of its API keys.
+    /// A service that sent one of its API keys.
     Service(ServiceKey),
-    /// A person.
+    /// A human user.
     Human(Human),
 }
 
 impl Caller {
-    /// A key of this very service, whatever its scope. Another service's key learns nothing, not even
-    /// whether the service exists.
+    /// Requires an API key of this service, of any scope. The error for a key of another service does not tell whether
+    /// this service exists.
     pub fn require_key_of(&self, service: ServiceId) -> Result<&ServiceKey, Reason> {
         match self {
             Self::Service(key) if key.service == service => Ok(key),
@@ -35,7 +35,7 @@ impl Caller {
         }
     }
 
-    /// A key of this very service with full scope.
+    /// Requires an API key of this service with scope `full`.
     pub fn require_full_key_of(&self, service: ServiceId) -> Result<(), Reason> {
         match self.require_key_of(service)?.scope {
             KeyScope::Full => Ok(()),
@@ -45,17 +45,17 @@ impl Caller {
 }
 
 impl Human {
-    /// The owner of the service, or an administrator.
+    /// Requires the owner of the service or an administrator.
     pub fn require_owner_of(&self, service: &Service) -> Result<(), Reason> {
         self.require_owner(Some(&service.owner))
     }
 
-    /// An administrator: for what belongs to the whole deployment.
+    /// Requires an administrator, for resources of the whole deployment.
     pub const fn require_admin(&self) -> Result<(), Reason> {
         if self.admin { Ok(()) } else { Err(Reason::AdminRequired) }
     }
 
-    /// The given owner, or an administrator.
+    /// Requires this owner or an administrator.
     pub fn require_owner(&self, owner: Option<&Owner>) -> Result<(), Reason> {
         if self.admin || owner == Some(&self.owner) { Ok(()) } else { Err(Reason::NotYours) }
     }

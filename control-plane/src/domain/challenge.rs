@@ -1,42 +1,43 @@
-//! Challenges without storage: the id carries all that must be remembered, under a MAC, and the nonce
-//! is derived from the id.
+//! Stateless challenges: the challenge id carries the whole state under a MAC, and the nonce is derived from the same state.
 //!
-//! So a flood of challenges stores nothing, and any replica can answer for any other.
+//! The server stores nothing for a challenge, so a flood of challenges fills no table, and every replica can verify the
+//! challenges of all others.
 
 use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use countersign_identity::{AgentId, Revision, ServiceId, Timestamp};
 
-/// What a challenge's id begins with.
+/// Prefix of challenge ids.
 pub const PREFIX: &str = "chal_";
 
 const MAC_LEN: usize = 32;
-const WITHOUT_ERA: u8 = 1;
-const WITH_ERA: u8 = 2;
+const VERSION_1: u8 = 1;
+const VERSION_2: u8 = 2;
 
-/// What is asked of an agent.
+/// The state of a challenge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Challenge {
-    /// Who is asked.
+    /// The agent that must prove possession of its key.
     pub agent: AgentId,
-    /// For which service the token shall be; none if the agent left it open.
+    /// Service that the token is requested for; `None` if the agent did not name one.
     pub service: Option<ServiceId>,
-    /// When it is no longer usable.
+    /// The challenge is invalid from this time on.
     pub expires_at: Timestamp,
-    /// Which challenge this is.
-    pub unique: u128,
-    /// After which restoration of the database it was asked: what was asked before may have been answered in what is lost.
-    pub era: Revision,
+    /// Random identifier.
+    pub random_id: u128,
+    /// Cutoff revision of the last database restore at the time of issue. A challenge from before a restore is refused, because
+    /// it may already have been used in the state that was lost.
+    pub restore_revision: Revision,
 }
 
-/// The two keys of challenges, both derived from the deployment's master key.
+/// HMAC keys for challenge ids and nonces, derived from the master key.
 pub struct ChallengeKeys {
     identity: hmac::Key,
     nonce: hmac::Key,
 }
 
 impl ChallengeKeys {
-    /// Derives both keys.
+    /// Derives both keys from the master key.
     pub fn derive(master: &[u8]) -> Self {
         let master = hmac::Key::new(hmac::HMAC_SHA256, master);
         let derive =
@@ -44,14 +45,14 @@ impl ChallengeKeys {
         Self { identity: derive("countersign challenge id v1"), nonce: derive("countersign challenge nonce v1") }
     }
 
-    /// The challenge's id: `chal_` and base64url of its content and MAC.
+    /// The challenge id: `chal_` and the base64url of state and MAC.
     pub fn id(&self, challenge: &Challenge) -> String {
         let body = encode(challenge);
         let mac = hmac::sign(&self.identity, &body);
         format!("{PREFIX}{}", URL_SAFE_NO_PAD.encode([&body[..], mac.as_ref()].concat()))
     }
 
-    /// Reads an id that we made; `None` for any other text.
+    /// Verifies and decodes a challenge id; `None` if this deployment did not issue it.
     pub fn open(&self, id: &str) -> Option<Challenge> {
         let bytes = URL_SAFE_NO_PAD.decode(id.strip_prefix(PREFIX)?).ok()?;
         let (body, mac) = bytes.split_at_checked(bytes.len().checked_sub(MAC_LEN)?)?;
@@ -59,7 +60,7 @@ impl ChallengeKeys {
         decode(body)
     }
 
-    /// The 256-bit nonce of a challenge.
+    /// The 256-bit nonce that the agent must sign.
     pub fn nonce(&self, challenge: &Challenge) -> [u8; 32] {
         let mut nonce = [0; 32];
         nonce.copy_from_slice(hmac::sign(&self.nonce, &encode(challenge)).as_ref());
@@ -68,24 +69,24 @@ impl ChallengeKeys {
 }
 
 impl Challenge {
-    /// The id under which a login with this challenge is recorded.
-    pub fn unique_text(&self) -> String {
-        format!("{:032x}", self.unique)
+    /// The random identifier as hex, as stored with the session that used the challenge.
+    pub fn random_id_hex(&self) -> String {
+        format!("{:032x}", self.random_id)
     }
 }
 
-/// Version, agent, service, expiry, random id; and, of a deployment that was restored once, its era.
+/// Version, agent, service, expiry, random id; and, of a deployment that was restored once, its restore_revision.
 fn encode(challenge: &Challenge) -> Vec<u8> {
-    let Challenge { agent, service, expires_at, unique, era } = challenge;
-    let has_era = *era != Revision::default();
-    let mut body = vec![if has_era { WITH_ERA } else { WITHOUT_ERA }];
+    let Challenge { agent, service, expires_at, random_id, restore_revision } = challenge;
+    let has_restore_revision = *restore_revision != Revision::default();
+    let mut body = vec![if has_restore_revision { VERSION_2 } else { VERSION_1 }];
     body.extend(agent.bits().to_be_bytes());
-    // A service's id is a UUIDv7 and therefore never zero.
+    // Zero means no service. A service id is a UUIDv7 and never zero.
     body.extend(service.map_or(0, ServiceId::bits).to_be_bytes());
     body.extend(expires_at.micros().to_be_bytes());
-    body.extend(unique.to_be_bytes());
-    if has_era {
-        body.extend(era.number().to_be_bytes());
+    body.extend(random_id.to_be_bytes());
+    if has_restore_revision {
+        body.extend(restore_revision.number().to_be_bytes());
     }
     body
 }
@@ -95,10 +96,10 @@ fn decode(body: &[u8]) -> Option<Challenge> {
     let (agent, rest) = rest.split_first_chunk()?;
     let (service, rest) = rest.split_first_chunk()?;
     let (expires_at, rest) = rest.split_first_chunk()?;
-    let (unique, rest) = rest.split_first_chunk()?;
-    let era = match *version {
-        WITHOUT_ERA if rest.is_empty() => 0,
-        WITH_ERA => i64::from_be_bytes(rest.try_into().ok()?),
+    let (random_id, rest) = rest.split_first_chunk()?;
+    let restore_revision = match *version {
+        VERSION_1 if rest.is_empty() => 0,
+        VERSION_2 => i64::from_be_bytes(rest.try_into().ok()?),
         _ => return None,
     };
     let service = u128::from_be_bytes(*service);
@@ -106,8 +107,8 @@ fn decode(body: &[u8]) -> Option<Challenge> {
         agent: AgentId::from_bits(u128::from_be_bytes(*agent)),
         service: (service != 0).then(|| ServiceId::from_bits(service)),
         expires_at: Timestamp::from_micros(i64::from_be_bytes(*expires_at)),
-        unique: u128::from_be_bytes(*unique),
-        era: Revision::new(era),
+        random_id: u128::from_be_bytes(*random_id),
+        restore_revision: Revision::new(restore_revision),
     })
 }
 
@@ -123,13 +124,13 @@ mod tests {
             agent: AgentId::from_bits(1),
             service: Some(ServiceId::from_bits(2)),
             expires_at: Timestamp::from_seconds(3),
-            unique: 4,
-            era: Revision::new(5),
+            random_id: 4,
+            restore_revision: Revision::new(5),
         }
     }
 
     #[test]
-    fn an_id_reads_back_under_its_own_keys_only() {
+    fn decodes_an_id_only_with_the_keys_that_made_it() {
         let keys = ChallengeKeys::derive(&[1; 32]);
         for service in [None, Some(ServiceId::from_bits(2))] {
             let challenge = Challenge { service, ..challenge() };
@@ -139,28 +140,28 @@ mod tests {
     }
 
     #[test]
-    fn no_changed_character_is_accepted() {
+    fn refuses_an_id_with_any_character_changed() {
         let keys = ChallengeKeys::derive(&[1; 32]);
         let id = keys.id(&challenge());
         for position in 0..id.len() {
-            let mut bent = id.clone().into_bytes();
-            bent[position] = if bent[position] == b'A' { b'B' } else { b'A' };
-            assert_eq!(keys.open(&String::from_utf8(bent).unwrap()), None, "position {position}");
+            let mut changed = id.clone().into_bytes();
+            changed[position] = if changed[position] == b'A' { b'B' } else { b'A' };
+            assert_eq!(keys.open(&String::from_utf8(changed).unwrap()), None, "position {position}");
         }
         assert_eq!(keys.open(PREFIX), None);
         assert_eq!(keys.open(&format!("{id}AAAA")), None);
     }
 
     #[test]
-    fn nonces_differ_with_every_part() {
+    fn nonce_depends_on_every_field() {
         let keys = ChallengeKeys::derive(&[1; 32]);
         let base = challenge();
         let others = [
             Challenge { agent: AgentId::from_bits(9), ..base },
             Challenge { service: None, ..base },
             Challenge { expires_at: Timestamp::from_seconds(9), ..base },
-            Challenge { unique: 9, ..base },
-            Challenge { era: Revision::default(), ..base },
+            Challenge { random_id: 9, ..base },
+            Challenge { restore_revision: Revision::default(), ..base },
         ];
         assert!(others.iter().all(|other| keys.nonce(other) != keys.nonce(&base)));
     }

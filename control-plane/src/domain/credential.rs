@@ -1,6 +1,6 @@
-//! Secrets that we hand out once and keep only as a hash.
+//! API keys and refresh tokens: shown once, stored as a hash.
 //!
-//! A plain credential and its hash are different types; neither prints its content.
+//! The plain credential and its hash are different types. `Debug` prints neither.
 
 use countersign_identity::{ApiKeyId, RefreshId};
 use secrecy::{ExposeSecret, SecretString};
@@ -9,17 +9,17 @@ use std::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-/// Bytes of secret in every credential: 256 bits.
+/// Length of the secret part of a credential, in bytes.
 pub const SECRET_LEN: usize = 32;
 
-/// Characters of an identifier after its prefix.
+/// Number of characters of an identifier after its prefix.
 const ID_LEN: usize = 26;
 
-/// Identifiers that credentials carry in the open, so that the right hash is found.
+/// Identifiers that a credential carries in plain text, so that the server can find its stored hash.
 pub trait CredentialId: Copy + fmt::Display + std::str::FromStr {
-    /// What the credential begins with.
+    /// Prefix of the credential.
     const CREDENTIAL_PREFIX: &'static str;
-    /// What the identifier begins with.
+    /// Prefix of the identifier.
     const ID_PREFIX: &'static str;
 }
 
@@ -39,17 +39,17 @@ pub struct Credential<Id> {
     secret: Zeroizing<[u8; SECRET_LEN]>,
 }
 
-/// What is kept of a credential.
+/// SHA-256 of the secret part of a credential, in hex.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SecretHash(String);
 
 impl<Id: CredentialId> Credential<Id> {
-    /// A new credential of fresh random bytes.
+    /// Makes a credential from random bytes.
     pub const fn new(id: Id, secret: Zeroizing<[u8; SECRET_LEN]>) -> Self {
         Self { id, secret }
     }
 
-    /// Reads what [`Self::reveal`] gave; `None` for anything else.
+    /// The inverse of [`Self::reveal`]; `None` if the text is not a credential of this kind.
     pub fn parse(text: &str) -> Option<Self> {
         let rest = text.strip_prefix(Id::CREDENTIAL_PREFIX)?;
         let (id, secret) = rest.split_at_checked(ID_LEN)?;
@@ -60,17 +60,17 @@ impl<Id: CredentialId> Credential<Id> {
         Some(Self { id, secret: bytes })
     }
 
-    /// The identifier, which is no secret.
+    /// The identifier. It is not secret.
     pub const fn id(&self) -> Id {
         self.id
     }
 
-    /// What is kept.
+    /// The hash to store.
     pub fn hash(&self) -> SecretHash {
         SecretHash(hex::encode(Sha256::digest(self.secret.as_ref())))
     }
 
-    /// The text to hand out, once.
+    /// The full text of the credential, to be sent to its holder once.
     pub fn reveal(&self) -> SecretString {
         let id = self.id.to_string();
         let digits = id.strip_prefix(Id::ID_PREFIX).unwrap_or(&id);
@@ -86,18 +86,18 @@ impl<Id> fmt::Debug for Credential<Id> {
 }
 
 impl SecretHash {
-    /// Wraps a hash from the database.
+    /// Wraps a hash that was read from the database.
     pub const fn from_store(hex: String) -> Self {
         Self(hex)
     }
 
-    /// The hash as it is kept.
+    /// The hash as stored in the database.
     pub fn to_store(&self) -> &str {
         &self.0
     }
 
-    /// True if the credential is the one that was hashed; takes the same time either way.
-    pub fn is_of<Id: CredentialId>(&self, credential: &Credential<Id>) -> bool {
+    /// Whether the credential matches this hash. Compares in constant time.
+    pub fn matches<Id: CredentialId>(&self, credential: &Credential<Id>) -> bool {
         self.0.as_bytes().ct_eq(credential.hash().0.as_bytes()).into()
     }
 }
@@ -108,7 +108,7 @@ impl fmt::Debug for SecretHash {
     }
 }
 
-/// Gives a secret to the one place that sends it to its holder.
+/// Exposes a secret for the response that sends it to its holder.
 pub fn expose(secret: &SecretString) -> &str {
     secret.expose_secret()
 }
@@ -121,24 +121,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_credential_reads_back_and_nothing_near_it_does() {
-        let made = Credential::new(ApiKeyId::from_bits(77), Zeroizing::new([0xab; 32]));
-        let text = expose(&made.reveal()).to_owned();
+    fn parses_only_the_exact_text_of_a_credential() {
+        let credential = Credential::new(ApiKeyId::from_bits(77), Zeroizing::new([0xab; 32]));
+        let text = expose(&credential.reveal()).to_owned();
         let read = Credential::<ApiKeyId>::parse(&text).unwrap();
-        assert_eq!(read.id(), made.id());
-        assert!(made.hash().is_of(&read));
+        assert_eq!(read.id(), credential.id());
+        assert!(credential.hash().matches(&read));
         assert!(Credential::<RefreshId>::parse(&text).is_none());
         for bad in [&text[..text.len() - 1], &format!("{text}0"), &text.replace("ab", "AB"), "svc_sk_", ""] {
             assert!(Credential::<ApiKeyId>::parse(bad).is_none(), "{bad}");
         }
         let other = Credential::new(ApiKeyId::from_bits(77), Zeroizing::new([0xac; 32]));
-        assert!(!made.hash().is_of(&other));
+        assert!(!credential.hash().matches(&other));
     }
 
     #[test]
-    fn neither_side_prints_its_content() {
-        let made = Credential::new(ApiKeyId::from_bits(77), Zeroizing::new([0xab; 32]));
-        let printed = format!("{made:?} {:?} {:?}", made.hash(), made.reveal());
-        assert!(!printed.contains("abab") && !printed.contains(made.hash().to_store()), "{printed}");
+    fn debug_output_contains_no_secret() {
+        let credential = Credential::new(ApiKeyId::from_bits(77), Zeroizing::new([0xab; 32]));
+        let printed = format!("{credential:?} {:?} {:?}", credential.hash(), credential.reveal());
+        assert!(!printed.contains("abab") && !printed.contains(credential.hash().to_store()), "{printed}");
     }
 }

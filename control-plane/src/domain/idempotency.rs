@@ -1,63 +1,63 @@
-//! Requests that are done once, however often they are sent: `Idempotency-Key`, of the IETF draft of that name.
+//! The `Idempotency-Key` header (IETF draft-ietf-httpapi-idempotency-key-header).
 
-use super::netstrings::fields;
+use super::netstrings::encode;
 use sha2::{Digest, Sha256};
 use std::time::Duration;
 
-/// How long a request that was done is answered again.
-pub const REMEMBERED: Duration = Duration::from_hours(24);
+/// How long a response is stored and replayed.
+pub const RETENTION: Duration = Duration::from_hours(24);
 
-/// The longest key.
-const LONGEST: usize = 255;
+/// Maximum length of a key, in bytes.
+const MAX_KEY_LEN: usize = 255;
 
-/// What a client calls a request.
+/// The key that a client chose for a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct IdempotencyKey(String);
 
-/// A request that may come again.
+/// A request with an idempotency key.
 #[derive(Debug, Clone)]
-pub struct Repeat {
-    /// What its sender calls it.
+pub struct IdempotentRequest {
+    /// Key from the header.
     pub key: IdempotencyKey,
-    /// A hash of its body.
+    /// SHA-256 of the request body, in hex.
     pub body_digest: String,
 }
 
-/// Under what a request is remembered.
+/// Identifies a request in the table of stored responses.
 #[derive(Debug, Clone)]
-pub struct Ticket {
-    /// Who asked for what under which key, hashed.
+pub struct RequestFingerprint {
+    /// Hash of caller, operation and key.
     pub id: String,
-    /// A hash of the body.
+    /// SHA-256 of the request body, in hex.
     pub body_digest: String,
 }
 
-/// What is remembered of a ticket.
+/// What is stored for a fingerprint.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Memory {
-    /// Nothing: it is taken now.
+pub enum StoredResponse {
+    /// Nothing: the request is new.
     New,
-    /// It was done, and answered with this.
-    Done(String),
-    /// It was done with another body.
-    Reused,
+    /// The request was completed with this response body.
+    Completed(String),
+    /// The key was used for a request with a different body.
+    BodyDiffers,
 }
 
 impl IdempotencyKey {
-    /// Reads the value of the header: a string in quotes (RFC 8941, 3.3.3), or what would stand between them. Without
-    /// quotes, no comma: that is how two headers look that something on the way made one.
+    /// Parses the header value: a quoted string (RFC 8941, section 3.3.3) or the same text without quotes. An unquoted value
+    /// must not contain a comma, because an intermediary joins repeated headers with one.
     pub fn parse(text: &str) -> Option<Self> {
         let key = match text.strip_prefix('"') {
             Some(rest) => unescape(rest.strip_suffix('"')?)?,
             None if text.contains(',') => return None,
             None => text.to_owned(),
         };
-        let fits = (1..=LONGEST).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
+        let fits = (1..=MAX_KEY_LEN).contains(&key.len()) && key.bytes().all(|byte| byte.is_ascii_graphic());
         fits.then_some(Self(key))
     }
 }
 
-/// The content of a quoted string.
+/// Unescapes the content of a quoted string.
 fn unescape(text: &str) -> Option<String> {
     let (mut content, mut characters) = (String::new(), text.chars());
     while let Some(character) = characters.next() {
@@ -70,16 +70,16 @@ fn unescape(text: &str) -> Option<String> {
     Some(content)
 }
 
-impl Repeat {
-    /// The hash of a body.
+impl IdempotentRequest {
+    /// SHA-256 of a request body, in hex.
     pub fn digest(body: &[u8]) -> String {
         hex::encode(Sha256::digest(body))
     }
 
-    /// Its ticket, by who asks and for what: the same key of somebody else, or for something else, is another.
-    pub fn ticket(&self, scope: &[Option<&str>]) -> Ticket {
-        let text = [fields(&[Some(&self.key.0)]), fields(scope)].concat();
-        Ticket { id: hex::encode(Sha256::digest(text)), body_digest: self.body_digest.clone() }
+    /// The fingerprint for a scope (caller and operation). Equal keys in different scopes are different requests.
+    pub fn fingerprint(&self, scope: &[Option<&str>]) -> RequestFingerprint {
+        let text = [encode(&[Some(&self.key.0)]), encode(scope)].concat();
+        RequestFingerprint { id: hex::encode(Sha256::digest(text)), body_digest: self.body_digest.clone() }
     }
 }
 
@@ -88,21 +88,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_the_same_with_and_without_quotes() {
+    fn parses_keys_with_and_without_quotes() {
         for (text, key) in
             [("abc", "abc"), (r#""abc""#, "abc"), (r#""a\"\\b""#, r#"a"\b"#), (r"a\b", r"a\b"), (r#""a,b""#, "a,b")]
         {
             assert_eq!(IdempotencyKey::parse(text), Some(IdempotencyKey(key.to_owned())), "{text}");
         }
-        let longest = "k".repeat(LONGEST);
+        let longest = "k".repeat(MAX_KEY_LEN);
         assert!(
             IdempotencyKey::parse(&longest).is_some() && IdempotencyKey::parse(&format!("\"{longest}\"")).is_some()
         );
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
-        let long = "k".repeat(LONGEST + 1);
+    fn refuses_malformed_keys() {
+        let long = "k".repeat(MAX_KEY_LEN + 1);
         for text in [
             "",
             r#""""#,
@@ -123,18 +123,18 @@ mod tests {
     }
 
     #[test]
-    fn tickets_differ_with_key_and_scope_and_not_with_the_body() {
-        let repeat = |key: &str, body: &[u8]| Repeat {
+    fn fingerprint_id_depends_on_key_and_scope_only() {
+        let request = |key: &str, body: &[u8]| IdempotentRequest {
             key: IdempotencyKey::parse(key).unwrap(),
-            body_digest: Repeat::digest(body),
+            body_digest: IdempotentRequest::digest(body),
         };
-        let base = repeat("a", b"1").ticket(&[Some("b"), None]);
-        assert_eq!(base.id, repeat("a", b"2").ticket(&[Some("b"), None]).id);
-        assert_ne!(base.body_digest, Repeat::digest(b"2"));
+        let base = request("a", b"1").fingerprint(&[Some("b"), None]);
+        assert_eq!(base.id, request("a", b"2").fingerprint(&[Some("b"), None]).id);
+        assert_ne!(base.body_digest, IdempotentRequest::digest(b"2"));
         for other in [
-            repeat("b", b"1").ticket(&[Some("b"), None]),
-            repeat("a", b"1").ticket(&[Some("b"), Some("")]),
-            repeat("a", b"1").ticket(&[Some("b")]),
+            request("b", b"1").fingerprint(&[Some("b"), None]),
+            request("a", b"1").fingerprint(&[Some("b"), Some("")]),
+            request("a", b"1").fingerprint(&[Some("b")]),
         ] {
             assert_ne!(base.id, other.id);
         }

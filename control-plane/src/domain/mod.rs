@@ -1,8 +1,7 @@
-//! The nouns of the product and the rules that need no database: what is valid, which transitions
-//! exist, how secrets are told from their hashes.
+//! The domain types and the rules that need no database: validation, state transitions, limits and formats.
 //!
-//! Neighbours: `store` keeps these, `operations` moves them, `http` parses into them. The rule of the
-//! room: no I/O, no clock, no randomness; only `countersign-identity` is imported.
+//! `store` persists these types, `operations` change them and `http` parses into them. The domain depends on
+//! `countersign-identity` only. It does no I/O and reads neither clock nor random numbers.
 
 pub mod agent;
 pub mod audit;
@@ -11,14 +10,14 @@ pub mod challenge;
 pub mod change;
 pub mod credential;
 pub mod idempotency;
-pub mod instant;
-mod named;
 pub mod netstrings;
 pub mod page;
 pub mod role;
 pub mod service;
 pub mod session;
 pub mod signing_key;
+mod string_enum;
 pub mod text;
+pub mod timestamp;
 pub mod trust;
 pub mod webhook;

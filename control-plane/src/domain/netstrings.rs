@@ -1,10 +1,10 @@
-//! Fields as text that is hashed: each with its length, so that different fields never read the same.
+//! Unambiguous encoding of a list of fields, for hashing.
 //!
-//! A field is written as `LENGTH:BYTES,` (a netstring), one that is absent as `-,`. README.md says which fields the hashes
-//! of the audit are made of, for whoever checks them in another language.
+//! A field is encoded as a netstring, `LENGTH:BYTES,`, and an absent field as `-,`. Different lists never have the same
+//! encoding. The documentation of the audit log lists the encoded fields, so that other programs can verify the hashes.
 
-/// Appends a field.
-fn field(to: &mut Vec<u8>, value: Option<&str>) {
+/// Appends one field.
+fn encode_field(to: &mut Vec<u8>, value: Option<&str>) {
     if let Some(value) = value {
         to.extend_from_slice(value.len().to_string().as_bytes());
         to.push(b':');
@@ -15,11 +15,11 @@ fn field(to: &mut Vec<u8>, value: Option<&str>) {
     to.push(b',');
 }
 
-/// All fields, one after the other.
-pub fn fields(values: &[Option<&str>]) -> Vec<u8> {
+/// Encodes all fields in order.
+pub fn encode(values: &[Option<&str>]) -> Vec<u8> {
     let mut text = Vec::new();
     for value in values {
-        field(&mut text, *value);
+        encode_field(&mut text, *value);
     }
     text
 }
@@ -29,8 +29,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Reads what [`fields`] wrote.
-    fn read(mut text: &[u8]) -> Option<Vec<Option<String>>> {
+    /// The inverse of [`encode`].
+    fn decode(mut text: &[u8]) -> Option<Vec<Option<String>>> {
         let mut values = Vec::new();
         while !text.is_empty() {
             if let Some(rest) = text.strip_prefix(b"-,") {
@@ -48,24 +48,24 @@ mod tests {
     }
 
     #[test]
-    fn the_form_is_the_documented_one() {
-        assert_eq!(fields(&[Some("role"), None, Some(""), Some("ü,")]), b"4:role,-,0:,3:\xc3\xbc,,");
+    fn encodes_in_the_documented_format() {
+        assert_eq!(encode(&[Some("role"), None, Some(""), Some("ü,")]), b"4:role,-,0:,3:\xc3\xbc,,");
     }
 
     proptest! {
-        /// What can be read back in one way only was written in one way only.
+        /// An encoding that has an inverse is unambiguous.
         #[test]
-        fn what_is_written_reads_back(values in proptest::collection::vec(proptest::option::of("[-0-9:,a]{0,6}|.{0,4}"), 0..8)) {
+        fn encoding_round_trips(values in proptest::collection::vec(proptest::option::of("[-0-9:,a]{0,6}|.{0,4}"), 0..8)) {
             let given: Vec<_> = values.iter().map(Option::as_deref).collect();
-            prop_assert_eq!(read(&fields(&given)), Some(values));
+            prop_assert_eq!(decode(&encode(&given)), Some(values));
         }
 
         #[test]
-        fn different_fields_are_never_written_the_same(
+        fn different_lists_have_different_encodings(
             one in proptest::collection::vec(proptest::option::of("[-0-3:,]{0,4}"), 0..5),
             other in proptest::collection::vec(proptest::option::of("[-0-3:,]{0,4}"), 0..5),
         ) {
-            let write = |values: &[Option<String>]| fields(&values.iter().map(Option::as_deref).collect::<Vec<_>>());
+            let write = |values: &[Option<String>]| encode(&values.iter().map(Option::as_deref).collect::<Vec<_>>());
             prop_assert_eq!(write(&one) == write(&other), one == other);
         }
     }

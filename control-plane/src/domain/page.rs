@@ -1,27 +1,27 @@
-//! Listings that may be long, and are told page by page.
+//! Pagination.
 
-/// The part of a listing that is asked for.
+/// The requested page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Page {
-    /// How many items at the most.
+    /// Maximum number of items.
     pub limit: i64,
-    /// How many are passed over.
+    /// Number of items to skip.
     pub offset: i64,
 }
 
-/// A part of a listing.
+/// One page of a list.
 #[derive(Debug, Clone)]
-pub struct Listed<T> {
-    /// The items of the page.
+pub struct ListPage<T> {
+    /// Items on this page.
     pub items: Vec<T>,
-    /// How many there are on all pages.
+    /// Number of items on all pages.
     pub total: i64,
 }
 
 impl Page {
-    /// Items on a page, if nobody says.
-    pub const USUAL: i64 = 50;
+    /// Default for `limit`.
+    pub const DEFAULT_LIMIT: i64 = 50;
 
-    /// Items on a page at the most.
-    pub const LARGEST: i64 = 200;
+    /// Maximum for `limit`. Larger values are clamped.
+    pub const MAX_LIMIT: i64 = 200;
 }

@@ -1,84 +1,84 @@
-//! A role, who holds it, and the bounds that keep an identity small enough for headers.
+//! Roles, role assignments, and the limits that keep an identity small enough for HTTP headers.
 
 use super::text::Description;
 use countersign_identity::{AgentId, Permission, RoleDefinition, RoleId, RoleName, ServiceId, Timestamp};
 use std::collections::BTreeSet;
 
-/// Roles of one service at the most.
+/// Maximum number of roles of a service.
 pub const MAX_ROLES: usize = 256;
 
-/// Bytes of all distinct permission names of one service, joined by commas, at the most.
+/// Maximum length of all distinct permission names of a service, joined by commas, in bytes.
 pub const MAX_PERMISSION_BYTES: usize = 4096;
 
-/// Bytes of all role names that one agent holds at one service, joined by commas, at the most.
-pub const MAX_HELD_BYTES: usize = 2048;
+/// Maximum length of all role names of an agent at one service, joined by commas, in bytes.
+pub const MAX_ROLE_NAME_BYTES: usize = 2048;
 
-/// What a service asks for.
+/// A role to create.
 #[derive(Debug, Clone)]
 pub struct RoleRequest {
-    /// Its name.
+    /// Name, unique at the service.
     pub name: RoleName,
-    /// What it is for.
+    /// Description for people.
     pub description: Description,
-    /// What it permits.
+    /// Permissions that the role grants.
     pub permissions: Vec<Permission>,
 }
 
-/// A role as its service made it.
+/// A role of a service.
 #[derive(Debug, Clone)]
 pub struct Role {
-    /// Name, permissions and the revision at which it was made.
+    /// Name, permissions and the revision of its creation.
     pub definition: RoleDefinition,
-    /// The service that made it.
+    /// Service that defines the role.
     pub service: ServiceId,
-    /// What it is for.
+    /// Description for people.
     pub description: Description,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 
-/// That an agent holds a role.
+/// The assignment of a role to an agent.
 #[derive(Debug, Clone, Copy)]
 pub struct Assignment {
-    /// Who holds it.
+    /// Agent that holds the role.
     pub agent: AgentId,
-    /// What is held.
+    /// Assigned role.
     pub role: RoleId,
-    /// Where.
+    /// Service that defines the role.
     pub service: ServiceId,
-    /// Since when.
+    /// Time of the assignment.
     pub assigned_at: Timestamp,
-    /// The second from which it is no longer held.
+    /// Time from which the agent no longer holds the role, in whole seconds; `None` if the assignment does not expire.
     pub expires_at: Option<Timestamp>,
 }
 
-/// What would make an identity too large.
+/// A limit on the size of an identity would be exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum TooMuch {
+pub enum IdentityTooLarge {
     /// See [`MAX_ROLES`].
     #[error("a service has at most 256 roles")]
     Roles,
     /// See [`MAX_PERMISSION_BYTES`].
     #[error("all permission names of a service together have at most 4096 bytes")]
     Permissions,
-    /// See [`MAX_HELD_BYTES`].
+    /// See [`MAX_ROLE_NAME_BYTES`].
     #[error("all role names of one agent together have at most 2048 bytes")]
-    Held,
+    RoleNames,
 }
 
-/// Whether one more role with these permissions fits beside those that a service has.
-pub fn fits_service(existing: &[Role], permissions: &[Permission]) -> Result<(), TooMuch> {
+/// Checks that a service can have one more role with these permissions.
+pub fn check_service_limits(existing: &[Role], permissions: &[Permission]) -> Result<(), IdentityTooLarge> {
     if existing.len() >= MAX_ROLES {
-        return Err(TooMuch::Roles);
+        return Err(IdentityTooLarge::Roles);
     }
     let old = existing.iter().flat_map(|role| &role.definition.permissions);
     let all: BTreeSet<_> = old.chain(permissions).map(Permission::as_str).collect();
-    if joined_len(all.into_iter()) > MAX_PERMISSION_BYTES { Err(TooMuch::Permissions) } else { Ok(()) }
+    if joined_len(all.into_iter()) > MAX_PERMISSION_BYTES { Err(IdentityTooLarge::Permissions) } else { Ok(()) }
 }
 
-/// Whether one more role name fits beside those that an agent holds at a service.
-pub fn fits_agent<'a>(held: impl Iterator<Item = &'a RoleName>) -> Result<(), TooMuch> {
-    if joined_len(held.map(RoleName::as_str)) > MAX_HELD_BYTES { Err(TooMuch::Held) } else { Ok(()) }
+/// Checks that an agent can hold all these roles at one service.
+pub fn check_agent_limits<'a>(held: impl Iterator<Item = &'a RoleName>) -> Result<(), IdentityTooLarge> {
+    if joined_len(held.map(RoleName::as_str)) > MAX_ROLE_NAME_BYTES { Err(IdentityTooLarge::RoleNames) } else { Ok(()) }
 }
 
 fn joined_len<'a>(names: impl Iterator<Item = &'a str>) -> usize {

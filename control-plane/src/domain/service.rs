@@ -1,34 +1,34 @@
-//! A service: whoever defines roles and verifies agents, and the API keys it acts with.
+//! Services and their API keys.
 
 use super::{agent::Owner, credential::SecretHash, text::DisplayName};
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
 
-/// A service.
+/// A service: it defines roles and verifies agents.
 #[derive(Debug, Clone)]
 pub struct Service {
-    /// Its identifier.
+    /// Unique identifier.
     pub id: ServiceId,
-    /// Who made it.
+    /// Human user who created the service.
     pub owner: Owner,
-    /// What people call it.
+    /// Display name.
     pub name: DisplayName,
-    /// Whether tokens that are bound to no service are accepted.
+    /// Whether the service accepts tokens that are not bound to a service.
     pub accepts_unbound: bool,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Timestamp,
 }
 
-/// What a service API key may do.
+/// Scope of a service API key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyScope {
-    /// Everything at its service.
+    /// All operations on its service.
     Full,
-    /// Follow the stream and verify tokens, nothing else: what sidecars carry.
+    /// Follow the sync stream and verify tokens only. Sidecars use keys of this scope.
     Sync,
 }
 
 impl KeyScope {
-    /// The scope as it stands in JSON and in the database.
+    /// The scope as written in JSON and in the database.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Full => "full",
@@ -36,7 +36,7 @@ impl KeyScope {
         }
     }
 
-    /// Reads what [`Self::as_str`] wrote.
+    /// The inverse of [`Self::as_str`].
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Full, Self::Sync].into_iter().find(|scope| scope.as_str() == text)
     }
@@ -45,18 +45,18 @@ impl KeyScope {
 /// A service API key, without its secret.
 #[derive(Debug, Clone)]
 pub struct ServiceKey {
-    /// Its identifier.
+    /// Unique identifier.
     pub id: ApiKeyId,
-    /// The service it belongs to.
+    /// Service that the key belongs to.
     pub service: ServiceId,
-    /// What people call it.
+    /// Display name.
     pub name: DisplayName,
-    /// What it may do.
+    /// Allowed operations.
     pub scope: KeyScope,
-    /// What is kept of its secret.
+    /// Hash of the secret.
     pub secret: SecretHash,
-    /// When it was made.
+    /// Time of creation.
     pub created_at: Timestamp,
-    /// Since when it is good for nothing.
+    /// Time of revocation; `None` while the key is valid.
     pub revoked_at: Option<Timestamp>,
 }

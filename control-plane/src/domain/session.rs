@@ -1,49 +1,49 @@
-//! A login and the refresh tokens that follow one another in it.
+//! Sessions and refresh tokens. A session begins with a login; each refresh replaces its refresh token.
 
 use super::credential::SecretHash;
 use countersign_identity::{AgentId, Reason, RefreshId, Revision, ServiceId, SessionId, Timestamp};
 
-/// A login.
+/// A session.
 #[derive(Debug, Clone)]
 pub struct Session {
-    /// Its identifier, the `sid` of its tokens.
+    /// Unique identifier, the `sid` claim of its access tokens.
     pub id: SessionId,
-    /// Who logged in.
+    /// Agent that logged in.
     pub agent: AgentId,
-    /// The service its tokens are for; none if it is bound to no service.
+    /// Service that its tokens are bound to; `None` for unbound tokens.
     pub service: Option<ServiceId>,
-    /// When.
-    pub begun_at: Timestamp,
-    /// As of which revision.
-    pub begun_revision: Revision,
-    /// When it ends by itself.
+    /// Time of the login.
+    pub started_at: Timestamp,
+    /// Feed revision at the login.
+    pub started_revision: Revision,
+    /// Time from which it can no longer be refreshed.
     pub expires_at: Timestamp,
-    /// When it was ended.
+    /// Time at which it was revoked; `None` while it is live.
     pub ended_at: Option<Timestamp>,
 }
 
 /// A refresh token, without its secret.
 #[derive(Debug, Clone)]
 pub struct RefreshToken {
-    /// Its identifier.
+    /// Unique identifier.
     pub id: RefreshId,
-    /// The login it continues.
+    /// Session that it belongs to.
     pub session: SessionId,
-    /// What is kept of its secret.
+    /// Hash of the secret.
     pub secret: SecretHash,
-    /// When it was issued.
+    /// Time of issue.
     pub issued_at: Timestamp,
-    /// When it was used.
+    /// Time of use; `None` while it is unused.
     pub used_at: Option<Timestamp>,
 }
 
 impl Session {
-    /// Whether a refresh token with the right secret may continue this login now.
-    pub fn may_continue(&self, token: &RefreshToken, cutoff: Revision, now: Timestamp) -> Result<(), Reason> {
+    /// Checks whether a refresh token whose secret is correct may refresh this session.
+    pub fn check_refresh(&self, token: &RefreshToken, cutoff: Revision, now: Timestamp) -> Result<(), Reason> {
         if token.used_at.is_some() {
             return Err(Reason::RefreshReused);
         }
-        if self.ended_at.is_some() || self.begun_revision < cutoff {
+        if self.ended_at.is_some() || self.started_revision < cutoff {
             return Err(Reason::RefreshRevoked);
         }
         if now >= self.expires_at { Err(Reason::RefreshExpired) } else { Ok(()) }

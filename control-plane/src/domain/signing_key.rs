@@ -3,7 +3,7 @@
 //! Every instant of a life stands in the database before it comes, so that all who issue tokens switch by it
 //! without being told, and agree after any restart.
 
-use countersign_identity::{AgentKey, KeySet, Kid, Timestamp, key_set::PublishedKey};
+use countersign_identity::{KeySet, Kid, P256PublicKey, Timestamp, key_set::JsonWebKey};
 use std::time::Duration;
 
 /// Added to the longest staleness before a new key signs: for a publication that takes long to commit, and for
@@ -43,7 +43,7 @@ pub struct SigningKey {
     /// Its identifier.
     pub kid: Kid,
     /// Its public half.
-    pub public: AgentKey,
+    pub public: P256PublicKey,
     /// Since when everybody may know it.
     pub published_at: Timestamp,
     /// From when it signs; `None` as long as no rotation is asked for.
@@ -88,9 +88,9 @@ impl KeyStatus {
 
 impl SigningKey {
     /// A key that is published now.
-    pub fn publish(public: AgentKey, now: Timestamp, token_life: Duration) -> Self {
+    pub fn publish(public: P256PublicKey, now: Timestamp, token_life: Duration) -> Self {
         Self {
-            kid: Kid::of(public),
+            kid: Kid::from_key(public),
             public,
             published_at: now,
             signs_from: None,
@@ -128,7 +128,7 @@ impl SigningKey {
 
     /// True from when the last token that it signed is dead for everybody.
     fn is_done(&self, now: Timestamp) -> bool {
-        self.retires_at.is_some_and(|end| end.after(self.token_life).after(GRACE) <= now)
+        self.retires_at.is_some_and(|end| end.saturating_add(self.token_life).saturating_add(GRACE) <= now)
     }
 }
 
@@ -170,8 +170,8 @@ impl KeyRing {
     }
 
     /// As published (RFC 7517).
-    pub fn published(&self) -> Vec<PublishedKey> {
-        self.live().map(|key| PublishedKey::of(key.public)).collect()
+    pub fn published(&self) -> Vec<JsonWebKey> {
+        self.live().map(|key| JsonWebKey::from_key(key.public)).collect()
     }
 
     /// The key that signs: of those whose instant has come, the last. Where none has come, as on a clock that is
@@ -188,7 +188,7 @@ impl KeyRing {
         &mut self,
         rules: &KeyRules,
         now: Timestamp,
-        mut fresh: impl Iterator<Item = AgentKey>,
+        mut fresh: impl Iterator<Item = P256PublicKey>,
     ) -> Option<Rotation> {
         if self.signer(now).is_none() {
             let first = fresh.next().map(|public| SigningKey::publish(public, now, rules.token_life));
@@ -202,7 +202,7 @@ impl KeyRing {
         }
         self.complete(rules, now, &mut fresh);
         let start = self.signer(now).and_then(|key| key.signs_from);
-        let is_due = rules.rotation.zip(start).is_some_and(|(age, start)| now.since(start) >= age);
+        let is_due = rules.rotation.zip(start).is_some_and(|(age, start)| now.duration_since(start) >= age);
         if is_due && self.scheduled(now).is_none() { self.rotate(rules, now, fresh) } else { None }
     }
 
@@ -212,7 +212,7 @@ impl KeyRing {
         &mut self,
         rules: &KeyRules,
         now: Timestamp,
-        mut fresh: impl Iterator<Item = AgentKey>,
+        mut fresh: impl Iterator<Item = P256PublicKey>,
     ) -> Option<Rotation> {
         if self.scheduled(now).is_none() {
             self.complete(rules, now, &mut fresh);
@@ -230,7 +230,7 @@ impl KeyRing {
         kid: &Kid,
         rules: &KeyRules,
         now: Timestamp,
-        mut fresh: impl Iterator<Item = AgentKey>,
+        mut fresh: impl Iterator<Item = P256PublicKey>,
     ) -> bool {
         let is = |key: &SigningKey| key.kid == *kid;
         let (signed, was_to_sign) = (self.signer(now).is_some_and(is), self.scheduled(now).is_some_and(is));
@@ -267,7 +267,7 @@ impl KeyRing {
     }
 
     /// Publishes a new next key if there is none.
-    fn complete(&mut self, rules: &KeyRules, now: Timestamp, fresh: &mut impl Iterator<Item = AgentKey>) {
+    fn complete(&mut self, rules: &KeyRules, now: Timestamp, fresh: &mut impl Iterator<Item = P256PublicKey>) {
         if self.next().is_none() {
             self.0.extend(fresh.next().map(|public| SigningKey::publish(public, now, rules.token_life)));
         }
@@ -278,7 +278,7 @@ impl KeyRing {
         let signing = self.signer(now).map(|key| key.kid.clone());
         let next = self.next().map(|key| key.kid.clone());
         let Some(next) = self.find(next.as_ref()) else { return };
-        let start = next.published_at.after(rules.notice).max(now);
+        let start = next.published_at.saturating_add(rules.notice).max(now);
         next.signs_from = Some(start);
         if let Some(signing) = self.find(signing.as_ref()) {
             signing.retires_at = Some(start);

@@ -1,25 +1,25 @@
-//! Text that people type: display names, e-mail addresses, descriptions, metadata.
+//! Validated text fields: display names, e-mail addresses, descriptions and metadata.
 
 use countersign_identity::names::is_printable;
 use serde_json::{Map, Value};
 use std::fmt;
 
-/// Why a text is not accepted; the message says how to mend it.
+/// A text is invalid. The message says what is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidText(pub &'static str);
 
 macro_rules! texts {
-    ($($(#[$doc:meta])* $name:ident up to $longest:literal: $valid:expr, $message:literal;)+) => {$(
+    ($($(#[$doc:meta])* $name:ident up to $max_len:literal: $valid:expr, $message:literal;)+) => {$(
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct $name(String);
 
         impl $name {
-            /// The most characters it may have.
-            pub const LONGEST: usize = $longest;
+            /// Maximum length, in characters.
+            pub const MAX_LEN: usize = $max_len;
 
-            /// The text as given.
+            /// The text as received.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -43,18 +43,18 @@ macro_rules! texts {
 }
 
 texts! {
-    /// What people call an agent, a service or a key.
-    DisplayName up to 128: |text| (1..=DisplayName::LONGEST).contains(&text.chars().count()) && is_printable(text),
+    /// Display name of an agent, a service or an API key.
+    DisplayName up to 128: |text| (1..=DisplayName::MAX_LEN).contains(&text.chars().count()) && is_printable(text),
         "must be 1 to 128 printable characters without spaces at the ends";
-    /// Where the registrant can be written to.
+    /// E-mail address of a registrant.
     EmailAddress up to 254: is_email, "must be an e-mail address of at most 254 characters";
-    /// What a role is for; may be empty.
+    /// Free-text description. May be empty.
     #[derive(Default)]
-    Description up to 1024: |text| text.chars().count() <= Description::LONGEST && !text.chars().any(|c| c.is_control() && c != '\n'),
+    Description up to 1024: |text| text.chars().count() <= Description::MAX_LEN && !text.chars().any(|c| c.is_control() && c != '\n'),
         "must be at most 1024 characters without control characters";
 }
 
-/// The form of RFC 5321 that people use: a dot-atom, an `@`, a host name with letters and digits.
+/// Accepts the common subset of RFC 5321: a dot-atom, an `@` and a host name.
 fn is_email(text: &str) -> bool {
     let Some((local, host)) = text.rsplit_once('@') else { return false };
     let atom =
@@ -65,19 +65,19 @@ fn is_email(text: &str) -> bool {
             && !part.starts_with('-')
             && !part.ends_with('-')
     };
-    text.len() <= EmailAddress::LONGEST
+    text.len() <= EmailAddress::MAX_LEN
         && (1..=64).contains(&local.len())
         && local.split('.').all(atom)
         && host.split('.').all(label)
 }
 
-/// Free-form JSON that its owner attaches: an object of at most 8 KiB.
+/// Free-form JSON object of at most 8 KiB.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Metadata(Map<String, Value>);
 
 impl Metadata {
-    /// The largest JSON text that is kept, in bytes.
-    pub const MAX: usize = 8 * 1024;
+    /// Maximum size of the JSON text, in bytes.
+    pub const MAX_BYTES: usize = 8 * 1024;
 
     /// The object.
     pub fn as_map(&self) -> &Map<String, Value> {
@@ -95,7 +95,11 @@ impl TryFrom<Map<String, Value>> for Metadata {
 
     fn try_from(map: Map<String, Value>) -> Result<Self, InvalidText> {
         let size = serde_json::to_vec(&map).map_or(usize::MAX, |text| text.len());
-        if size <= Self::MAX { Ok(Self(map)) } else { Err(InvalidText("must be an object of at most 8 KiB of JSON")) }
+        if size <= Self::MAX_BYTES {
+            Ok(Self(map))
+        } else {
+            Err(InvalidText("must be an object of at most 8 KiB of JSON"))
+        }
     }
 }
 
@@ -104,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_people_have_are_accepted_and_others_are_not() {
+    fn accepts_common_email_addresses_only() {
         for good in ["a@b.example", "first.last+tag@sub.example.org", "müller@exämple.de", "root@localhost"] {
             assert!(EmailAddress::try_from(good.to_owned()).is_ok(), "{good}");
         }

@@ -1,8 +1,8 @@
-//! How much an agent is trusted, from what services say of it: a Bayesian average with forgetting.
+//! Trust scores: a Bayesian average of the feedback of services, with exponential forgetting.
 //!
-//! After A. Jøsang and R. Ismail, *The Beta Reputation System* (2002): old feedback fades, and whoever is
-//! rated little stays near where everybody starts. A service counts as eight feedbacks at the most,
-//! and the services of one owner together as half of all, once three owners have rated.
+//! Follows A. Jøsang and R. Ismail, *The Beta Reputation System* (2002). Old feedback loses weight, and an agent with little
+//! feedback stays near the initial score. A service weighs at most as much as eight feedbacks. Once three owners have rated
+//! the agent, the services of one owner together weigh at most half.
 
 use super::{
     agent::Owner,
@@ -11,70 +11,70 @@ use super::{
 use countersign_identity::{AgentId, FeedbackId, ServiceId, Timestamp, TrustScore};
 use std::collections::HashMap;
 
-/// What the initial score counts for, in feedbacks.
-const PRIOR: f64 = 4.0;
+/// Weight of the initial score, in feedbacks.
+const PRIOR_WEIGHT: f64 = 4.0;
 
-/// What one service counts for at the most, in feedbacks.
-const MOST: f64 = 8.0;
+/// Maximum weight of one service, in feedbacks.
+const MAX_WEIGHT: f64 = 8.0;
 
-/// After so many days a feedback counts for half.
-const HALF_LIFE: f64 = 90.0;
+/// Time after which a feedback has half its weight, in days.
+const HALF_LIFE_DAYS: f64 = 90.0;
 
-/// Owners that must have rated before the share of one is limited.
-const ENOUGH_OWNERS: usize = 3;
+/// Number of owners from which on the weight of a single owner is limited.
+const MIN_OWNERS_FOR_LIMIT: usize = 3;
 
-const SECONDS_A_DAY: f64 = 86_400.0;
+const SECONDS_PER_DAY: f64 = 86_400.0;
 
-/// What a service says of an agent: 0 to 100 points, in millionths of a point.
+/// The score of a feedback: 0 to 100 points, stored in millionths of a point.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Score(i64);
 
-/// The number is not between 0 and 100.
+/// The score is not a number from 0 to 100.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("must be a number from 0 to 100")]
 pub struct InvalidScore;
 
-/// A feedback as it was told.
+/// One feedback of a service about an agent.
 #[derive(Debug, Clone)]
 pub struct Feedback {
-    /// Its identifier.
+    /// Unique identifier.
     pub id: FeedbackId,
-    /// Of whom it speaks.
+    /// The rated agent.
     pub agent: AgentId,
-    /// Who speaks.
+    /// The service that rated.
     pub service: ServiceId,
-    /// What it says.
+    /// The score.
     pub score: Score,
-    /// Why; may be empty.
+    /// Reason for the score; may be empty.
     pub reason: Description,
-    /// What the service attached.
+    /// Free-form JSON from the service.
     pub metadata: Metadata,
-    /// When.
+    /// Time of the feedback.
     pub created_at: Timestamp,
 }
 
-/// What all that a service said of an agent amounts to.
+/// The aggregate of all feedback of one service about an agent.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Opinion {
-    /// Who speaks.
+pub struct Rating {
+    /// The service that rated.
     pub service: ServiceId,
-    /// Whose service that is.
+    /// Owner of the service.
     pub owner: Owner,
-    /// What it counts for, in feedbacks, when it was last heard.
+    /// Weight at the time of the last feedback, in feedbacks.
     pub weight: f64,
-    /// Its mean, in points.
+    /// Weighted mean, in points.
     pub mean: f64,
-    /// When it was last heard.
+    /// Time of the last feedback.
     pub rated_at: Timestamp,
 }
 
 impl Score {
-    /// The lowest and the highest, in points.
+    /// Minimum and maximum, in points.
     pub const RANGE: (u8, u8) = (0, 100);
 
     const MILLION: f64 = 1e6;
 
-    /// From points, as a service sends them; more than six decimals are rounded.
+    /// From points, as received in JSON. Rounds to six decimals.
     pub fn from_points(points: f64) -> Result<Self, InvalidScore> {
         let (least, most) = Self::RANGE;
         if !(f64::from(least)..=f64::from(most)).contains(&points) {
@@ -95,50 +95,51 @@ impl Score {
         self.0
     }
 
-    /// Points, as shown in JSON.
+    /// Points, as sent in JSON.
     #[expect(clippy::cast_precision_loss, reason = "at most 100 million")]
     pub fn points(self) -> f64 {
         self.0 as f64 / Self::MILLION
     }
 }
 
-impl Opinion {
-    /// The opinion of a service that speaks for the first time.
-    pub const fn first(service: ServiceId, owner: Owner, now: Timestamp) -> Self {
+impl Rating {
+    /// The rating of a service before its first feedback.
+    pub const fn new(service: ServiceId, owner: Owner, now: Timestamp) -> Self {
         Self { service, owner, weight: 0.0, mean: 0.0, rated_at: now }
     }
 
-    /// The opinion after one more feedback: what was said before has faded.
+    /// Adds a feedback. The weight of earlier feedback decays with the time since the last one.
     #[must_use]
-    pub fn heard(self, score: Score, now: Timestamp) -> Self {
-        let days = now.since(self.rated_at).as_secs_f64() / SECONDS_A_DAY;
-        let faded = self.weight * (-days / HALF_LIFE).exp2();
-        let mean = (faded * self.mean + score.points()) / (faded + 1.0);
-        Self { weight: MOST.min(faded + 1.0), mean, rated_at: now.max(self.rated_at), ..self }
+    pub fn with_feedback(self, score: Score, now: Timestamp) -> Self {
+        let days = now.duration_since(self.rated_at).as_secs_f64() / SECONDS_PER_DAY;
+        let decayed = self.weight * (-days / HALF_LIFE_DAYS).exp2();
+        let mean = (decayed * self.mean + score.points()) / (decayed + 1.0);
+        Self { weight: MAX_WEIGHT.min(decayed + 1.0), mean, rated_at: now.max(self.rated_at), ..self }
     }
 }
 
-/// The trust score that the opinions about an agent amount to.
-pub fn trust(opinions: &[Opinion]) -> TrustScore {
-    let share = shares(opinions);
-    let (mut weight, mut sum) = (PRIOR, PRIOR * TrustScore::INITIAL.points());
-    for opinion in opinions {
-        let counts = opinion.weight * share(&opinion.owner);
-        weight += counts;
-        sum += counts * opinion.mean;
+/// Computes the trust score of an agent from all its ratings.
+pub fn trust_score(ratings: &[Rating]) -> TrustScore {
+    let owner_factor = owner_factors(ratings);
+    let (mut weight, mut sum) = (PRIOR_WEIGHT, PRIOR_WEIGHT * TrustScore::INITIAL.points());
+    for rating in ratings {
+        let effective = rating.weight * owner_factor(&rating.owner);
+        weight += effective;
+        sum += effective * rating.mean;
     }
-    // A mean of numbers from 0 to 100 is one, but for the last bit of a float.
+    // The mean of numbers from 0 to 100 can leave that range only by a rounding error.
     TrustScore::from_points((sum / weight).clamp(0.0, 100.0)).unwrap_or(TrustScore::INITIAL)
 }
 
-/// By which part each owner's opinions count. Only one of them can hold more than half.
-fn shares(opinions: &[Opinion]) -> impl Fn(&Owner) -> f64 {
+/// Factor by which the weights of each owner's ratings are multiplied. It is below 1 only for an owner with more than half
+/// of the total weight, and there is at most one.
+fn owner_factors(ratings: &[Rating]) -> impl Fn(&Owner) -> f64 {
     let mut by_owner = HashMap::<Owner, f64>::new();
-    for opinion in opinions {
-        *by_owner.entry(opinion.owner.clone()).or_default() += opinion.weight;
+    for rating in ratings {
+        *by_owner.entry(rating.owner.clone()).or_default() += rating.weight;
     }
     let total: f64 = by_owner.values().sum();
-    let limited = by_owner.len() >= ENOUGH_OWNERS;
+    let limited = by_owner.len() >= MIN_OWNERS_FOR_LIMIT;
     move |owner| {
         let own = by_owner.get(owner).copied().unwrap_or_default();
         let others = total - own;

@@ -11,7 +11,7 @@ pub mod secret;
 pub mod suppressed_burst;
 pub mod url;
 
-use super::{audit::Chain, named::named, text::Description};
+use super::{audit::AuditChain, string_enum::string_enum, text::Description};
 use countersign_identity::{ServiceId, Timestamp, WebhookId};
 use event::EventFilter;
 use std::time::Duration;
@@ -40,10 +40,10 @@ pub enum WebhookScope {
 
 impl WebhookScope {
     /// The audit chain that records changes to targets in this scope.
-    pub const fn chain(self) -> Chain {
+    pub const fn chain(self) -> AuditChain {
         match self {
-            Self::Service(service) => Chain::Service(service),
-            Self::Deployment => Chain::Deployment,
+            Self::Service(service) => AuditChain::Service(service),
+            Self::Deployment => AuditChain::Deployment,
         }
     }
 
@@ -105,7 +105,7 @@ impl TargetStatus {
     }
 }
 
-named! {
+string_enum! {
     /// Why a target is disabled.
     DisabledReason {
         /// The receiver answered 410.

@@ -4,11 +4,11 @@
 
 use super::{
     code::ErrorCode,
-    limits::{Told, seconds},
+    middleware::limits::{Told, seconds},
 };
 use crate::{
-    domain::instant::rfc3339,
-    operations::{Denied, Missing},
+    domain::timestamp::format_rfc3339,
+    operations::{NotFound, OperationError},
 };
 use axum::{
     Json,
@@ -160,15 +160,15 @@ impl ApiError {
     }
 
     /// What an id in path or body did not lead to.
-    pub fn missing(what: Missing) -> Self {
+    pub fn resource_not_found(what: NotFound) -> Self {
         let (code, message) = match what {
-            Missing::Agent => (ErrorCode::AgentNotFound, "The agent does not exist"),
-            Missing::Service => (ErrorCode::ServiceNotFound, "The service does not exist"),
-            Missing::Key => (ErrorCode::NotFound, "The API key does not exist at this service"),
-            Missing::SigningKey => (ErrorCode::NotFound, "The signing key does not exist"),
-            Missing::Webhook => (ErrorCode::WebhookNotFound, "The webhook does not exist"),
-            Missing::Delivery => (ErrorCode::NotFound, "Nothing was delivered to this webhook under this id"),
-            Missing::Role => (ErrorCode::RoleNotFound, "The role does not exist at this service"),
+            NotFound::Agent => (ErrorCode::AgentNotFound, "The agent does not exist"),
+            NotFound::Service => (ErrorCode::ServiceNotFound, "The service does not exist"),
+            NotFound::Key => (ErrorCode::NotFound, "The API key does not exist at this service"),
+            NotFound::SigningKey => (ErrorCode::NotFound, "The signing key does not exist"),
+            NotFound::Webhook => (ErrorCode::WebhookNotFound, "The webhook does not exist"),
+            NotFound::Delivery => (ErrorCode::NotFound, "Nothing was delivered to this webhook under this id"),
+            NotFound::Role => (ErrorCode::RoleNotFound, "The role does not exist at this service"),
         };
         Self::new(code, message)
     }
@@ -236,36 +236,36 @@ impl From<Refusal> for ApiError {
         let mut error = Self::new(reason.code().into(), reason.message());
         error.details.insert("reason".into(), json!(reason.as_str()));
         if let Some(at) = expired_at {
-            error.details.insert("expiredAt".into(), json!(rfc3339(at)));
+            error.details.insert("expiredAt".into(), json!(format_rfc3339(at)));
         }
         error.reason = Some(reason);
         error
     }
 }
 
-impl From<Denied> for ApiError {
-    fn from(denied: Denied) -> Self {
+impl From<OperationError> for ApiError {
+    fn from(denied: OperationError) -> Self {
         match denied {
-            Denied::Refused(refusal) => refusal.into(),
-            Denied::InvalidSignature => {
+            OperationError::Refused(refusal) => refusal.into(),
+            OperationError::InvalidSignature => {
                 let message = "The signature does not fit the challenge: sign the nonce with ECDSA P-256 and SHA-256, send it as hex";
                 Self::new(ErrorCode::InvalidSignature, message)
             }
-            Denied::Missing(what) => Self::missing(what),
-            Denied::Conflict(message) => Self::new(ErrorCode::Conflict, message),
-            Denied::KeyReused => {
+            OperationError::NotFound(what) => Self::resource_not_found(what),
+            OperationError::Conflict(message) => Self::new(ErrorCode::Conflict, message),
+            OperationError::IdempotencyKeyReused => {
                 let message = "This Idempotency-Key was sent with another body: a new request needs a new key";
                 let error = Self::new(ErrorCode::Conflict, message);
                 error.with_details([("reason", json!("idempotency_key_reused"))])
             }
-            Denied::Invalid { field, message } => {
+            OperationError::Invalid { field, message } => {
                 Self::invalid(&[Problem { field: field.to_owned(), message: message.to_owned() }])
             }
-            Denied::Store(error) => {
+            OperationError::Store(error) => {
                 tracing::error!(%error, "store failed");
                 Self::unavailable()
             }
-            Denied::Keyring(error) => {
+            OperationError::Keyring(error) => {
                 tracing::error!(%error, "keyring failed");
                 Self::internal()
             }
@@ -278,6 +278,6 @@ pub struct Instant(pub Timestamp);
 
 impl Serialize for Instant {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&rfc3339(self.0))
+        serializer.serialize_str(&format_rfc3339(self.0))
     }
 }

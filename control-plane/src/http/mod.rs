@@ -1,42 +1,20 @@
-//! The HTTP API: parse, one operation, present. A file per resource.
+//! The HTTP API: handlers parse a request, run one operation and present its result.
 //!
-//! Neighbours: `operations` decide; `humans` verify people's tokens. The rule of the room: no handler
-//! decides anything, every error goes through [`error`], every body through [`body`].
+//! Depends on `operations`, `humans`, `ephemeral` (rate limits) and `domain`, never on `store`. Handlers decide nothing.
+//! Every error goes through [`error`] and every request body through [`request::body`].
 
-mod agents;
-pub mod audit;
-mod auth;
-mod body;
-mod caching;
-mod caller;
+pub mod api;
 mod code;
-mod counted;
-mod deadline;
-mod docs;
-mod document;
 mod error;
-mod health;
-mod idempotency;
-mod ids;
-mod instant;
-mod json;
-mod limits;
-mod observe;
-mod origin;
-mod paging;
-mod roles;
+mod middleware;
+mod openapi;
+mod request;
 mod router;
-mod schema;
-mod services;
-mod signing_keys;
-mod status;
+mod state;
 pub mod tls;
-mod trust;
-mod verify;
-mod webhooks;
-mod well_known;
 
 pub use code::ErrorCode;
-pub use limits::{Limits, PerMinute, RATE_CATEGORIES};
-pub use origin::Proxies;
-pub use router::{AppState, api_description, router};
+pub use middleware::limits::{Limits, PerMinute, RATE_CATEGORIES};
+pub use request::origin::Proxies;
+pub use router::{api_description, router};
+pub use state::AppState;

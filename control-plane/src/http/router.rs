@@ -1,37 +1,20 @@
 //! Every route there is.
 
 use super::{
-    agents, audit, auth, body, deadline, docs,
-    document::{self, Published},
+    api::{agents, audit, auth, health, roles, services, signing_keys, status, trust, verify, webhooks, well_known},
     error::ApiError,
-    health,
-    limits::{self, Limits},
-    observe,
-    origin::{self, Proxies},
-    roles, services, signing_keys, status, trust, verify, webhooks, well_known,
+    middleware::{deadline, limits, observe},
+    openapi::{
+        docs,
+        document::{self, Published},
+    },
+    request::{body, origin},
+    state::AppState,
 };
-use crate::{humans::Humans, metrics::Metrics, operations::Context};
 use axum::{Extension, Router, middleware};
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::{router::OpenApiRouter, routes};
-
-/// What every handler works with.
-#[derive(Clone)]
-pub struct AppState {
-    /// What operations work with.
-    pub context: Arc<Context>,
-    /// Whose tokens speak for people.
-    pub humans: Arc<Humans>,
-    /// What is counted.
-    pub metrics: Metrics,
-    /// How many requests pass.
-    pub limits: Arc<Limits>,
-    /// The proxies in front of this server.
-    pub proxies: Arc<Proxies>,
-    /// When this process began, on the boot-time clock.
-    pub began: Duration,
-}
 
 /// Every route. Method, path and what is said of it stand at its handler; what is in one line shares a path.
 fn routes() -> OpenApiRouter<AppState> {
@@ -92,7 +75,7 @@ pub fn api_description() -> String {
 /// The API.
 pub fn router(state: AppState) -> Router {
     let (routes, document) = routes().split_for_parts();
-    let published = Arc::new(Published::new(document, &state.context.rules.issuer));
+    let published = Arc::new(Published::new(document, state.context.issuer()));
     routes
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())

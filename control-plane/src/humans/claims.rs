@@ -22,7 +22,7 @@ pub fn judge(claims: &Map<String, Value>, rules: &IssuerRules, now: Timestamp) -
     }
     let expires = instant(claims.get("exp"))?.ok_or(Reason::HumanTokenInvalid)?;
     for name in ["nbf", "iat"] {
-        if instant(claims.get(name))?.is_some_and(|at| at > now.after(LEEWAY)) {
+        if instant(claims.get(name))?.is_some_and(|at| at > now.saturating_add(LEEWAY)) {
             return Err(Reason::HumanTokenInvalid.into());
         }
     }

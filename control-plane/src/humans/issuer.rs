@@ -8,9 +8,8 @@ use super::{
     token::UnverifiedToken,
 };
 use crate::domain::caller::Human;
-use countersign_identity::{Reason, Refusal, Timestamp};
+use countersign_identity::{Reason, Refusal, Timestamp, token::signature_only_validation};
 use countersign_process::Clock;
-use jsonwebtoken::Validation;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
@@ -61,19 +60,12 @@ impl Issuer {
             return Err(Reason::HumanTokenInvalid.into());
         }
         let key = self.keys.find(token.kid(), algorithm).await?;
-        let token = jsonwebtoken::decode::<Map<String, Value>>(token.text(), &key, &signature_only(algorithm))
-            .map_err(|_| Reason::HumanTokenInvalid)?;
+        let token = jsonwebtoken::decode::<Map<String, Value>>(
+            token.text(),
+            &key,
+            &signature_only_validation(algorithm.in_library()),
+        )
+        .map_err(|_| Reason::HumanTokenInvalid)?;
         judge(&token.claims, &self.rules, now)
     }
-}
-
-/// The library checks the signature only: its clock is the system's, ours is an argument.
-fn signature_only(algorithm: Algorithm) -> Validation {
-    let mut validation = Validation::new(algorithm.in_library());
-    validation.required_spec_claims.clear();
-    validation.validate_exp = false;
-    validation.validate_nbf = false;
-    validation.validate_aud = false;
-    validation.leeway = 0;
-    validation
 }

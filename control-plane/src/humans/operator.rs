@@ -2,7 +2,7 @@
 
 use crate::domain::{agent::Owner, caller::Human};
 use countersign_identity::{Reason, Refusal, Timestamp, evaluation::LEEWAY};
-use countersign_process::Rng;
+use countersign_process::{Rng, generate_p256_key};
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use p256::{
     SecretKey,
@@ -60,7 +60,7 @@ impl OperatorKey {
         let named = || path.display().to_string();
         let failed = |error| OperatorError::File { path: named(), error };
         if !path.exists() {
-            let pem = generate(rng).ok_or(OperatorError::Crypto)?;
+            let pem = generate_pem(rng).ok_or(OperatorError::Crypto)?;
             crate::files::write_secret(path, pem.as_bytes()).map_err(failed)?;
         }
         let pem = Zeroizing::new(std::fs::read_to_string(path).map_err(failed)?);
@@ -85,7 +85,7 @@ impl OperatorKey {
             aud: AUDIENCE.into(),
             sub: subject.to_owned(),
             iat: now.seconds(),
-            exp: now.after(life).seconds(),
+            exp: now.saturating_add(life).seconds(),
             admin,
         };
         let token = jsonwebtoken::encode(&Header::new(Algorithm::ES256), &claims, &self.private);
@@ -104,7 +104,7 @@ impl OperatorKey {
             .map_err(|_| Reason::HumanTokenInvalid)?;
         let OperatorClaims { iss, aud: _, sub, iat, exp, admin } = token.claims;
         let (issued, expires) = (Timestamp::from_seconds(iat), Timestamp::from_seconds(exp));
-        if issued > now.after(LEEWAY) || token.header.crit.is_some() || sub.is_empty() {
+        if issued > now.saturating_add(LEEWAY) || token.header.crit.is_some() || sub.is_empty() {
             return Err(Reason::HumanTokenInvalid.into());
         }
         if now >= expires {
@@ -114,10 +114,6 @@ impl OperatorKey {
     }
 }
 
-fn generate(rng: &dyn Rng) -> Option<Zeroizing<String>> {
-    (0..8).find_map(|_| {
-        let mut bytes = Zeroizing::new([0; 32]);
-        rng.fill(bytes.as_mut());
-        SecretKey::from_slice(bytes.as_ref()).ok()?.to_pkcs8_pem(LineEnding::LF).ok()
-    })
+fn generate_pem(rng: &dyn Rng) -> Option<Zeroizing<String>> {
+    generate_p256_key(rng)?.to_pkcs8_pem(LineEnding::LF).ok()
 }

@@ -5,10 +5,10 @@ use crate::{
     domain::{signing_key::SigningKey, webhook::secret::WebhookSecret},
     store::{Conn, StoreError, StoreFailure, signing_keys},
 };
-use countersign_identity::{AgentKey, Claims, Kid, Timestamp, WebhookId};
-use countersign_process::Rng;
+use countersign_identity::{Claims, Kid, P256PublicKey, Timestamp, WebhookId};
+use countersign_process::{Rng, generate_p256_key};
 use jsonwebtoken::{Algorithm, EncodingKey, Header};
-use p256::{SecretKey, pkcs8::EncodePrivateKey};
+use p256::pkcs8::EncodePrivateKey;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
@@ -36,7 +36,7 @@ pub enum KeyringError {
 }
 
 impl StoreFailure for KeyringError {
-    fn of_store(&self) -> Option<&StoreError> {
+    fn store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
             Self::Sealed(_) | Self::NoKey | Self::Crypto => None,
@@ -63,7 +63,7 @@ pub struct Signer {
 pub struct FreshKeys(Vec<Fresh>);
 
 struct Fresh {
-    public: AgentKey,
+    public: P256PublicKey,
     sealed_private: String,
 }
 
@@ -100,7 +100,7 @@ impl Keyring {
     pub fn make_fresh(&self, rng: &dyn Rng) -> Result<FreshKeys, KeyringError> {
         let make = || {
             let (private, public) = generate(rng)?;
-            let sealed = self.master.seal(&label(&Kid::of(public)), &private, rng)?;
+            let sealed = self.master.seal(&label(&Kid::from_key(public)), &private, rng)?;
             Some(Fresh { public, sealed_private: hex::encode(sealed) })
         };
         (0..FRESH).map(|_| make()).collect::<Option<_>>().map(FreshKeys).ok_or(KeyringError::Crypto)
@@ -148,12 +148,12 @@ impl Signer {
 
 impl FreshKeys {
     /// Their public halves.
-    pub fn publics(&self) -> impl Iterator<Item = AgentKey> {
+    pub fn publics(&self) -> impl Iterator<Item = P256PublicKey> {
         self.0.iter().map(|fresh| fresh.public)
     }
 
     /// The sealed private half of one of them, hex; `None` if it is none of them.
-    pub fn sealed_private(&self, public: AgentKey) -> Option<&str> {
+    pub fn sealed_private(&self, public: P256PublicKey) -> Option<&str> {
         self.0.iter().find(|fresh| fresh.public == public).map(|fresh| fresh.sealed_private.as_str())
     }
 }
@@ -169,13 +169,8 @@ fn webhook_label(webhook: WebhookId) -> String {
 }
 
 /// A new key: the private half as PKCS #8 DER.
-fn generate(rng: &dyn Rng) -> Option<(Zeroizing<Vec<u8>>, AgentKey)> {
-    // One candidate in 2^32 is not below the order of the curve; eight in a row are broken dice.
-    (0..8).find_map(|_| {
-        let mut bytes = Zeroizing::new([0; 32]);
-        rng.fill(bytes.as_mut());
-        let secret = SecretKey::from_slice(bytes.as_ref()).ok()?;
-        let public = AgentKey::from_sec1(&secret.public_key().to_sec1_bytes()).ok()?;
-        Some((Zeroizing::new(secret.to_pkcs8_der().ok()?.as_bytes().to_vec()), public))
-    })
+fn generate(rng: &dyn Rng) -> Option<(Zeroizing<Vec<u8>>, P256PublicKey)> {
+    let secret = generate_p256_key(rng)?;
+    let public = P256PublicKey::from_sec1(&secret.public_key().to_sec1_bytes()).ok()?;
+    Some((Zeroizing::new(secret.to_pkcs8_der().ok()?.as_bytes().to_vec()), public))
 }

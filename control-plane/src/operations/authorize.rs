@@ -1,6 +1,6 @@
-//! Whether a caller may do what it asks.
+//! Authorization of callers.
 
-use super::{Context, Denied, Missing};
+use super::{Context, NotFound, OperationError};
 use crate::{
     domain::{
         caller::{Caller, Human},
@@ -11,25 +11,25 @@ use crate::{
 };
 use countersign_identity::{ApiKeyId, Reason, ServiceId};
 
-/// The service API key behind a credential. Unknown, wrong and revoked look the same from outside.
-pub async fn find_service_key(context: &Context, text: &str) -> Result<ServiceKey, Denied> {
+/// Authenticates a service API key. The error is the same for unknown, wrong and revoked keys.
+pub async fn find_service_key(context: &Context, text: &str) -> Result<ServiceKey, OperationError> {
     let credential = Credential::<ApiKeyId>::parse(text).ok_or(Reason::ServiceKeyInvalid)?;
-    let found = services::find_presented(context.store.read().await?.conn(), &credential).await?;
+    let found = services::find_key_by_credential(context.store.read().await?.conn(), &credential).await?;
     Ok(found.ok_or(Reason::ServiceKeyInvalid)?)
 }
 
-/// Whoever manages a service's roles: its key with full scope, its owner, or an administrator.
-pub async fn require_manager(context: &Context, caller: &Caller, service: ServiceId) -> Result<(), Denied> {
+/// Requires a caller that may manage the service: a key of the service with scope `full`, its owner, or an administrator.
+pub async fn require_manager(context: &Context, caller: &Caller, service: ServiceId) -> Result<(), OperationError> {
     match caller {
         Caller::Service(_) => Ok(caller.require_full_key_of(service)?),
         Caller::Human(human) => require_owner(context, human, service).await.map(drop),
     }
 }
 
-/// The owner of a service, or an administrator.
-pub async fn require_owner(context: &Context, human: &Human, service: ServiceId) -> Result<Service, Denied> {
+/// Requires the owner of the service or an administrator.
+pub async fn require_owner(context: &Context, human: &Human, service: ServiceId) -> Result<Service, OperationError> {
     let found = services::find(context.store.read().await?.conn(), service).await?;
-    let service = found.ok_or(Denied::Missing(Missing::Service))?;
+    let service = found.ok_or(OperationError::NotFound(NotFound::Service))?;
     human.require_owner_of(&service)?;
     Ok(service)
 }

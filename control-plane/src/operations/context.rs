@@ -1,4 +1,4 @@
-//! What every operation works with.
+//! The context that every operation runs in.
 
 use super::SuppressedBursts;
 use crate::{
@@ -9,46 +9,46 @@ use crate::{
     keyring::Keyring,
     store::Store,
 };
-use countersign_identity::Timestamp;
+use countersign_identity::{AgentId, Timestamp};
 use countersign_process::{Clock, Rng};
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use zeroize::Zeroizing;
 
-/// What the operator decided.
+/// Settings of the operator that operations need.
 #[derive(Debug, Clone)]
-pub struct Rules {
-    /// The `iss` of every token: the public URL.
+pub struct OperationConfig {
+    /// `iss` claim of every token: the public URL.
     pub issuer: String,
-    /// Life of an access token.
-    pub access_life: Duration,
-    /// Life of a login.
-    pub refresh_life: Duration,
-    /// Life of a challenge.
-    pub challenge_life: Duration,
-    /// When signing keys change.
+    /// Lifetime of access tokens.
+    pub access_token_lifetime: Duration,
+    /// Lifetime of sessions, from the login.
+    pub session_lifetime: Duration,
+    /// Lifetime of challenges.
+    pub challenge_lifetime: Duration,
+    /// When signing keys rotate.
     pub keys: KeyRules,
-    /// How long events are kept.
-    pub events_life: Duration,
-    /// Whether agents may register without a human's token.
+    /// How long webhook events are stored.
+    pub event_retention: Duration,
+    /// Whether agents may register without the token of a human user.
     pub public_registration: bool,
 }
 
-/// What every operation works with.
+/// Dependencies of the operations.
 pub struct Context {
     /// The database.
     pub store: Store,
     /// The signing keys.
     pub keyring: Arc<Keyring>,
-    /// The keys of challenges.
+    /// HMAC keys for challenges.
     pub challenge_keys: ChallengeKeys,
-    /// What time it is.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The dice.
+    /// The random number generator.
     pub rng: Arc<dyn Rng>,
-    /// What the operator decided.
-    pub rules: Rules,
-    /// Rung when an agent's trust changed.
+    /// Settings.
+    pub config: OperationConfig,
+    /// Notified when the trust score of an agent changed.
     pub trust_marked: Notify,
     /// Rejects webhook URLs that must not be reached.
     pub address_guard: AddressGuard,
@@ -61,28 +61,53 @@ pub struct Context {
 }
 
 impl Context {
-    /// The time.
+    /// The current wall-clock time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// A new identifier: the 128 bits of a `UUIDv7`, so that ids sort by their making.
-    pub fn fresh<Id>(&self, make: fn(u128) -> Id) -> Id {
+    /// Time since boot, for durations and ages.
+    pub fn since_boot(&self) -> Duration {
+        self.clock.since_boot()
+    }
+
+    /// The `iss` claim of every token: the public URL.
+    pub fn issuer(&self) -> &str {
+        &self.config.issuer
+    }
+
+    /// How long a client may cache the published signing keys.
+    pub const fn jwks_max_age(&self) -> Duration {
+        self.config.keys.caching
+    }
+
+    /// `sqlite` or `postgresql`.
+    pub fn database_engine(&self) -> &'static str {
+        self.store.engine_name()
+    }
+
+    /// The agent for which a challenge was issued, or `None` if this deployment did not issue it.
+    pub fn challenged_agent(&self, challenge_id: &str) -> Option<AgentId> {
+        self.challenge_keys.open(challenge_id).map(|challenge| challenge.agent)
+    }
+
+    /// Makes a new identifier: the 128 bits of a `UUIDv7`, so that ids sort by creation time.
+    pub fn new_id<Id>(&self, make: fn(u128) -> Id) -> Id {
         let mut random = [0; 10];
         self.rng.fill(&mut random);
         let millis = u64::try_from(self.now().micros() / 1000).unwrap_or(0);
         make(uuid::Builder::from_unix_timestamp_millis(millis, &random).into_uuid().as_u128())
     }
 
-    /// 256 fresh secret bits.
-    pub fn fresh_secret(&self) -> Zeroizing<[u8; SECRET_LEN]> {
+    /// Makes a random 256-bit secret.
+    pub fn new_secret(&self) -> Zeroizing<[u8; SECRET_LEN]> {
         let mut secret = Zeroizing::new([0; SECRET_LEN]);
         self.rng.fill(secret.as_mut());
         secret
     }
 }
 
-/// The bits of the least id that is made then: ids begin with their instant, in milliseconds.
-pub(super) fn made_at(at: Timestamp) -> u128 {
+/// The smallest id that can be made at this time. Ids begin with their creation time in milliseconds.
+pub(in crate::operations) fn id_lower_bound(at: Timestamp) -> u128 {
     u128::try_from(at.micros() / 1000).unwrap_or(0) << 80
 }

@@ -1,9 +1,9 @@
 //! What the store must do on every engine: asked of two stores on one database, as two replicas have it.
 
-use super::{Equipment, Purpose, Read, Store, StoreError, StoreFailure, Write, deployment::Deployment, feed, row};
+use super::{OpenMode, Read, Store, StoreError, StoreFailure, StoreOptions, Write, deployment::Deployment, feed, row};
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, chain::AuditKeys},
+        audit::{AuditAction, Initiator, NewAuditEntry, chain::AuditKeys},
         change::{Change, RevisionRange},
     },
     metrics::{Labels, Metrics},
@@ -31,17 +31,17 @@ struct Stage {
 async fn on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("countersign.db");
-    conforms(async |equipment| Store::open_sqlite(Purpose::Serve, &file, equipment).await).await;
+    conforms(async |equipment| Store::open_sqlite(OpenMode::Serve, &file, equipment).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_postgresql() {
     let server = Postgres::start().await;
     let url = server.database().await.into();
-    conforms(async |equipment| Store::open_postgres(Purpose::Serve, &url, 8, equipment).await).await;
+    conforms(async |equipment| Store::open_postgres(OpenMode::Serve, &url, 8, equipment).await).await;
 }
 
-async fn conforms(open: impl AsyncFn(Equipment) -> Result<Store, StoreError>) {
+async fn conforms(open: impl AsyncFn(StoreOptions) -> Result<Store, StoreError>) {
     let (one, other) = (open(equipment("ours")).await.unwrap(), open(equipment("ours")).await.unwrap());
     let stage = Stage { one, other };
     stage.a_deployment_is_made_once().await;
@@ -54,12 +54,12 @@ async fn conforms(open: impl AsyncFn(Equipment) -> Result<Store, StoreError>) {
     stage.what_is_given_up_keeps_no_connection().await;
     stage.texts_and_numbers_come_back_as_they_were().await;
     let refused = open(equipment("another")).await.err().unwrap();
-    assert!(matches!(refused, StoreError::Sealed), "{refused}");
+    assert!(matches!(refused, StoreError::WrongMasterKey), "{refused}");
 }
 
-fn equipment(master_key_fingerprint: &str) -> Equipment {
+fn equipment(master_key_fingerprint: &str) -> StoreOptions {
     let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).unwrap();
-    Equipment {
+    StoreOptions {
         clock: Arc::new(SystemClock),
         audit_keys: Arc::new(AuditKeys::derive(&[7; 32])),
         metrics: metrics.store,
@@ -104,15 +104,15 @@ impl Stage {
     async fn a_deployment_is_made_once(&self) {
         let wanted = |name: &str| Deployment { master_key_fingerprint: name.to_owned(), dev_since: None };
         let (ours, theirs) = (wanted("ours"), wanted("theirs"));
-        assert_eq!(self.one.settle_deployment(&ours).await.unwrap(), ours);
-        assert_eq!(self.other.settle_deployment(&theirs).await.unwrap(), ours);
+        assert_eq!(self.one.find_or_create_deployment(&ours).await.unwrap(), ours);
+        assert_eq!(self.other.find_or_create_deployment(&theirs).await.unwrap(), ours);
     }
 
     async fn what_is_committed_is_there_and_what_is_dropped_is_not(&self) {
         self.keep("kept").await.unwrap();
         let given_up = async |mut tx: Write| {
             mark(&mut tx, "dropped").await?;
-            Err(StoreError::Order)
+            Err(StoreError::AuditAfterRevision)
         };
         self.one.write::<(), _, _, _>("dropped", given_up).await.unwrap_err();
         for mut read in self.both_read().await {
@@ -167,7 +167,7 @@ impl Stage {
         let agents = |store: u128| (0..CROWD).map(move |number| AgentId::from_bits(store * CROWD + number));
         let change = async |store: &Store, agent: AgentId| {
             let work = async |mut tx: Write| {
-                tx.changed(Change::Status(agent));
+                tx.record_change(Change::Status(agent));
                 tx.commit(()).await
             };
             store.write("change", work).await.unwrap();
@@ -188,7 +188,7 @@ impl Stage {
                 since = until;
             }
         };
-        let mut newest = self.one.committed();
+        let mut newest = self.one.committed_revision();
         let before = *newest.borrow_and_update();
         timeout(Duration::from_mins(1), async { tokio::join!(all, follow) }).await.expect("a change was missed");
         assert!(*newest.borrow_and_update() > before, "whoever waits for one is woken");
@@ -197,10 +197,10 @@ impl Stage {
     async fn an_act_comes_before_the_revision(&self) {
         let work = async |mut tx: Write| {
             tx.revision().await?;
-            tx.record(&Author::SYSTEM, &Entry::of_deployment(Act::AuditBegan)).await?;
+            tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_deployment(AuditAction::AuditBegan)).await?;
             tx.commit(()).await
         };
-        assert!(matches!(self.one.write("late", work).await.unwrap_err(), StoreError::Order));
+        assert!(matches!(self.one.write("late", work).await.unwrap_err(), StoreError::AuditAfterRevision));
     }
 
     async fn what_is_given_up_keeps_no_connection(&self) {

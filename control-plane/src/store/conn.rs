@@ -1,9 +1,9 @@
-//! A connection for one transaction, which has to end in time.
+//! A pooled connection for one transaction with a deadline.
 //!
-//! An engine that hangs says nothing, and a connection on which something was left unfinished would hang whoever gets it
-//! next. So every statement ends when the time of its transaction is over, and such a connection goes back to nobody.
+//! An engine may stop responding, and a connection with an unfinished statement would block the next user of the pool. So
+//! every statement fails at the deadline of its transaction, and a connection in an unknown state is closed, not reused.
 
-use super::failure::StoreError;
+use super::{failure::StoreError, statements::statements};
 use futures_util::{
     StreamExt, TryStreamExt,
     future::BoxFuture,
@@ -17,92 +17,99 @@ use sqlx::{
 use std::{io, time::Duration};
 use tokio::time::{Instant, timeout, timeout_at};
 
-/// How long a transaction may take, the wait for a connection included: less than a request may.
-pub const PATIENCE: Duration = Duration::from_secs(4);
+statements! { STATEMENTS:
+    COMMIT = "COMMIT";
+    ROLLBACK = "ROLLBACK";
+}
 
-/// How long whoever looks at a whole database may take: nobody waits for it but the operator.
-pub const LEISURE: Duration = Duration::from_hours(24);
+/// How long a transaction may take, including the wait for a connection; less than the timeout of a request.
+pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How long a connection may take to end what was left on it, before it is closed.
-const REST: Duration = Duration::from_secs(1);
+/// How long a transaction of an offline command, which may read the whole database, may take.
+pub const INSPECT_TIMEOUT: Duration = Duration::from_hours(24);
 
-/// A connection with a transaction on it. Dropped without [`Conn::commit`], it leaves no trace.
+/// How long a rollback may take before the connection is closed instead.
+const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A connection with an open transaction, which is rolled back if dropped without [`Conn::commit`].
 #[derive(Debug)]
 pub struct Conn {
-    /// There until it is dropped.
+    /// `Some` until the drop.
     pooled: Option<PoolConnection<Any>>,
-    ends: Instant,
-    state: State,
+    deadline: Instant,
+    state: ConnState,
 }
 
-/// What is going on.
+/// The state of the transaction and its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    /// A transaction that waits for the next statement.
+enum ConnState {
+    /// The transaction accepts statements.
     Open,
-    /// A statement that has not ended: whoever waited for it may be gone.
+    /// A statement is running, or was cancelled while running.
     Busy,
-    /// The engine refused a statement: what was to be done as a whole is not, and PostgreSQL would answer `COMMIT` with a
-    /// rollback that looks like success.
+    /// A statement failed, so the transaction is incomplete. PostgreSQL would answer `COMMIT` with a rollback that looks
+    /// like success.
     Failed,
-    /// Nobody shall use the connection any more.
+    /// The connection must not be used again.
     Broken,
-    /// Nothing.
-    Ended,
+    /// The transaction is committed.
+    Committed,
 }
 
-impl State {
-    /// After a statement that ended so.
-    fn after<T>(done: &Result<T, sqlx::Error>) -> Self {
-        match done {
-            Err(error) if StoreError::breaks(error) => Self::Broken,
+impl ConnState {
+    /// The state after a statement with this result.
+    fn after<T>(result: &Result<T, sqlx::Error>) -> Self {
+        match result {
+            Err(error) if StoreError::breaks_connection(error) => Self::Broken,
             Err(sqlx::Error::Database(_)) => Self::Failed,
             Ok(_) | Err(_) => Self::Open,
         }
     }
 }
 
-/// When a transaction that begins now has to be over.
-pub fn end_of(patience: Duration) -> Instant {
-    tokio::time::sleep(patience).deadline()
+/// The deadline of a transaction that begins now.
+pub fn deadline_after(timeout: Duration) -> Instant {
+    tokio::time::sleep(timeout).deadline()
 }
 
 impl Conn {
-    /// Takes a connection and begins a transaction on it.
-    pub async fn begin(pool: &AnyPool, begin: &'static str, ends: Instant) -> Result<Self, StoreError> {
-        let pooled = timeout_at(ends, pool.acquire()).await.map_err(|_| too_late())??;
-        let mut conn = Self { pooled: Some(pooled), ends, state: State::Open };
+    /// Acquires a connection and begins a transaction with the statement `begin`.
+    pub async fn begin(pool: &AnyPool, begin: &'static str, deadline: Instant) -> Result<Self, StoreError> {
+        let pooled = timeout_at(deadline, pool.acquire()).await.map_err(|_| timed_out())??;
+        let mut conn = Self { pooled: Some(pooled), deadline, state: ConnState::Open };
         (&mut conn).execute(begin).await?;
         Ok(conn)
     }
 
-    /// Makes what was written stay.
+    /// Commits the transaction.
     pub async fn commit(mut self) -> Result<(), StoreError> {
-        (&mut self).execute("COMMIT").await?;
-        self.state = State::Ended;
+        (&mut self).execute(COMMIT).await?;
+        self.state = ConnState::Committed;
         Ok(())
     }
 
-    /// Runs a statement until the time is over.
+    /// Runs a statement, at most until the deadline.
     async fn bounded<'c, T>(
         &'c mut self,
         statement: impl FnOnce(&'c mut AnyConnection) -> BoxFuture<'c, Result<T, sqlx::Error>>,
     ) -> Result<T, sqlx::Error> {
-        let Self { pooled, ends, state } = self;
+        let Self { pooled, deadline, state } = self;
         let pooled = pooled.as_mut().ok_or(sqlx::Error::PoolClosed)?;
         match *state {
-            State::Open => {}
-            State::Failed => return Err(sqlx::Error::Protocol("a statement of this transaction failed".to_owned())),
-            State::Busy | State::Broken | State::Ended => return Err(too_late()),
+            ConnState::Open => {}
+            ConnState::Failed => {
+                return Err(sqlx::Error::Protocol("a statement of this transaction failed".to_owned()));
+            }
+            ConnState::Busy | ConnState::Broken | ConnState::Committed => return Err(timed_out()),
         }
-        *state = State::Busy;
-        let done = timeout_at(*ends, statement(pooled)).await.unwrap_or_else(|_| Err(too_late()));
-        *state = State::after(&done);
-        done
+        *state = ConnState::Busy;
+        let result = timeout_at(*deadline, statement(pooled)).await.unwrap_or_else(|_| Err(timed_out()));
+        *state = ConnState::after(&result);
+        result
     }
 }
 
-fn too_late() -> sqlx::Error {
+fn timed_out() -> sqlx::Error {
     sqlx::Error::Io(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"))
 }
 
@@ -110,17 +117,18 @@ impl Drop for Conn {
     fn drop(&mut self) {
         let Some(mut pooled) = self.pooled.take() else { return };
         match self.state {
-            State::Ended => {}
-            State::Broken => pooled.close_on_drop(),
-            State::Open | State::Busy | State::Failed => drop(tokio::spawn(roll_back(pooled))),
+            ConnState::Committed => {}
+            ConnState::Broken => pooled.close_on_drop(),
+            ConnState::Open | ConnState::Busy | ConnState::Failed => drop(tokio::spawn(roll_back(pooled))),
         }
     }
 }
 
-/// Behind whoever did not end the transaction, so that nobody waits for it.
+/// Rolls back in a task of its own, so that the caller that dropped the transaction does not wait.
 async fn roll_back(mut pooled: PoolConnection<Any>) {
-    // What was left unfinished may have failed by now, and then that is what is said: nobody knows what was done.
-    if !matches!(timeout(REST, pooled.execute("ROLLBACK")).await, Ok(Ok(_))) {
+    // A cancelled statement may have failed in the meantime, and its error is then returned for the rollback. The state of the
+    // connection is unknown after any error.
+    if !matches!(timeout(ROLLBACK_TIMEOUT, pooled.execute(ROLLBACK)).await, Ok(Ok(_))) {
         pooled.close_on_drop();
     }
 }
@@ -152,7 +160,7 @@ impl<'c> Executor<'c> for &'c mut Conn {
         Box::pin(self.bounded(|pooled| pooled.fetch_optional(query)))
     }
 
-    /// All at once, whatever else is asked for: nobody in this house reads row by row.
+    /// Reads all rows before it returns the first: the deadline applies to the whole statement, and no caller streams rows.
     fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<AnyQueryResult, AnyRow>, sqlx::Error>>
     where
         'c: 'e,
@@ -161,7 +169,7 @@ impl<'c> Executor<'c> for &'c mut Conn {
         let all = self.bounded(|pooled| Box::pin(pooled.fetch_many(query).try_collect::<Vec<_>>()));
         stream::once(all)
             .flat_map(|all| match all {
-                Ok(steps) => stream::iter(steps).map(Ok).left_stream(),
+                Ok(items) => stream::iter(items).map(Ok).left_stream(),
                 Err(error) => stream::iter([Err(error)]).right_stream(),
             })
             .boxed()

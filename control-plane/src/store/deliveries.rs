@@ -5,7 +5,7 @@
 
 use super::{Conn, StoreError, row};
 use crate::domain::{
-    page::{Listed, Page},
+    page::{ListPage, Page},
     webhook::{
         delivery::{Attempt, AttemptFailure, Delivery, DeliveryState, DeliveryStatus, ResponseExcerpt},
         event::EventKind,
@@ -128,7 +128,7 @@ pub async fn list(
     target: WebhookId,
     status: Option<DeliveryStatus>,
     page: Page,
-) -> Result<Listed<Delivery>, StoreError> {
+) -> Result<ListPage<Delivery>, StoreError> {
     let condition = status_condition(status);
     let count = format!(
         "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM webhook_deliveries d WHERE d.target_id = $1 {condition}"
@@ -140,7 +140,7 @@ pub async fn list(
     );
     let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(target.to_string()).bind(page.limit).bind(page.offset);
     let items = query.fetch_all(conn).await?.iter().map(read_delivery).collect::<Result<_, _>>()?;
-    Ok(Listed { items, total })
+    Ok(ListPage { items, total })
 }
 
 /// The delivery of one event to one target.

@@ -1,118 +1,126 @@
-//! The one row that says what this database belongs to.
+//! The single row with the identity of the deployment that the database belongs to.
 
-use super::{Conn, StoreError, row};
+use super::{Conn, StoreError, row, statements::statements};
 use countersign_identity::Timestamp;
 use sqlx::AnyConnection;
 
-/// What a database remembers of its deployment.
+statements! { STATEMENTS:
+    FIND = "SELECT master_key_fingerprint, dev_since FROM deployment WHERE id = 1";
+    MASTER_KEY_FINGERPRINT = "SELECT master_key_fingerprint FROM deployment WHERE id = 1";
+    CREATE = "INSERT INTO deployment (id, made_at, master_key_fingerprint, dev_since) VALUES (1, $1, $2, $3) \
+         ON CONFLICT (id) DO NOTHING";
+    FIND_QUARANTINE = "SELECT set_aside_at, set_aside_as FROM deployment WHERE id = 1 AND set_aside_at IS NOT NULL";
+    LIFT_QUARANTINE =
+        "UPDATE deployment SET set_aside_at = NULL, set_aside_as = NULL, table_numbers = NULL WHERE id = 1";
+    INSTANCE_FINGERPRINT = "SELECT table_numbers FROM deployment WHERE id = 1";
+    SET_INSTANCE_FINGERPRINT = "UPDATE deployment SET table_numbers = $1 WHERE id = 1";
+    LOCK = "UPDATE deployment SET made_at = made_at WHERE id = 1";
+}
+
+/// The identity of a deployment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Deployment {
-    /// Of the master key that seals private keys.
+    /// Fingerprint of the master key, which encrypts the private keys in the database.
     pub master_key_fingerprint: String,
-    /// Since when it is a development database; `None` for a real one.
+    /// When `--dev` created the database; `None` for a production database.
     pub dev_since: Option<Timestamp>,
 }
 
-/// Why a database must not be served as it is.
+/// Why a database must not be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Aside {
-    /// It is a backup: what happened since is not in it.
+pub enum QuarantineReason {
+    /// The database is a backup: later changes are missing.
     Backup,
-    /// Everything in it is about to move to another database, or has: whoever was at it did not come to say which.
-    Moving,
-    /// Everything in it moved to another database.
-    Moved,
+    /// A migration to PostgreSQL was started, and its outcome is not recorded.
+    Migrating,
+    /// The database was migrated to PostgreSQL.
+    Migrated,
 }
 
-impl Aside {
-    /// As it is kept.
+impl QuarantineReason {
+    /// The stored form.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Backup => "backup",
-            Self::Moving => "moving",
-            Self::Moved => "moved",
+            Self::Migrating => "moving",
+            Self::Migrated => "moved",
         }
     }
 
-    /// Reads what is kept.
+    /// Reads the stored form.
     pub fn parse(text: &str) -> Option<Self> {
-        [Self::Backup, Self::Moving, Self::Moved].into_iter().find(|kind| kind.as_str() == text)
+        [Self::Backup, Self::Migrating, Self::Migrated].into_iter().find(|reason| reason.as_str() == text)
     }
 }
 
-/// Why a database must not be served as it is, and since when.
+/// A mark on a database that must not be served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SetAside {
-    /// Why.
-    pub kind: Aside,
-    /// Since when.
+pub struct Quarantine {
+    /// Why the database must not be served.
+    pub reason: QuarantineReason,
+    /// When the mark was set.
     pub at: Timestamp,
 }
 
-/// The deployment, if the database has one.
+/// The deployment; `None` in a new database.
 pub async fn find(conn: &mut Conn) -> Result<Option<Deployment>, StoreError> {
-    let sql = "SELECT master_key_fingerprint, dev_since FROM deployment WHERE id = 1";
-    let found = sqlx::query(sql).fetch_optional(conn).await?;
-    found
-        .map(|found| {
-            Ok(Deployment {
-                master_key_fingerprint: row::get(&found, "master_key_fingerprint")?,
-                dev_since: row::optional_instant(&found, "dev_since")?,
-            })
+    let row = sqlx::query(FIND).fetch_optional(conn).await?;
+    let read = |row| {
+        Ok(Deployment {
+            master_key_fingerprint: row::get(&row, "master_key_fingerprint")?,
+            dev_since: row::optional_instant(&row, "dev_since")?,
         })
-        .transpose()
+    };
+    row.map(read).transpose()
 }
 
-/// Of which master key the database is, before its schema is touched; `None` if there is none in it.
-pub(super) async fn sealed_by(conn: &mut AnyConnection) -> Option<String> {
-    let sql = "SELECT master_key_fingerprint FROM deployment WHERE id = 1";
-    // An engine that says no has no such table yet.
-    let found = sqlx::query(sql).fetch_optional(conn).await.ok().flatten()?;
-    row::get(&found, "master_key_fingerprint").ok()
+/// The fingerprint of the master key, read before the migrations run; `None` in a new database.
+pub(super) async fn master_key_fingerprint(conn: &mut AnyConnection) -> Option<String> {
+    // A new database has no such table: the error means that there is no fingerprint.
+    let row = sqlx::query(MASTER_KEY_FINGERPRINT).fetch_optional(conn).await.ok().flatten()?;
+    row::get(&row, "master_key_fingerprint").ok()
 }
 
-/// Makes the row at the birth of the deployment; false if there is one.
+/// Creates the row in a new database; false if there is one.
 pub async fn create(conn: &mut Conn, deployment: &Deployment, now: Timestamp) -> Result<bool, StoreError> {
-    let sql = "INSERT INTO deployment (id, made_at, master_key_fingerprint, dev_since) VALUES (1, $1, $2, $3) ON CONFLICT (id) DO NOTHING";
-    let made = sqlx::query(sql)
+    let result = sqlx::query(CREATE)
         .bind(now.micros())
         .bind(&deployment.master_key_fingerprint)
         .bind(deployment.dev_since.map(Timestamp::micros))
         .execute(conn)
         .await?;
-    Ok(made.rows_affected() == 1)
+    Ok(result.rows_affected() == 1)
 }
 
-/// Why the database must not be served as it is, if so.
-pub async fn set_aside(conn: &mut Conn) -> Result<Option<SetAside>, StoreError> {
-    let sql = "SELECT set_aside_at, set_aside_as FROM deployment WHERE id = 1 AND set_aside_at IS NOT NULL";
-    let Some(found) = sqlx::query(sql).fetch_optional(conn).await? else { return Ok(None) };
-    let kind = Aside::parse(&row::get::<String>(&found, "set_aside_as")?).ok_or(StoreError::Corrupt("set_aside_as"))?;
-    Ok(Some(SetAside { kind, at: row::instant(&found, "set_aside_at")? }))
+/// The quarantine mark, if the database must not be served.
+pub async fn find_quarantine(conn: &mut Conn) -> Result<Option<Quarantine>, StoreError> {
+    let Some(row) = sqlx::query(FIND_QUARANTINE).fetch_optional(conn).await? else { return Ok(None) };
+    let reason = QuarantineReason::parse(&row::get::<String>(&row, "set_aside_as")?);
+    let reason = reason.ok_or(StoreError::Corrupt("set_aside_as"))?;
+    Ok(Some(Quarantine { reason, at: row::instant(&row, "set_aside_at")? }))
 }
 
-/// Lets the database be served again, wherever it is now.
-pub async fn take_back(conn: &mut Conn) -> Result<(), StoreError> {
-    sqlx::query("UPDATE deployment SET set_aside_at = NULL, set_aside_as = NULL, table_numbers = NULL WHERE id = 1")
-        .execute(conn)
-        .await?;
+/// Removes the quarantine mark and the instance fingerprint, so that the database can be served where it is now.
+pub async fn lift_quarantine(conn: &mut Conn) -> Result<(), StoreError> {
+    sqlx::query(LIFT_QUARANTINE).execute(conn).await?;
     Ok(())
 }
 
-/// How PostgreSQL numbered the tables when the deployment was last served there, if it was.
-pub async fn table_numbers(conn: &mut Conn) -> Result<Option<String>, StoreError> {
-    let found = sqlx::query("SELECT table_numbers FROM deployment WHERE id = 1").fetch_one(conn).await?;
-    row::get(&found, "table_numbers")
+/// The fingerprint of the PostgreSQL instance that last served the deployment, from
+/// [`postgres::instance_fingerprint`](super::postgres::instance_fingerprint); `None` if none did.
+pub async fn instance_fingerprint(conn: &mut Conn) -> Result<Option<String>, StoreError> {
+    row::get(&sqlx::query(INSTANCE_FINGERPRINT).fetch_one(conn).await?, "table_numbers")
 }
 
-/// Keeps how PostgreSQL numbers the tables.
-pub async fn keep_table_numbers(conn: &mut Conn, numbers: &str) -> Result<(), StoreError> {
-    sqlx::query("UPDATE deployment SET table_numbers = $1 WHERE id = 1").bind(numbers).execute(conn).await?;
+/// Sets the fingerprint of the PostgreSQL instance.
+pub async fn set_instance_fingerprint(conn: &mut Conn, fingerprint: &str) -> Result<(), StoreError> {
+    sqlx::query(SET_INSTANCE_FINGERPRINT).bind(fingerprint).execute(conn).await?;
     Ok(())
 }
 
-/// Locks the deployment until the transaction ends: whoever changes what there is once of goes first or after.
+/// Locks the row until the transaction ends. Serializes changes to what exists once per deployment, such as the signing
+/// keys.
 pub async fn lock(conn: &mut Conn) -> Result<(), StoreError> {
-    let done = sqlx::query("UPDATE deployment SET made_at = made_at WHERE id = 1").execute(conn).await?;
-    if done.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("deployment")) }
+    let result = sqlx::query(LOCK).execute(conn).await?;
+    if result.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("deployment")) }
 }

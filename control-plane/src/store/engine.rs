@@ -1,12 +1,13 @@
-//! All that differs between SQLite and PostgreSQL, and the two kinds of transaction.
+//! The store: opens the database and runs transactions. All differences between SQLite and PostgreSQL are here.
 
 use super::{
-    conn::{Conn, LEISURE, PATIENCE, end_of},
+    conn::{Conn, INSPECT_TIMEOUT, TRANSACTION_TIMEOUT, deadline_after},
     deployment::{self, Deployment},
     failure::{StoreError, StoreFailure},
-    feed, pools, postgres_place, schema,
+    feed, pools, postgres, schema,
+    statements::statements,
     transaction::{Committed, Read, Write},
-    watch::Watch,
+    transaction_timer::TransactionTimer,
 };
 use crate::{
     domain::audit::chain::AuditKeys,
@@ -29,13 +30,26 @@ use tokio::{
     time::{Instant, timeout},
 };
 
-/// How often a transaction that lost a race is tried again.
-const RERUNS: u32 = 5;
+statements! { SQLITE_STATEMENTS:
+    /// Takes the write lock at once, so that no later statement can fail in a conflict.
+    BEGIN_WRITE_SQLITE = "BEGIN IMMEDIATE";
+    BEGIN_READ_SQLITE = "BEGIN";
+}
 
-/// How long the end waits for transactions that are under way.
-const LAST_WAIT: Duration = Duration::from_secs(5);
+statements! { POSTGRES_STATEMENTS:
+    /// Statements see what others committed in the meantime. A transaction that reads, decides and writes must first lock a
+    /// row.
+    BEGIN_WRITE_POSTGRES = "BEGIN ISOLATION LEVEL READ COMMITTED";
+    BEGIN_READ_POSTGRES = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY";
+}
 
-/// What the two engines do differently.
+/// How often a transaction is run again after a conflict with another one.
+const MAX_RERUNS: u32 = 5;
+
+/// How long [`Store::close`] waits for open transactions.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The database engines.
 #[derive(Debug, Clone, Copy)]
 enum Engine {
     Sqlite,
@@ -43,46 +57,44 @@ enum Engine {
 }
 
 impl Engine {
-    /// SQLite takes the write lock at once, so that no later statement can lose a race. PostgreSQL sees what
-    /// others committed in between: who reads, decides and writes locks a row first.
     const fn begin_write(self) -> &'static str {
         match self {
-            Self::Sqlite => "BEGIN IMMEDIATE",
-            Self::Postgres => "BEGIN ISOLATION LEVEL READ COMMITTED",
+            Self::Sqlite => BEGIN_WRITE_SQLITE,
+            Self::Postgres => BEGIN_WRITE_POSTGRES,
         }
     }
 
-    /// Either way everything read in it belongs together.
+    /// On both engines, all reads of the transaction see the same snapshot.
     const fn begin_read(self) -> &'static str {
         match self {
-            Self::Sqlite => "BEGIN",
-            Self::Postgres => "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+            Self::Sqlite => BEGIN_READ_SQLITE,
+            Self::Postgres => BEGIN_READ_POSTGRES,
         }
     }
 }
 
-/// What a database is opened for.
+/// How a database is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Purpose {
-    /// To serve: it is made if there is none, and its schema is brought up to date.
+pub enum OpenMode {
+    /// For a server: creates the database if there is none, and runs the migrations.
     Serve,
-    /// To look at what is there, beside a server that runs.
+    /// For a command that only reads, possibly beside a running server.
     Inspect,
 }
 
-/// What a store works with.
-pub struct Equipment {
-    /// Says when a transaction is.
+/// What a store needs, apart from the database.
+pub struct StoreOptions {
+    /// Gives the time of transactions.
     pub clock: Arc<dyn Clock>,
-    /// Bind the links of the audit chains.
+    /// MAC keys of the audit log.
     pub audit_keys: Arc<AuditKeys>,
-    /// Where transactions are counted.
+    /// Metrics of transactions.
     pub metrics: StoreMetrics,
-    /// Of the master key: a database of another one is not even brought up to date.
+    /// Fingerprint of the master key. A database of another master key is refused before its migrations run.
     pub master_key_fingerprint: String,
 }
 
-/// The database.
+/// A database, with its connection pools.
 #[derive(Clone)]
 pub struct Store {
     engine: Engine,
@@ -90,124 +102,126 @@ pub struct Store {
     reader: AnyPool,
     clock: Arc<dyn Clock>,
     audit_keys: Arc<AuditKeys>,
-    committed: watch::Sender<Revision>,
-    told: Arc<Notify>,
+    committed_revision: watch::Sender<Revision>,
+    events_committed: Arc<Notify>,
     writable: Arc<AtomicBool>,
     metrics: StoreMetrics,
-    /// How long a transaction may take.
-    patience: Duration,
+    transaction_timeout: Duration,
 }
 
 impl Store {
-    /// Opens the SQLite database in the file.
-    pub async fn open_sqlite(purpose: Purpose, file: &Path, equipment: Equipment) -> Result<Self, StoreError> {
-        let mode = if purpose == Purpose::Serve { "rwc" } else { "ro" };
-        let url = format!("sqlite://{}?mode={mode}", file.display());
-        // One writing connection: SQLite has one writer at a time, and waiting in our queue is fairer
-        // and cheaper than polling its lock.
-        let (writer, reader) = (
-            pools::sqlite_pool(1, "PRAGMA foreign_keys = ON"),
-            pools::sqlite_pool(pools::READERS, "PRAGMA query_only = ON"),
-        );
-        Self::open((Engine::Sqlite, purpose), &url, (writer, reader), equipment).await
+    /// Opens the SQLite database in a file.
+    pub async fn open_sqlite(mode: OpenMode, file: &Path, options: StoreOptions) -> Result<Self, StoreError> {
+        let access = if mode == OpenMode::Serve { "rwc" } else { "ro" };
+        let url = format!("sqlite://{}?mode={access}", file.display());
+        let pools = (pools::sqlite_writer(), pools::sqlite_readers());
+        Self::open((Engine::Sqlite, mode), &url, pools, options).await
     }
 
-    /// Opens the PostgreSQL database at the URL, with at most so many connections, half of them for writing.
+    /// Opens the PostgreSQL database at a URL, with at most this many connections, half of them for writing.
     pub async fn open_postgres(
-        purpose: Purpose,
+        mode: OpenMode,
         url: &SecretString,
         connections: u32,
-        equipment: Equipment,
+        options: StoreOptions,
     ) -> Result<Self, StoreError> {
         let writers = connections / 2;
-        let pools = (pools::postgres_pool(writers, purpose), pools::postgres_pool(connections - writers, purpose));
-        Self::open((Engine::Postgres, purpose), url.expose_secret(), pools, equipment).await
+        let pools = (pools::postgres_pool(writers, mode), pools::postgres_pool(connections - writers, mode));
+        Self::open((Engine::Postgres, mode), url.expose_secret(), pools, options).await
     }
 
     async fn open(
-        (engine, purpose): (Engine, Purpose),
+        (engine, mode): (Engine, OpenMode),
         url: &str,
         (writer, reader): (AnyPoolOptions, AnyPoolOptions),
-        equipment: Equipment,
+        options: StoreOptions,
     ) -> Result<Self, StoreError> {
-        let mut first = match engine {
+        let mut connection = match engine {
             Engine::Sqlite => pools::connect(url).await?,
             Engine::Postgres => pools::connect_to_primary(url).await?,
         };
-        let sealed_by = deployment::sealed_by(&mut first).await;
-        first.close().await?;
-        let Equipment { clock, audit_keys, metrics, master_key_fingerprint } = equipment;
-        if purpose == Purpose::Serve {
-            if sealed_by.is_some_and(|kept| kept != master_key_fingerprint) {
-                return Err(StoreError::Sealed);
+        let fingerprint = deployment::master_key_fingerprint(&mut connection).await;
+        connection.close().await?;
+        let StoreOptions { clock, audit_keys, metrics, master_key_fingerprint } = options;
+        if mode == OpenMode::Serve {
+            if fingerprint.is_some_and(|fingerprint| fingerprint != master_key_fingerprint) {
+                return Err(StoreError::WrongMasterKey);
             }
-            let alone = match engine {
-                Engine::Sqlite => pools::alone(),
-                Engine::Postgres => pools::alone_at_postgres(),
+            let pool = match engine {
+                Engine::Sqlite => pools::sqlite_migration_pool(),
+                Engine::Postgres => pools::postgres_migration_pool(),
             };
-            schema::bring(url, alone).await?;
+            schema::migrate(url, pool).await?;
         }
-        let (writer, reader) = (writer.connect(url).await?, reader.connect(url).await?);
-        let committed = watch::Sender::new(Revision::default());
-        let (writable, told) = (Arc::new(AtomicBool::new(true)), Arc::default());
-        let patience = if purpose == Purpose::Serve { PATIENCE } else { LEISURE };
-        let store = Self { engine, writer, reader, clock, audit_keys, committed, told, writable, metrics, patience };
+        let store = Self {
+            engine,
+            writer: writer.connect(url).await?,
+            reader: reader.connect(url).await?,
+            clock,
+            audit_keys,
+            committed_revision: watch::Sender::new(Revision::default()),
+            events_committed: Arc::default(),
+            writable: Arc::new(AtomicBool::new(true)),
+            metrics,
+            transaction_timeout: if mode == OpenMode::Serve { TRANSACTION_TIMEOUT } else { INSPECT_TIMEOUT },
+        };
         store.metrics.begin(store.engine_name());
         let mut read = store.read().await?;
-        if let Some(position) = feed::position_if_any(read.conn()).await? {
-            store.committed.send_replace(position.revision);
+        if let Some(position) = feed::find_position(read.conn()).await? {
+            store.committed_revision.send_replace(position.revision);
         }
         Ok(store)
     }
 
-    /// The deployment that the database belongs to: `wanted`, if it belongs to none yet.
-    pub async fn settle_deployment(&self, wanted: &Deployment) -> Result<Deployment, StoreError> {
+    /// The deployment in the database; creates `new` if there is none.
+    pub async fn find_or_create_deployment(&self, new: &Deployment) -> Result<Deployment, StoreError> {
         let work = async |mut tx: Write| {
-            if let Some(kept) = deployment::find(tx.conn()).await? {
-                return tx.commit(kept).await;
+            if let Some(existing) = deployment::find(tx.conn()).await? {
+                return tx.commit(existing).await;
             }
             let now = tx.now();
-            if !deployment::create(tx.conn(), wanted, now).await? {
-                // Another replica began in this moment.
-                let made = deployment::find(tx.conn()).await?.ok_or(StoreError::Rows("deployment"))?;
-                return tx.commit(made).await;
+            if !deployment::create(tx.conn(), new, now).await? {
+                // Another replica created it after the read above.
+                let existing = deployment::find(tx.conn()).await?.ok_or(StoreError::Rows("deployment"))?;
+                return tx.commit(existing).await;
             }
             feed::create(tx.conn(), now).await?;
-            tx.commit(wanted.clone()).await
+            tx.commit(new.clone()).await
         };
-        self.write("settle_deployment", work).await
+        self.write("find_or_create_deployment", work).await
     }
 
-    /// Begins a read transaction: everything read in it belongs together.
+    /// Begins a read transaction, whose reads all see the same snapshot.
     pub async fn read(&self) -> Result<Read, StoreError> {
-        let mut watch = self.watch(Kind::Read);
-        let conn = Conn::begin(&self.reader, self.engine.begin_read(), end_of(self.patience)).await?;
-        watch.ends(Ended::Read);
-        Ok(Read::new(conn, watch))
+        let mut timer = self.start_timer(Kind::Read);
+        let deadline = deadline_after(self.transaction_timeout);
+        let conn = Conn::begin(&self.reader, self.engine.begin_read(), deadline).await?;
+        timer.set_outcome(Ended::Read);
+        Ok(Read::new(conn, timer))
     }
 
-    /// Runs a write transaction, again if another one was in the way. So `work` must make its ids and
-    /// secrets before. However often it runs, it ends in time.
+    /// Runs a write transaction, and runs it again after a conflict with another one. `work` must therefore not generate ids
+    /// or secrets itself. The transaction timeout covers all runs together.
     pub async fn write<T, E, W, F>(&self, name: &'static str, work: W) -> Result<T, E>
     where
         W: Fn(Write) -> F,
         F: Future<Output = Result<Committed<T>, E>>,
         E: From<StoreError> + StoreFailure,
     {
-        let (mut runs_left, ends) = (RERUNS, end_of(self.patience));
+        let (mut reruns_left, deadline) = (MAX_RERUNS, deadline_after(self.transaction_timeout));
         loop {
-            let mut watch = self.watch(Kind::Write);
-            let begun = self.begin(ends).await?;
-            watch.ends(Ended::RolledBack);
-            match work(begun).await {
+            let mut timer = self.start_timer(Kind::Write);
+            let tx = self.begin_write(deadline).await?;
+            timer.set_outcome(Ended::RolledBack);
+            match work(tx).await {
                 Ok(committed) => {
-                    watch.ends(Ended::Committed);
-                    return Ok(self.announce(committed));
+                    timer.set_outcome(Ended::Committed);
+                    return Ok(self.notify(committed));
                 }
-                Err(error) if error.is_transient() && runs_left > 0 => {
-                    tracing::debug!(transaction = name, "run again");
-                    watch.ends(Ended::Rerun);
-                    runs_left -= 1;
+                Err(error) if error.is_transient() && reruns_left > 0 => {
+                    tracing::debug!(transaction = name, "run again after a conflict");
+                    timer.set_outcome(Ended::Rerun);
+                    reruns_left -= 1;
                 }
                 Err(error) => {
                     if error.is_unwritable() {
@@ -219,41 +233,41 @@ impl Store {
         }
     }
 
-    fn watch(&self, kind: Kind) -> Watch {
-        Watch::begin(self.engine_name(), kind, &self.clock, &self.metrics)
+    fn start_timer(&self, kind: Kind) -> TransactionTimer {
+        TransactionTimer::start(self.engine_name(), kind, &self.clock, &self.metrics)
     }
 
-    /// The revision of the newest change committed by this process.
-    pub fn committed(&self) -> watch::Receiver<Revision> {
-        self.committed.subscribe()
+    /// The newest revision committed by this process. Receivers are also woken by [`Self::wake`].
+    pub fn committed_revision(&self) -> watch::Receiver<Revision> {
+        self.committed_revision.subscribe()
     }
 
-    /// Wakes whoever waits for a change, since another process has committed one.
+    /// Wakes the receivers of [`Self::committed_revision`], because another process has committed a change.
     pub fn wake(&self) {
-        self.committed.send_modify(|_| {});
+        self.committed_revision.send_modify(|_| {});
     }
 
-    /// Rung when this process has committed an event that somebody gets.
-    pub fn told(&self) -> Arc<Notify> {
-        self.told.clone()
+    /// Notified when this process has committed an event that some webhook target receives.
+    pub fn events_committed(&self) -> Arc<Notify> {
+        self.events_committed.clone()
     }
 
-    /// What time it is, by the clock of transactions.
+    /// The current time, by the clock of transactions.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
-    /// Whether the last write could be made.
+    /// Whether the last write succeeded.
     pub fn is_writable(&self) -> bool {
         self.writable.load(Ordering::Relaxed)
     }
 
-    /// The keys under which acts are recorded.
+    /// The MAC keys of the audit log.
     pub fn audit_keys(&self) -> &AuditKeys {
         &self.audit_keys
     }
 
-    /// What the database is called.
+    /// Name of the engine: `sqlite` or `postgresql`.
     pub const fn engine_name(&self) -> &'static str {
         match self.engine {
             Engine::Sqlite => "sqlite",
@@ -261,34 +275,36 @@ impl Store {
         }
     }
 
-    /// How the server numbers the tables, which no dump keeps; `None` on SQLite.
-    pub async fn table_numbers(&self, read: &mut Read) -> Result<Option<String>, StoreError> {
+    /// A text that differs between this database and a restored dump of it; `None` on SQLite.
+    pub async fn instance_fingerprint(&self, read: &mut Read) -> Result<Option<String>, StoreError> {
         match self.engine {
             Engine::Sqlite => Ok(None),
-            Engine::Postgres => Ok(Some(postgres_place::table_numbers(read.conn()).await?)),
+            Engine::Postgres => Ok(Some(postgres::instance_fingerprint(read.conn()).await?)),
         }
     }
 
-    /// Waits for what is under way and closes all connections.
+    /// Waits for open transactions and closes all connections.
     pub async fn close(&self) {
         let closed = async { tokio::join!(self.reader.close(), self.writer.close()) };
-        if timeout(LAST_WAIT, closed).await.is_err() {
-            tracing::warn!("the database does not answer: its connections are cut");
+        if timeout(CLOSE_TIMEOUT, closed).await.is_err() {
+            tracing::warn!("the database does not respond: its connections are dropped");
         }
     }
 
-    async fn begin(&self, ends: Instant) -> Result<Write, StoreError> {
-        let begun = Conn::begin(&self.writer, self.engine.begin_write(), ends).await;
-        let conn = begun.inspect_err(|_| self.writable.store(false, Ordering::Relaxed))?;
+    async fn begin_write(&self, deadline: Instant) -> Result<Write, StoreError> {
+        let conn = Conn::begin(&self.writer, self.engine.begin_write(), deadline).await;
+        let conn = conn.inspect_err(|_| self.writable.store(false, Ordering::Relaxed))?;
         Ok(Write::new(conn, self.clock.now(), self.audit_keys.clone(), self.writable.clone()))
     }
 
-    fn announce<T>(&self, committed: Committed<T>) -> T {
+    /// Notifies the followers of the feed and the webhook dispatcher of a commit.
+    fn notify<T>(&self, committed: Committed<T>) -> T {
         if let Some(revision) = committed.revision {
-            self.committed.send_if_modified(|newest| revision > std::mem::replace(newest, revision.max(*newest)));
+            self.committed_revision
+                .send_if_modified(|newest| revision > std::mem::replace(newest, revision.max(*newest)));
         }
-        if committed.told {
-            self.told.notify_one();
+        if committed.has_events {
+            self.events_committed.notify_one();
         }
         committed.value
     }

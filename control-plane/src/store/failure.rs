@@ -1,77 +1,78 @@
-//! What can go wrong with the database.
+//! Errors of the database, and which of them a caller can retry.
 
 use sqlx::migrate::MigrateError;
 use std::borrow::Cow;
 
-/// What went wrong with the database. Its text stays inside the process.
+/// An error of the database. Its text is for the log and the operator; clients of the API never see it.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The driver or the engine says no.
+    /// The driver or the engine returned an error.
     #[error("database: {0}")]
     Engine(#[from] sqlx::Error),
-    /// The database that the settings name cannot be opened.
+    /// The configured database cannot be opened.
     #[error("cannot open the database (database.url): {0}")]
     Unreachable(sqlx::Error),
-    /// A server that only follows another one.
+    /// The configured server is a standby.
     #[error("cannot open the database (database.url): the server is a standby; name the primary")]
     Standby,
-    /// A database of another master key.
-    #[error("the master key is not the one that sealed this database: restore the right one (secrets.master_key)")]
-    Sealed,
-    /// A schema that cannot be brought up to date.
-    #[error("migration: {0}{advice}", advice = advice_on_step(.0))]
+    /// The database is encrypted under another master key.
+    #[error("the master key is not the one of this database: restore the right one (secrets.master_key)")]
+    WrongMasterKey,
+    /// A migration failed.
+    #[error("migration: {0}{advice}", advice = migration_advice(.0))]
     Migration(#[from] MigrateError),
-    /// A column holds what we never write.
+    /// A column holds a value that is never written.
     #[error("column `{0}` holds an unreadable value")]
     Corrupt(&'static str),
-    /// A statement touched another number of rows than it must.
-    #[error("statement `{0}` touched an unexpected number of rows")]
+    /// A statement affected an unexpected number of rows.
+    #[error("statement `{0}` affected an unexpected number of rows")]
     Rows(&'static str),
-    /// An act was recorded after the feed was locked: others lock these two the other way round.
-    #[error("an act must be recorded before the revision is taken")]
-    Order,
+    /// An audit entry was appended after the revision was taken. Other transactions lock the two in the other order, which
+    /// could deadlock.
+    #[error("an audit entry must be appended before the revision is taken")]
+    AuditAfterRevision,
 }
 
-/// What the engines say when another transaction was in the way. PostgreSQL: serialization failure, deadlock. SQLite: busy.
+/// Codes of a conflict with another transaction. PostgreSQL: serialization failure, deadlock. SQLite: busy.
 const TRANSIENT: [&str; 3] = ["40001", "40P01", "5"];
 
-/// PostgreSQL: read-only transaction. A server that says so may have become a copy of another one.
+/// PostgreSQL: read-only transaction. A server that returns it may have become a standby.
 const READ_ONLY: &str = "25006";
 
 /// PostgreSQL: insufficient privilege.
-const FORBIDDEN: &str = "42501";
+const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
-/// What whoever reads that may do.
-const GRANT: &str = ". The user of the URL must own the tables of Countersign, or where there are none, be allowed to make \
-                     them: GRANT CREATE ON SCHEMA public TO <user>, or ALTER DATABASE <database> OWNER TO <user>";
+/// Advice to the operator, for [`INSUFFICIENT_PRIVILEGE`].
+const GRANT_ADVICE: &str = ". The user in the URL must own the tables of Countersign, or must be allowed to create them: \
+                            GRANT CREATE ON SCHEMA public TO <user>, or ALTER DATABASE <database> OWNER TO <user>";
 
 /// PostgreSQL: lock not available.
-const LOCK_TIMEOUT: &str = "55P03";
+const LOCK_NOT_AVAILABLE: &str = "55P03";
 
-/// What they say when nothing can be written. PostgreSQL: read-only, no space, no resources. SQLite: read-only, its disk
-/// fails, no space.
+/// Codes of a database that accepts no writes. PostgreSQL: read-only, disk full, insufficient resources. SQLite: read-only,
+/// I/O error, disk full.
 const UNWRITABLE: [&str; 6] = [READ_ONLY, "53100", "53000", "8", "10", "13"];
 
-/// Characters of a code of PostgreSQL (SQLSTATE).
+/// Length of a PostgreSQL error code (SQLSTATE).
 const SQLSTATE_LEN: usize = 5;
 
 impl StoreError {
-    fn says(&self, codes: &[&str]) -> bool {
+    fn has_code(&self, codes: &[&str]) -> bool {
         let Self::Engine(sqlx::Error::Database(error)) = self else { return false };
-        error.code().is_some_and(|code| codes.contains(&primary(&code).as_ref()))
+        error.code().is_some_and(|code| codes.contains(&primary_code(&code).as_ref()))
     }
 
-    /// Whether a step of the schema had to wait for longer than it may.
-    pub(super) fn is_in_the_way(&self) -> bool {
+    /// Whether a migration timed out waiting for a lock.
+    pub(super) fn is_lock_timeout(&self) -> bool {
         if let Self::Engine(error) = self {
-            return is(error, LOCK_TIMEOUT);
+            return is(error, LOCK_NOT_AVAILABLE);
         }
         let Self::Migration(error) = self else { return false };
-        of_step(error).is_some_and(|error| is(error, LOCK_TIMEOUT))
+        migration_error(error).is_some_and(|error| is(error, LOCK_NOT_AVAILABLE))
     }
 
-    /// Whether the connection must not be used again.
-    pub(super) fn breaks(error: &sqlx::Error) -> bool {
+    /// Whether the connection must not be used again after this error.
+    pub(super) fn breaks_connection(error: &sqlx::Error) -> bool {
         matches!(error, sqlx::Error::Io(_)) || is(error, READ_ONLY)
     }
 }
@@ -80,50 +81,50 @@ fn is(error: &sqlx::Error, code: &str) -> bool {
     error.as_database_error().is_some_and(|error| error.code().as_deref() == Some(code))
 }
 
-/// What the engine said when a step of the schema failed, if it was the engine.
-fn of_step(error: &MigrateError) -> Option<&sqlx::Error> {
+/// The error of the engine that made a migration fail, if that is the cause.
+fn migration_error(error: &MigrateError) -> Option<&sqlx::Error> {
     match error {
         MigrateError::Execute(error) | MigrateError::ExecuteMigration(error, _) => Some(error),
         _ => None,
     }
 }
 
-/// What to do about it, to follow what the engine says, where we know better than the engine.
+/// Advice to append to the message of the engine; empty if there is none.
 pub(super) fn advice(error: &sqlx::Error) -> &'static str {
-    if is(error, FORBIDDEN) { GRANT } else { "" }
+    if is(error, INSUFFICIENT_PRIVILEGE) { GRANT_ADVICE } else { "" }
 }
 
-/// The same for a step of the schema.
-pub(super) fn advice_on_step(error: &MigrateError) -> &'static str {
-    of_step(error).map_or("", advice)
+/// [`advice`] for a failed migration.
+pub(super) fn migration_advice(error: &MigrateError) -> &'static str {
+    migration_error(error).map_or("", advice)
 }
 
-/// SQLite says how an error came about in the upper bits of its code.
-pub(super) fn primary(code: &str) -> Cow<'_, str> {
+/// The primary result code of an SQLite error, which has details in its upper bits; a SQLSTATE is returned unchanged.
+pub(super) fn primary_code(code: &str) -> Cow<'_, str> {
     match code.parse::<u32>() {
         Ok(extended) if code.len() < SQLSTATE_LEN => (extended & 0xff).to_string().into(),
         Ok(_) | Err(_) => code.into(),
     }
 }
 
-/// Errors that may be the database's.
+/// Errors that may be caused by the database.
 pub trait StoreFailure {
-    /// What went wrong with the database, if that is it.
-    fn of_store(&self) -> Option<&StoreError>;
+    /// The error of the database, if that is the cause.
+    fn store_error(&self) -> Option<&StoreError>;
 
-    /// True if another transaction was in the way: the same one may be run again.
+    /// Whether another transaction was in conflict: the same transaction may succeed when run again.
     fn is_transient(&self) -> bool {
-        self.of_store().is_some_and(|error| error.says(&TRANSIENT))
+        self.store_error().is_some_and(|error| error.has_code(&TRANSIENT))
     }
 
-    /// True if the database takes no writes now.
+    /// Whether the database accepts no writes.
     fn is_unwritable(&self) -> bool {
-        self.of_store().is_some_and(|error| error.says(&UNWRITABLE))
+        self.store_error().is_some_and(|error| error.has_code(&UNWRITABLE))
     }
 }
 
 impl StoreFailure for StoreError {
-    fn of_store(&self) -> Option<&StoreError> {
+    fn store_error(&self) -> Option<&StoreError> {
         Some(self)
     }
 }
@@ -133,11 +134,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_of_sqlite_is_known_however_it_came_about() {
-        // SQLITE_BUSY_SNAPSHOT, SQLITE_IOERR_WRITE, SQLITE_FULL, SQLITE_READONLY_DBMOVED; a SQLSTATE is a text.
+    fn primary_code_strips_the_details_of_sqlite_and_keeps_a_sqlstate() {
+        // SQLITE_BUSY_SNAPSHOT, SQLITE_IOERR_WRITE, SQLITE_FULL, SQLITE_READONLY_DBMOVED, and two SQLSTATEs.
         let codes = [("517", "5"), ("778", "10"), ("13", "13"), ("1032", "8"), ("53100", "53100"), ("40P01", "40P01")];
         for (code, expected) in codes {
-            assert_eq!(primary(code), expected);
+            assert_eq!(primary_code(code), expected);
         }
     }
 }

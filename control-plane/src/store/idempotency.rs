@@ -1,33 +1,42 @@
-//! Requests that were done, and what was answered.
+//! Responses to requests with an `Idempotency-Key`, kept so that a repeated request gets the same response.
 
-use super::{Conn, StoreError, row};
-use crate::domain::idempotency::{Memory, REMEMBERED, Ticket};
+use super::{Conn, StoreError, row, statements::statements};
+use crate::domain::idempotency::{RETENTION, RequestFingerprint, StoredResponse};
 use countersign_identity::Timestamp;
 
-/// Takes a ticket: whoever comes with the same one waits until the transaction ends. So it is taken first.
-pub async fn take(conn: &mut Conn, ticket: &Ticket, now: Timestamp) -> Result<Memory, StoreError> {
-    let sql = "INSERT INTO idempotency (id, body_digest, response, done_at) VALUES ($1, $2, '', $3) \
-               ON CONFLICT (id) DO UPDATE SET body_digest = excluded.body_digest, response = '', done_at = excluded.done_at \
-               WHERE idempotency.done_at <= $4";
-    let query = sqlx::query(sql).bind(&ticket.id).bind(&ticket.body_digest).bind(now.micros());
-    if query.bind(now.before(REMEMBERED).micros()).execute(&mut *conn).await?.rows_affected() == 1 {
-        return Ok(Memory::New);
+statements! { STATEMENTS:
+    CLAIM = "INSERT INTO idempotency (id, body_digest, response, done_at) VALUES ($1, $2, '', $3) \
+         ON CONFLICT (id) DO UPDATE SET body_digest = excluded.body_digest, response = '', done_at = excluded.done_at \
+         WHERE idempotency.done_at <= $4";
+    FIND = "SELECT body_digest, response FROM idempotency WHERE id = $1";
+    SET_RESPONSE = "UPDATE idempotency SET response = $1 WHERE id = $2";
+    DELETE_EXPIRED = "DELETE FROM idempotency WHERE done_at <= $1";
+}
+
+/// Claims a key, or finds the response of the request that claimed it. Locks the key until the transaction ends, so that a
+/// concurrent request with the same key waits: call it first.
+pub async fn claim(
+    conn: &mut Conn,
+    fingerprint: &RequestFingerprint,
+    now: Timestamp,
+) -> Result<StoredResponse, StoreError> {
+    let query = sqlx::query(CLAIM).bind(&fingerprint.id).bind(&fingerprint.body_digest).bind(now.micros());
+    if query.bind(now.saturating_sub(RETENTION).micros()).execute(&mut *conn).await?.rows_affected() == 1 {
+        return Ok(StoredResponse::New);
     }
-    let found = sqlx::query("SELECT body_digest, response FROM idempotency WHERE id = $1").bind(&ticket.id);
-    let found = found.fetch_one(conn).await?;
-    let same = row::get::<String>(&found, "body_digest")? == ticket.body_digest;
-    if same { Ok(Memory::Done(row::get(&found, "response")?)) } else { Ok(Memory::Reused) }
+    let row = sqlx::query(FIND).bind(&fingerprint.id).fetch_one(conn).await?;
+    let same_body = row::get::<String>(&row, "body_digest")? == fingerprint.body_digest;
+    if same_body { Ok(StoredResponse::Completed(row::get(&row, "response")?)) } else { Ok(StoredResponse::BodyDiffers) }
 }
 
-/// Keeps what is answered.
-pub async fn keep(conn: &mut Conn, ticket: &Ticket, response: &str) -> Result<(), StoreError> {
-    let query = sqlx::query("UPDATE idempotency SET response = $1 WHERE id = $2").bind(response).bind(&ticket.id);
-    if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("keep_response")) }
+/// Sets the response for a claimed key.
+pub async fn set_response(conn: &mut Conn, fingerprint: &RequestFingerprint, response: &str) -> Result<(), StoreError> {
+    let query = sqlx::query(SET_RESPONSE).bind(response).bind(&fingerprint.id);
+    if query.execute(conn).await?.rows_affected() == 1 { Ok(()) } else { Err(StoreError::Rows("set_response")) }
 }
 
-/// Forgets what was done too long ago.
-pub async fn forget(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
-    let query = sqlx::query("DELETE FROM idempotency WHERE done_at <= $1");
-    query.bind(now.before(REMEMBERED).micros()).execute(conn).await?;
+/// Deletes expired keys.
+pub async fn delete_expired(conn: &mut Conn, now: Timestamp) -> Result<(), StoreError> {
+    sqlx::query(DELETE_EXPIRED).bind(now.saturating_sub(RETENTION).micros()).execute(conn).await?;
     Ok(())
 }

@@ -1,8 +1,10 @@
-//! The database: one SQL for SQLite and PostgreSQL, a file per subject.
+//! The database. The same SQL runs on SQLite and PostgreSQL; a file per subject.
 //!
-//! Neighbours: `operations` asks through [`Store::read`] and [`Store::write`]; `sync` reads the feed.
-//! The rule of the room: each query stands once; a write is a named transaction that appends what
-//! sidecars must learn to `changes`, under a revision taken last.
+//! `operations` and `webhooks` use it through [`Store::read`] and [`Store::write`], `sync` reads the feed. Depends on
+//! `domain` and `metrics`.
+//!
+//! Invariants: every statement is a constant in the list of its file, and the conformance tests prepare it on both engines.
+//! A write is a named transaction that appends what sidecars must learn to `changes`, under a revision taken last.
 
 pub mod agents;
 pub mod assignments;
@@ -18,7 +20,7 @@ pub mod feed;
 pub mod idempotency;
 pub mod outbox;
 mod pools;
-pub mod postgres_place;
+pub mod postgres;
 pub mod roles;
 mod row;
 pub mod schema;
@@ -26,20 +28,21 @@ pub mod services;
 pub mod sessions;
 pub mod signing_keys;
 pub mod sqlite_file;
+mod statements;
 mod transaction;
+mod transaction_timer;
 pub mod transfer;
 pub mod trust;
-mod watch;
 pub mod webhook_targets;
 
 pub use conn::Conn;
-pub use engine::{Equipment, Purpose, Store};
+pub use engine::{OpenMode, Store, StoreOptions};
 pub use failure::{StoreError, StoreFailure};
 pub use transaction::{Committed, Read, Write};
 
 #[cfg(test)]
 mod tests {
-    /// What both engines understand alike; the rest is in no migration.
+    /// The column types that behave alike on both engines.
     const TYPES: [&str; 2] = ["TEXT", "BIGINT"];
 
     #[test]
@@ -55,23 +58,23 @@ mod tests {
                 columns += 1;
             }
         }
-        assert!(columns > 50, "the test reads the schema");
+        assert!(columns > 50, "only {columns} columns were read");
     }
 
-    /// The last one that was made when no two versions had to serve one database.
-    const ALONE: u32 = 7;
+    /// The last migration from before rolling upgrades were supported.
+    const LAST_UNCHECKED: u32 = 7;
 
-    /// What the version before does not notice: in a rolling upgrade it goes on serving.
+    /// Statements that do not affect a replica of the previous version, which runs during a rolling upgrade.
     const ADDITIONS: [&str; 6] =
         ["CREATE TABLE", "CREATE INDEX", "CREATE UNIQUE INDEX", "ALTER TABLE", "INSERT INTO", "UPDATE"];
 
     #[test]
-    fn a_migration_takes_nothing_away_from_the_version_before() {
+    fn migrations_remove_nothing_that_the_previous_version_needs() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap();
-            if name[..4].parse::<u32>().unwrap() <= ALONE {
+            if name[..4].parse::<u32>().unwrap() <= LAST_UNCHECKED {
                 continue;
             }
             let sql = std::fs::read_to_string(&path).unwrap();
@@ -80,8 +83,8 @@ mod tests {
                 assert!(ADDITIONS.iter().any(|begin| statement.starts_with(begin)), "{name}: {statement}");
                 if let Some((_, change)) = statement.strip_prefix("ALTER TABLE ").and_then(|rest| rest.split_once(' '))
                 {
-                    let blank = !change.contains("NOT NULL") || change.contains("DEFAULT");
-                    assert!(change.starts_with("ADD COLUMN ") && blank, "{name}: {statement}");
+                    let optional = !change.contains("NOT NULL") || change.contains("DEFAULT");
+                    assert!(change.starts_with("ADD COLUMN ") && optional, "{name}: {statement}");
                 }
             }
         }

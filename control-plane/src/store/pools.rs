@@ -1,94 +1,130 @@
-//! Connections: how many, and what each is told at its beginning.
+//! Connection pools: their sizes, and the settings of each new connection.
 
-use super::{Purpose, StoreError, conn::PATIENCE};
+use super::{OpenMode, StoreError, conn::TRANSACTION_TIMEOUT, statements::statements};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row, any::AnyPoolOptions};
 use std::time::Duration;
 
-/// Readers beside the one writer of SQLite.
-pub const READERS: u32 = 8;
+statements! { SQLITE_STATEMENTS:
+    SET_BUSY_TIMEOUT = "PRAGMA busy_timeout = 3000";
+    SET_JOURNAL_MODE = "PRAGMA journal_mode = WAL";
+    SET_SYNCHRONOUS = "PRAGMA synchronous = FULL";
+    SET_FOREIGN_KEYS = "PRAGMA foreign_keys = ON";
+    SET_QUERY_ONLY = "PRAGMA query_only = ON";
+}
 
-/// How long a server may take to answer at the start.
-const START: Duration = Duration::from_secs(10);
+statements! { POSTGRES_STATEMENTS:
+    IS_STANDBY = "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END AS standby";
+    /// How long a migration waits for the lock of a table.
+    SET_LOCK_TIMEOUT = "SET lock_timeout = '1s'";
+    /// Suppresses notices about existing objects.
+    SET_CLIENT_MIN_MESSAGES = "SET client_min_messages = warning";
+}
 
-/// After what silence in a transaction the server may give up a process of ours that is gone.
-const SILENCE: Duration = Duration::from_secs(10);
+/// Connections for reading, beside the single writer of SQLite.
+const SQLITE_READERS: u32 = 8;
 
-/// For how long a step of the schema waits for a table; and that something is there already is no news.
-const GIVES_WAY: &str = "SET lock_timeout = '1s'; SET client_min_messages = warning; ";
+/// How long the first connection may take.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What our connections to PostgreSQL are called there.
-pub const APPLICATION: &str = "countersign-control-plane";
+/// Idle time within a transaction after which PostgreSQL ends the connection: the process that opened it may be gone.
+const IDLE_IN_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// 1 if the server follows another one. A server becomes a standby by a restart only, so to ask once is enough.
-const IS_STANDBY: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN 1 ELSE 0 END AS standby";
+/// `application_name` of all connections to PostgreSQL.
+pub const APPLICATION_NAME: &str = "countersign-control-plane";
 
-/// Connections to SQLite.
-pub fn sqlite_pool(connections: u32, pragma: &'static str) -> AnyPoolOptions {
-    AnyPoolOptions::new().max_connections(connections).acquire_timeout(PATIENCE).after_connect(move |connection, _| {
+/// The connection for writing. SQLite has one writer at a time; waiting in the queue of the pool is fairer and cheaper than
+/// polling the lock of the file.
+pub fn sqlite_writer() -> AnyPoolOptions {
+    sqlite_pool(1, SET_FOREIGN_KEYS)
+}
+
+/// The connections for reading.
+pub fn sqlite_readers() -> AnyPoolOptions {
+    sqlite_pool(SQLITE_READERS, SET_QUERY_ONLY)
+}
+
+fn sqlite_pool(connections: u32, pragma: &'static str) -> AnyPoolOptions {
+    let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(TRANSACTION_TIMEOUT);
+    options.after_connect(move |connection, _| {
         Box::pin(async move {
-            connection.execute("PRAGMA busy_timeout = 3000").await?;
-            connection.execute("PRAGMA journal_mode = WAL").await?;
-            connection.execute("PRAGMA synchronous = FULL").await?;
+            connection.execute(SET_BUSY_TIMEOUT).await?;
+            connection.execute(SET_JOURNAL_MODE).await?;
+            connection.execute(SET_SYNCHRONOUS).await?;
             connection.execute(pragma).await.map(drop)
         })
     })
 }
 
-/// Connections to PostgreSQL, each to a primary.
-pub fn postgres_pool(connections: u32, purpose: Purpose) -> AnyPoolOptions {
-    AnyPoolOptions::new().max_connections(connections).acquire_timeout(PATIENCE).after_connect(move |connection, _| {
+/// Connections to a PostgreSQL primary.
+pub fn postgres_pool(connections: u32, mode: OpenMode) -> AnyPoolOptions {
+    let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(TRANSACTION_TIMEOUT);
+    options.after_connect(move |connection, _| {
         Box::pin(async move {
+            // A server becomes a standby only by a restart, so one check per connection is enough.
             if is_standby(connection).await? {
                 return Err(sqlx::Error::Configuration("the server is a standby".into()));
             }
-            greet(connection, &bounds(purpose)).await
+            configure(connection, &pool_settings(mode)).await
         })
     })
 }
 
-/// What a connection to PostgreSQL is told: how long a statement may take, which whoever waits for it knows too. Whoever only
-/// looks may take as long as whoever reads what they print.
-fn bounds(purpose: Purpose) -> String {
-    let (statement, silence) = (PATIENCE.as_millis(), SILENCE.as_millis());
-    match purpose {
-        Purpose::Serve => {
-            format!("SET statement_timeout = {statement}; SET idle_in_transaction_session_timeout = {silence}; ")
-        }
-        Purpose::Inspect => String::new(),
+/// The settings of pooled connections. [`OpenMode::Inspect`] has no limits, because an export takes as long as its reader.
+fn pool_settings(mode: OpenMode) -> Vec<String> {
+    let (statement, idle) = (TRANSACTION_TIMEOUT.as_millis(), IDLE_IN_TRANSACTION_TIMEOUT.as_millis());
+    let mut settings = vec![set_application_name()];
+    if mode == OpenMode::Serve {
+        settings.push(format!("SET statement_timeout = {statement}"));
+        settings.push(format!("SET idle_in_transaction_session_timeout = {idle}"));
     }
+    settings
 }
 
-/// The one connection on which the schema is brought up to date: it may take its time.
-pub fn alone() -> AnyPoolOptions {
+/// The settings of the connection that runs migrations: no limit for statements, but a short wait for locks.
+fn migration_settings() -> Vec<String> {
+    vec![SET_LOCK_TIMEOUT.to_owned(), SET_CLIENT_MIN_MESSAGES.to_owned(), set_application_name()]
+}
+
+fn set_application_name() -> String {
+    format!("SET application_name = '{APPLICATION_NAME}'")
+}
+
+/// All settings, for the conformance tests.
+#[cfg(test)]
+pub(super) fn composed_statements() -> Vec<String> {
+    [pool_settings(OpenMode::Serve), pool_settings(OpenMode::Inspect), migration_settings()].concat()
+}
+
+/// The single connection that runs migrations on SQLite.
+pub fn sqlite_migration_pool() -> AnyPoolOptions {
     AnyPoolOptions::new().max_connections(1)
 }
 
-/// The same at PostgreSQL: it may take its time, but not stand in anybody's way.
-pub fn alone_at_postgres() -> AnyPoolOptions {
-    alone().after_connect(|connection, _| Box::pin(greet(connection, GIVES_WAY)))
+/// The single connection that runs migrations on PostgreSQL.
+pub fn postgres_migration_pool() -> AnyPoolOptions {
+    let options = AnyPoolOptions::new().max_connections(1);
+    options.after_connect(|connection, _| Box::pin(async move { configure(connection, &migration_settings()).await }))
 }
 
-/// Tells a connection this, and who we are.
-async fn greet(connection: &mut AnyConnection, greeting: &str) -> Result<(), sqlx::Error> {
-    let greeting = format!("{greeting}SET application_name = '{APPLICATION}'");
-    connection.execute(AssertSqlSafe(greeting)).await.map(drop)
+async fn configure(connection: &mut AnyConnection, settings: &[String]) -> Result<(), sqlx::Error> {
+    connection.execute(AssertSqlSafe(settings.join("; "))).await.map(drop)
 }
 
-/// The first connection: a pool would try again until its time is over, and not say what was wrong.
+/// Opens the first connection. Unlike a pool, it does not retry until the timeout, and it returns the cause of the error.
 pub async fn connect(url: &str) -> Result<AnyConnection, StoreError> {
     sqlx::any::install_default_drivers();
-    let too_late = |_| Err(sqlx::Error::PoolTimedOut);
-    let connected = tokio::time::timeout(START, AnyConnection::connect(url)).await;
-    connected.unwrap_or_else(too_late).map_err(StoreError::Unreachable)
+    let timed_out = |_| Err(sqlx::Error::PoolTimedOut);
+    let result = tokio::time::timeout(CONNECT_TIMEOUT, AnyConnection::connect(url)).await;
+    result.unwrap_or_else(timed_out).map_err(StoreError::Unreachable)
 }
 
-/// The same at PostgreSQL, to a server that takes writes.
+/// Opens the first connection to PostgreSQL; refuses a standby.
 pub async fn connect_to_primary(url: &str) -> Result<AnyConnection, StoreError> {
-    let mut first = connect(url).await?;
-    if is_standby(&mut first).await? { Err(StoreError::Standby) } else { Ok(first) }
+    let mut connection = connect(url).await?;
+    if is_standby(&mut connection).await? { Err(StoreError::Standby) } else { Ok(connection) }
 }
 
-/// Whether the server only follows another one: what it says may be old.
+/// Whether the server is a standby, whose data may be stale.
 async fn is_standby(connection: &mut AnyConnection) -> Result<bool, sqlx::Error> {
     Ok(connection.fetch_one(IS_STANDBY).await?.try_get::<i32, _>("standby")? == 1)
 }

@@ -1,4 +1,4 @@
-//! From columns to types. What does not parse was not written by us: the row is reported, not used.
+//! Converts columns to domain types. A value that does not parse is reported as [`StoreError::Corrupt`], never used.
 
 use super::StoreError;
 use crate::domain::text::Metadata;
@@ -6,7 +6,7 @@ use countersign_identity::Timestamp;
 use sqlx::{Any, Decode, Row, Type, any::AnyRow};
 use std::str::FromStr;
 
-/// Reads a count, named `total`.
+/// Reads the column `total` of a count.
 pub fn total(row: &AnyRow) -> Result<i64, StoreError> {
     get(row, "total")
 }
@@ -16,38 +16,38 @@ pub fn get<'r, T: Decode<'r, Any> + Type<Any>>(row: &'r AnyRow, column: &'static
     row.try_get(column).map_err(StoreError::from)
 }
 
-/// Reads a column of text and parses it.
+/// Reads and parses a text column.
 pub fn parse<T: FromStr>(row: &AnyRow, column: &'static str) -> Result<T, StoreError> {
     get::<String>(row, column)?.parse().map_err(|_| StoreError::Corrupt(column))
 }
 
-/// Reads a column of text that may be absent and parses it.
+/// Reads and parses a nullable text column.
 pub fn parse_optional<T: FromStr>(row: &AnyRow, column: &'static str) -> Result<Option<T>, StoreError> {
     let text: Option<String> = get(row, column)?;
     text.map(|text| text.parse().map_err(|_| StoreError::Corrupt(column))).transpose()
 }
 
-/// Reads a column of text and converts it.
+/// Reads and converts a text column.
 pub fn convert<T: TryFrom<String>>(row: &AnyRow, column: &'static str) -> Result<T, StoreError> {
     T::try_from(get::<String>(row, column)?).map_err(|_| StoreError::Corrupt(column))
 }
 
-/// Reads a number that is kept as a larger one.
+/// Reads a number column into a narrower type.
 pub fn number<T: TryFrom<i64>>(row: &AnyRow, column: &'static str) -> Result<T, StoreError> {
     T::try_from(get::<i64>(row, column)?).map_err(|_| StoreError::Corrupt(column))
 }
 
-/// Reads an instant.
+/// Reads a timestamp.
 pub fn instant(row: &AnyRow, column: &'static str) -> Result<Timestamp, StoreError> {
     get(row, column).map(Timestamp::from_micros)
 }
 
-/// Reads an instant that may be absent.
+/// Reads a nullable timestamp.
 pub fn optional_instant(row: &AnyRow, column: &'static str) -> Result<Option<Timestamp>, StoreError> {
     Ok(get::<Option<i64>>(row, column)?.map(Timestamp::from_micros))
 }
 
-/// Reads what somebody attached.
+/// Reads the column `metadata`.
 pub fn metadata(row: &AnyRow) -> Result<Metadata, StoreError> {
     let map: serde_json::Map<_, _> =
         serde_json::from_str(&get::<String>(row, "metadata")?).map_err(|_| StoreError::Corrupt("metadata"))?;

@@ -1,4 +1,4 @@
-//! The schema: the steps that this process knows, and how far a database has come.
+//! Schema migrations.
 
 use super::{StoreError, pools};
 use secrecy::{ExposeSecret, SecretString};
@@ -9,76 +9,76 @@ use sqlx::{
 };
 use std::{path::Path, time::Duration};
 
-/// The schema, step by step. One that is newer than this process is fine: in a rolling upgrade a replica of before may
-/// start again, and no step takes away what the version before it needs.
-pub(super) const SCHEMA: Migrator = Migrator { ignore_missing: true, ..sqlx::migrate!("./migrations") };
+/// The migrations that this version knows. Ones that it does not know are accepted: during a rolling upgrade, a replica of
+/// the previous version may restart, and no migration removes what the previous version needs.
+pub(super) const MIGRATIONS: Migrator = Migrator { ignore_missing: true, ..sqlx::migrate!("./migrations") };
 
-/// Where the steps that were done are kept.
-pub(super) const STEPS: &str = "_sqlx_migrations";
+/// The table that lists the applied migrations.
+pub(super) const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
 
-/// From which step to which a database was brought; 0 is before the first.
+/// How long to wait before retrying a migration that timed out waiting for a lock.
+const RETRY_DELAY: Duration = Duration::from_secs(2);
+
+/// The schema versions before and after a run of the migrations; 0 is an empty database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Brought {
-    /// How far it had come.
+pub struct AppliedMigrations {
+    /// Version before the run.
     pub from: i64,
-    /// How far it has come.
+    /// Version after the run.
     pub to: i64,
 }
 
-/// The newest step that this process knows.
-pub fn newest() -> i64 {
-    SCHEMA.iter().map(|step| step.version).max().unwrap_or(0)
+/// The newest schema version that this program knows.
+pub fn latest_version() -> i64 {
+    MIGRATIONS.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
-/// After a step that had to give way.
-const PAUSE: Duration = Duration::from_secs(2);
-
-/// Brings the SQLite database in a file up to date; it is made if there is none.
-pub async fn bring_sqlite(file: &Path) -> Result<Brought, StoreError> {
-    bring(&format!("sqlite://{}?mode=rwc", file.display()), pools::alone()).await
+/// Migrates the SQLite database in a file, and creates it if there is none.
+pub async fn migrate_sqlite(file: &Path) -> Result<AppliedMigrations, StoreError> {
+    migrate(&format!("sqlite://{}?mode=rwc", file.display()), pools::sqlite_migration_pool()).await
 }
 
-/// Brings the PostgreSQL database at a URL up to date.
-pub async fn bring_postgres(url: &SecretString) -> Result<Brought, StoreError> {
+/// Migrates the PostgreSQL database at a URL.
+pub async fn migrate_postgres(url: &SecretString) -> Result<AppliedMigrations, StoreError> {
     let url = url.expose_secret();
     pools::connect_to_primary(url).await?.close().await?;
-    bring(url, pools::alone_at_postgres()).await
+    migrate(url, pools::postgres_migration_pool()).await
 }
 
-/// Brings a database up to date. Whatever holds a table, as a dump does to its end, would make everybody who comes after a
-/// waiting step wait too: so a step waits for a moment only, gives way, and comes again.
-pub(super) async fn bring(url: &str, alone: AnyPoolOptions) -> Result<Brought, StoreError> {
+/// Runs the missing migrations. While a migration waits for the lock of a table, for example until a dump ends, every later
+/// transaction on that table waits behind it. So a migration waits for a second, gives up and is retried.
+pub(super) async fn migrate(url: &str, pool: AnyPoolOptions) -> Result<AppliedMigrations, StoreError> {
     sqlx::any::install_default_drivers();
-    let alone = alone.connect(url).await.map_err(StoreError::Unreachable)?;
+    let pool = pool.connect(url).await.map_err(StoreError::Unreachable)?;
     loop {
-        match climb(&alone).await {
-            Err(error) if error.is_in_the_way() => {
+        match run_migrations(&pool).await {
+            Err(error) if error.is_lock_timeout() => {
                 tracing::warn!(
-                    "the schema waits to be brought up to date: another replica is at it, or somebody holds a table (a dump?); trying again"
+                    "a migration waits for a lock: another replica is migrating, or another session (a dump?) locks a table; retrying"
                 );
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(RETRY_DELAY).await;
             }
-            done => {
-                alone.close().await;
-                return done;
+            result => {
+                pool.close().await;
+                return result;
             }
         }
     }
 }
 
-/// All steps that are missing, under a lock that others who do the same wait for: ten may begin at once.
-async fn climb(alone: &AnyPool) -> Result<Brought, StoreError> {
-    // It is the only connection, which goes on holding the lock.
-    alone.acquire().await?.lock().await?;
-    alone.acquire().await?.ensure_migrations_table(STEPS).await?;
-    let from = reached(alone).await?;
-    SCHEMA.run(alone).await?;
-    let to = reached(alone).await?;
-    alone.acquire().await?.unlock().await?;
-    Ok(Brought { from, to })
+/// Runs the missing migrations under a lock, since several replicas may start at once.
+async fn run_migrations(pool: &AnyPool) -> Result<AppliedMigrations, StoreError> {
+    // The pool has a single connection, which holds the lock from here on.
+    pool.acquire().await?.lock().await?;
+    pool.acquire().await?.ensure_migrations_table(MIGRATIONS_TABLE).await?;
+    let from = applied_version(pool).await?;
+    MIGRATIONS.run(pool).await?;
+    let to = applied_version(pool).await?;
+    pool.acquire().await?.unlock().await?;
+    Ok(AppliedMigrations { from, to })
 }
 
-async fn reached(alone: &AnyPool) -> Result<i64, StoreError> {
-    let steps = alone.acquire().await?.list_applied_migrations(STEPS).await?;
-    Ok(steps.iter().map(|step| step.version).max().unwrap_or(0))
+async fn applied_version(pool: &AnyPool) -> Result<i64, StoreError> {
+    let applied = pool.acquire().await?.list_applied_migrations(MIGRATIONS_TABLE).await?;
+    Ok(applied.iter().map(|migration| migration.version).max().unwrap_or(0))
 }

@@ -1,6 +1,6 @@
-//! Logins and their refresh tokens.
+//! Sessions and their refresh tokens.
 
-use super::{Conn, StoreError, row};
+use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     credential::{Credential, SecretHash},
     session::{RefreshToken, Session},
@@ -8,45 +8,55 @@ use crate::domain::{
 use countersign_identity::{AgentId, RefreshId, Revision, SessionId, Timestamp};
 use sqlx::any::AnyRow;
 
-/// Records a login with a challenge; false if somebody logged in with that challenge before.
-pub async fn begin(conn: &mut Conn, session: &Session, challenge: &str) -> Result<bool, StoreError> {
-    let sql = "INSERT INTO sessions (id, challenge_id, agent_id, service_id, begun_at, begun_revision, expires_at) \
-               VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (challenge_id) DO NOTHING";
-    let done = sqlx::query(sql)
+statements! { STATEMENTS:
+    CREATE = "INSERT INTO sessions (id, challenge_id, agent_id, service_id, begun_at, begun_revision, expires_at) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (challenge_id) DO NOTHING";
+    CHALLENGE_IS_USED = "SELECT 1 AS used FROM sessions WHERE challenge_id = $1";
+    FIND = "SELECT id, agent_id, service_id, begun_at, begun_revision, expires_at, ended_at FROM sessions WHERE id = $1";
+    END = "UPDATE sessions SET ended_at = $1 WHERE id = $2 AND ended_at IS NULL";
+    INSERT_TOKEN = "INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at) VALUES ($1, $2, $3, $4)";
+    FIND_TOKEN = "SELECT id, session_id, secret_hash, issued_at, used_at FROM refresh_tokens WHERE id = $1";
+    FIND_AGENT_BY_TOKEN =
+        "SELECT s.agent_id FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id WHERE t.id = $1";
+    USE_TOKEN = "UPDATE refresh_tokens SET used_at = $1 WHERE id = $2 AND used_at IS NULL";
+    DELETE_EXPIRED_TOKENS =
+        "DELETE FROM refresh_tokens WHERE session_id IN (SELECT id FROM sessions WHERE expires_at < $1)";
+    DELETE_EXPIRED = "DELETE FROM sessions WHERE expires_at < $1";
+}
+
+/// Creates the session of a login with a challenge; false if the challenge was already used.
+pub async fn create(conn: &mut Conn, session: &Session, challenge: &str) -> Result<bool, StoreError> {
+    let result = sqlx::query(CREATE)
         .bind(session.id.to_string())
         .bind(challenge)
         .bind(session.agent.to_string())
         .bind(session.service.map(|service| service.to_string()))
-        .bind(session.begun_at.micros())
-        .bind(session.begun_revision.number())
+        .bind(session.started_at.micros())
+        .bind(session.started_revision.number())
         .bind(session.expires_at.micros())
         .execute(conn)
         .await?;
-    Ok(done.rows_affected() == 1)
+    Ok(result.rows_affected() == 1)
 }
 
-/// True if somebody logged in with this challenge.
-pub async fn used_challenge(conn: &mut Conn, challenge: &str) -> Result<bool, StoreError> {
-    let sql = "SELECT 1 AS used FROM sessions WHERE challenge_id = $1";
-    Ok(sqlx::query(sql).bind(challenge).fetch_optional(conn).await?.is_some())
+/// Whether a session was created with this challenge.
+pub async fn challenge_is_used(conn: &mut Conn, challenge: &str) -> Result<bool, StoreError> {
+    Ok(sqlx::query(CHALLENGE_IS_USED).bind(challenge).fetch_optional(conn).await?.is_some())
 }
 
-/// The login with this id.
+/// The session with this id.
 pub async fn find(conn: &mut Conn, id: SessionId) -> Result<Option<Session>, StoreError> {
-    let sql =
-        "SELECT id, agent_id, service_id, begun_at, begun_revision, expires_at, ended_at FROM sessions WHERE id = $1";
-    sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read_session).transpose()
+    sqlx::query(FIND).bind(id.to_string()).fetch_optional(conn).await?.as_ref().map(read_session).transpose()
 }
 
-/// Ends a login; false if it had ended before.
+/// Ends a session; false if it had already ended.
 pub async fn end(conn: &mut Conn, id: SessionId, now: Timestamp) -> Result<bool, StoreError> {
-    let sql = "UPDATE sessions SET ended_at = $1 WHERE id = $2 AND ended_at IS NULL";
-    Ok(sqlx::query(sql).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
+    Ok(sqlx::query(END).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }
 
-/// Issues a refresh token.
+/// Inserts a new refresh token.
 pub async fn insert_token(conn: &mut Conn, token: &RefreshToken) -> Result<(), StoreError> {
-    sqlx::query("INSERT INTO refresh_tokens (id, session_id, secret_hash, issued_at) VALUES ($1, $2, $3, $4)")
+    sqlx::query(INSERT_TOKEN)
         .bind(token.id.to_string())
         .bind(token.session.to_string())
         .bind(token.secret.to_store())
@@ -56,56 +66,52 @@ pub async fn insert_token(conn: &mut Conn, token: &RefreshToken) -> Result<(), S
     Ok(())
 }
 
-/// The refresh token that a credential is. Unknown and wrong look the same.
-pub async fn find_presented(
+/// The refresh token that a credential belongs to. `None` both for an unknown id and for a wrong secret.
+pub async fn find_token_by_credential(
     conn: &mut Conn,
-    presented: &Credential<RefreshId>,
+    credential: &Credential<RefreshId>,
 ) -> Result<Option<RefreshToken>, StoreError> {
-    let sql = "SELECT id, session_id, secret_hash, issued_at, used_at FROM refresh_tokens WHERE id = $1";
-    let found = sqlx::query(sql).bind(presented.id().to_string()).fetch_optional(conn).await?;
-    let token = found.as_ref().map(read_token).transpose()?;
-    Ok(token.filter(|token| token.secret.is_of(presented)))
+    let row = sqlx::query(FIND_TOKEN).bind(credential.id().to_string()).fetch_optional(conn).await?;
+    let token = row.as_ref().map(read_token).transpose()?;
+    Ok(token.filter(|token| token.secret.matches(credential)))
 }
 
-/// The agent whose login a refresh token continues.
-pub async fn find_holder(conn: &mut Conn, id: RefreshId) -> Result<Option<AgentId>, StoreError> {
-    let sql = "SELECT s.agent_id FROM refresh_tokens t JOIN sessions s ON s.id = t.session_id WHERE t.id = $1";
-    let found = sqlx::query(sql).bind(id.to_string()).fetch_optional(conn).await?;
-    found.as_ref().map(|found| row::parse(found, "agent_id")).transpose()
+/// The agent whose session a refresh token belongs to.
+pub async fn find_agent_by_token(conn: &mut Conn, id: RefreshId) -> Result<Option<AgentId>, StoreError> {
+    let row = sqlx::query(FIND_AGENT_BY_TOKEN).bind(id.to_string()).fetch_optional(conn).await?;
+    row.as_ref().map(|row| row::parse(row, "agent_id")).transpose()
 }
 
-/// Marks a refresh token as used; false if it had been used before.
+/// Marks a refresh token as used; false if it was already used. Of several concurrent uses, one succeeds.
 pub async fn use_token(conn: &mut Conn, id: RefreshId, now: Timestamp) -> Result<bool, StoreError> {
-    let sql = "UPDATE refresh_tokens SET used_at = $1 WHERE id = $2 AND used_at IS NULL";
-    Ok(sqlx::query(sql).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
+    Ok(sqlx::query(USE_TOKEN).bind(now.micros()).bind(id.to_string()).execute(conn).await?.rows_affected() == 1)
 }
 
-/// Forgets logins that ended by themselves before `horizon`.
-pub async fn forget_before(conn: &mut Conn, horizon: Timestamp) -> Result<(), StoreError> {
-    let tokens = "DELETE FROM refresh_tokens WHERE session_id IN (SELECT id FROM sessions WHERE expires_at < $1)";
-    sqlx::query(tokens).bind(horizon.micros()).execute(&mut *conn).await?;
-    sqlx::query("DELETE FROM sessions WHERE expires_at < $1").bind(horizon.micros()).execute(conn).await?;
+/// Deletes sessions that expired before `horizon`, with their refresh tokens.
+pub async fn delete_expired(conn: &mut Conn, horizon: Timestamp) -> Result<(), StoreError> {
+    sqlx::query(DELETE_EXPIRED_TOKENS).bind(horizon.micros()).execute(&mut *conn).await?;
+    sqlx::query(DELETE_EXPIRED).bind(horizon.micros()).execute(conn).await?;
     Ok(())
 }
 
-fn read_session(found: &AnyRow) -> Result<Session, StoreError> {
+fn read_session(row: &AnyRow) -> Result<Session, StoreError> {
     Ok(Session {
-        id: row::parse(found, "id")?,
-        agent: row::parse(found, "agent_id")?,
-        service: row::parse_optional(found, "service_id")?,
-        begun_at: row::instant(found, "begun_at")?,
-        begun_revision: Revision::new(row::get(found, "begun_revision")?),
-        expires_at: row::instant(found, "expires_at")?,
-        ended_at: row::optional_instant(found, "ended_at")?,
+        id: row::parse(row, "id")?,
+        agent: row::parse(row, "agent_id")?,
+        service: row::parse_optional(row, "service_id")?,
+        started_at: row::instant(row, "begun_at")?,
+        started_revision: Revision::new(row::get(row, "begun_revision")?),
+        expires_at: row::instant(row, "expires_at")?,
+        ended_at: row::optional_instant(row, "ended_at")?,
     })
 }
 
-fn read_token(found: &AnyRow) -> Result<RefreshToken, StoreError> {
+fn read_token(row: &AnyRow) -> Result<RefreshToken, StoreError> {
     Ok(RefreshToken {
-        id: row::parse(found, "id")?,
-        session: row::parse(found, "session_id")?,
-        secret: SecretHash::from_store(row::get(found, "secret_hash")?),
-        issued_at: row::instant(found, "issued_at")?,
-        used_at: row::optional_instant(found, "used_at")?,
+        id: row::parse(row, "id")?,
+        session: row::parse(row, "session_id")?,
+        secret: SecretHash::from_store(row::get(row, "secret_hash")?),
+        issued_at: row::instant(row, "issued_at")?,
+        used_at: row::optional_instant(row, "used_at")?,
     })
 }

@@ -1,11 +1,12 @@
-//! The embedded database as a file: copied while it is served, and judged before it is put into place.
+//! The file of an SQLite database: copies it, validates it, and marks it as not to be served.
 //!
-//! On connections of their own, which take the time that it takes.
+//! Uses connections of its own, without the timeouts of the pool.
 
 use super::{
-    deployment::{Aside, Deployment, SetAside},
-    failure::primary,
+    deployment::{Deployment, Quarantine, QuarantineReason},
+    failure::primary_code,
     schema,
+    statements::statements,
 };
 use countersign_identity::Timestamp;
 use sqlx::{
@@ -14,184 +15,209 @@ use sqlx::{
 };
 use std::{io, path::Path};
 
-/// Why a file is no database that we could serve.
+statements! { SQLITE_STATEMENTS:
+    COPY = "VACUUM INTO $1";
+    CHECK_INTEGRITY = "PRAGMA integrity_check(1)";
+    COUNT_TRIGGERS_AND_VIEWS = "SELECT COUNT(*) FROM sqlite_master WHERE type IN ('trigger', 'view')";
+    COUNT_REQUIRED_TABLES = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' \
+         AND name IN ('_sqlx_migrations', 'deployment', 'feed')";
+    SCHEMA_VERSION = "SELECT MAX(version) FROM _sqlx_migrations";
+    /// By `*`, because an older schema has fewer columns.
+    FIND_DEPLOYMENT = "SELECT * FROM deployment WHERE id = 1";
+    COUNT_QUARANTINE_COLUMNS =
+        "SELECT COUNT(*) FROM pragma_table_info('deployment') WHERE name = 'set_aside_at'";
+    SET_QUARANTINE = "UPDATE deployment SET set_aside_at = $1, set_aside_as = $2 WHERE id = 1";
+    DISABLE_WAL = "PRAGMA journal_mode = DELETE";
+}
+
+/// Number of tables in [`COUNT_REQUIRED_TABLES`].
+const REQUIRED_TABLES: i64 = 3;
+
+/// Why a file is not a database that this program can serve.
 #[derive(Debug, thiserror::Error)]
-pub enum Flaw {
-    /// It cannot be read.
+pub enum SqliteFileError {
+    /// The file cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Something else.
-    #[error("it is no SQLite database")]
-    Alien,
-    /// A part of it is missing or changed.
-    #[error("it is damaged: {0}")]
+    /// The file does not start like an SQLite database.
+    #[error("not an SQLite database")]
+    NotSqlite,
+    /// SQLite reports damage.
+    #[error("the database is damaged: {0}")]
     Damaged(String),
-    /// A database of somebody else.
-    #[error("it is no database of Countersign: {0}")]
+    /// The schema is not of Countersign.
+    #[error("not a database of Countersign: {0}")]
     Foreign(&'static str),
-    /// Nothing is in it.
-    #[error("it belongs to no deployment yet: nothing is in it")]
+    /// The schema exists, but no deployment.
+    #[error("the database is empty: it contains no deployment")]
     Empty,
-    /// A later version says why it must not be served.
-    #[error("it is marked as `{0}`, which this program does not know: take a newer one")]
-    Mark(String),
-    /// It was written by a later version.
-    #[error("its schema is at step {found}, and this program knows the steps up to {known}: take a newer one")]
-    Newer {
-        /// How far it has come.
+    /// The quarantine has a reason that only a later version knows.
+    #[error("the database is marked as `{0}`, which this program does not know: use a newer version")]
+    UnknownQuarantine(String),
+    /// The schema is of a later version.
+    #[error("the schema version is {found}, and this program knows versions up to {known}: use a newer version")]
+    NewerSchema {
+        /// Schema version of the database.
         found: i64,
-        /// How far we have.
+        /// Newest schema version that this program knows.
         known: i64,
     },
-    /// The path of a file that SQLite cannot be told.
-    #[error("its path is no UTF-8")]
+    /// SQLite accepts paths in UTF-8 only.
+    #[error("the path is not UTF-8")]
     Path,
-    /// The driver or the engine says no.
+    /// The driver or the engine returned an error.
     #[error("SQLite: {0}")]
     Engine(#[from] sqlx::Error),
 }
 
-impl Flaw {
-    /// Whether somebody else has the database open.
+impl SqliteFileError {
+    /// Whether another process has the database open.
     pub fn is_busy(&self) -> bool {
         let Self::Engine(sqlx::Error::Database(error)) = self else { return false };
-        error.code().is_some_and(|code| primary(&code) == BUSY)
+        error.code().is_some_and(|code| primary_code(&code) == SQLITE_BUSY)
     }
 }
 
-/// What SQLite says when somebody else has it open.
-const BUSY: &str = "5";
+/// Result code of SQLite for a database that another connection locks.
+const SQLITE_BUSY: &str = "5";
 
-/// What was found in a file.
+/// Properties of a valid database file.
 #[derive(Debug)]
-pub struct Found {
-    /// How far its schema has come.
+pub struct SqliteFileInfo {
+    /// Schema version.
     pub schema: i64,
-    /// What it belongs to.
+    /// The deployment in the database.
     pub deployment: Deployment,
-    /// Why it must not be served as it is.
-    pub set_aside: Option<SetAside>,
+    /// The mark of a database that must not be served.
+    pub quarantine: Option<Quarantine>,
 }
 
-/// What every SQLite database begins with.
+/// First bytes of every SQLite database.
 const MAGIC: &[u8; 16] = b"SQLite format 3\0";
 
-/// Copies a database, as it is in this moment, into an empty file. Whoever writes meanwhile is not held up.
-pub async fn copy(source: &Path, target: &Path) -> Result<(), Flaw> {
-    let target = target.to_str().ok_or(Flaw::Path)?;
+/// Copies a consistent snapshot of a database into an empty file, without blocking writers.
+pub async fn copy(source: &Path, target: &Path) -> Result<(), SqliteFileError> {
+    let target = target.to_str().ok_or(SqliteFileError::Path)?;
     let mut conn = connect(source, true).await?;
-    sqlx::query("VACUUM INTO $1").bind(target).execute(&mut conn).await?;
+    sqlx::query(COPY).bind(target).execute(&mut conn).await?;
     Ok(conn.close().await?)
 }
 
-/// Looks at all of a file that nobody else has open.
-pub async fn examine(file: &Path) -> Result<Found, Flaw> {
+/// Validates a whole file that no other process has open.
+pub async fn validate(file: &Path) -> Result<SqliteFileInfo, SqliteFileError> {
     let mut magic = [0; MAGIC.len()];
     let read = std::fs::File::open(file).and_then(|mut opened| io::Read::read_exact(&mut opened, &mut magic));
     match read {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(Flaw::Alien),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Err(SqliteFileError::NotSqlite),
         read => read?,
     }
     if magic != *MAGIC {
-        return Err(Flaw::Alien);
+        return Err(SqliteFileError::NotSqlite);
     }
-    let found = async {
+    let result = async {
         let mut conn = connect(file, false).await?;
-        let found = examine_open(&mut conn).await?;
+        let info = validate_open(&mut conn).await?;
         conn.close().await?;
-        Ok(found)
+        Ok(info)
     };
-    // Whatever SQLite says of a file is about the file.
-    found.await.map_err(|flaw| match flaw {
-        Flaw::Engine(sqlx::Error::Database(error)) => Flaw::Damaged(error.message().to_owned()),
-        flaw => flaw,
+    // No other process has the file open, so an error of the engine is damage of the file.
+    result.await.map_err(|error| match error {
+        SqliteFileError::Engine(sqlx::Error::Database(error)) => SqliteFileError::Damaged(error.message().to_owned()),
+        error => error,
     })
 }
 
-async fn examine_open(conn: &mut SqliteConnection) -> Result<Found, Flaw> {
-    let sound = sqlx::query("PRAGMA integrity_check(1)").fetch_one(&mut *conn).await?;
-    let sound: String = sound.try_get(0)?;
-    if sound != "ok" {
-        return Err(Flaw::Damaged(sound.replace('\n', " ")));
+async fn validate_open(conn: &mut SqliteConnection) -> Result<SqliteFileInfo, SqliteFileError> {
+    let integrity: String = sqlx::query(CHECK_INTEGRITY).fetch_one(&mut *conn).await?.try_get(0)?;
+    if integrity != "ok" {
+        return Err(SqliteFileError::Damaged(integrity.replace('\n', " ")));
     }
-    if count(conn, "SELECT COUNT(*) FROM sqlite_master WHERE type IN ('trigger', 'view')").await? > 0 {
-        return Err(Flaw::Foreign("it has triggers or views, and ours has none"));
+    if number(conn, COUNT_TRIGGERS_AND_VIEWS).await? > 0 {
+        return Err(SqliteFileError::Foreign("it has triggers or views, which Countersign never creates"));
     }
-    let ours = "SELECT COUNT(*) FROM sqlite_master WHERE type = 'table' AND name IN ('_sqlx_migrations', 'deployment', 'feed')";
-    if count(conn, ours).await? < 3 {
-        return Err(Flaw::Foreign("the tables `deployment` and `feed` are not in it"));
+    if number(conn, COUNT_REQUIRED_TABLES).await? < REQUIRED_TABLES {
+        return Err(SqliteFileError::Foreign("the tables `deployment` and `feed` are missing"));
     }
-    let (schema, known) = (count(conn, "SELECT MAX(version) FROM _sqlx_migrations").await?, schema::newest());
+    let (schema, known) = (number(conn, SCHEMA_VERSION).await?, schema::latest_version());
     if schema > known {
-        return Err(Flaw::Newer { found: schema, known });
+        return Err(SqliteFileError::NewerSchema { found: schema, known });
     }
     read_deployment(conn, schema).await
 }
 
-async fn read_deployment(conn: &mut SqliteConnection, schema: i64) -> Result<Found, Flaw> {
-    // By the star: a schema of before has fewer columns.
-    let row = sqlx::query("SELECT * FROM deployment WHERE id = 1").fetch_optional(conn).await?.ok_or(Flaw::Empty)?;
+async fn read_deployment(conn: &mut SqliteConnection, schema: i64) -> Result<SqliteFileInfo, SqliteFileError> {
+    let row = sqlx::query(FIND_DEPLOYMENT).fetch_optional(conn).await?.ok_or(SqliteFileError::Empty)?;
     let deployment = Deployment {
         master_key_fingerprint: row.try_get("master_key_fingerprint")?,
-        dev_since: instant(&row, "dev_since")?,
+        dev_since: timestamp(&row, "dev_since")?,
     };
-    let set_aside = match (instant(&row, "set_aside_at")?, row.try_get::<Option<String>, _>("set_aside_as")) {
-        (Some(at), Ok(Some(kind))) => Some(SetAside { kind: Aside::parse(&kind).ok_or(Flaw::Mark(kind))?, at }),
+    let quarantine = match (timestamp(&row, "set_aside_at")?, row.try_get::<Option<String>, _>("set_aside_as")) {
+        (Some(at), Ok(Some(reason))) => {
+            let reason = QuarantineReason::parse(&reason).ok_or(SqliteFileError::UnknownQuarantine(reason))?;
+            Some(Quarantine { reason, at })
+        }
         (Some(_) | None, _) => None,
     };
-    Ok(Found { schema, deployment, set_aside })
+    Ok(SqliteFileInfo { schema, deployment, quarantine })
 }
 
-/// Notes in a database that nobody else has open why it must not be served; one of a schema of before cannot say it.
-pub async fn set_aside(file: &Path, set_aside: SetAside) -> Result<(), Flaw> {
+/// Marks a database that no other process has open. A schema without the columns is left unmarked.
+pub async fn quarantine(file: &Path, quarantine: Quarantine) -> Result<(), SqliteFileError> {
     let mut conn = connect(file, false).await?;
-    let can = "SELECT COUNT(*) FROM pragma_table_info('deployment') WHERE name = 'set_aside_at'";
-    if count(&mut conn, can).await? == 1 {
-        mark(&mut conn, Some(set_aside)).await?;
+    if number(&mut conn, COUNT_QUARANTINE_COLUMNS).await? == 1 {
+        set_quarantine(&mut conn, Some(quarantine)).await?;
     }
     Ok(conn.close().await?)
 }
 
-/// The same, on a connection that is open; or takes it back.
-pub(super) async fn mark(conn: &mut SqliteConnection, set_aside: Option<SetAside>) -> Result<(), Flaw> {
-    let sql = "UPDATE deployment SET set_aside_at = $1, set_aside_as = $2 WHERE id = 1";
-    let (at, kind) = (set_aside.map(|aside| aside.at.micros()), set_aside.map(|aside| aside.kind.as_str()));
-    sqlx::query(sql).bind(at).bind(kind).execute(conn).await?;
+/// Sets or removes the mark, on an open connection.
+pub(super) async fn set_quarantine(
+    conn: &mut SqliteConnection,
+    quarantine: Option<Quarantine>,
+) -> Result<(), SqliteFileError> {
+    let (at, reason) = (quarantine.map(|mark| mark.at.micros()), quarantine.map(|mark| mark.reason.as_str()));
+    sqlx::query(SET_QUARANTINE).bind(at).bind(reason).execute(conn).await?;
     Ok(())
 }
 
-/// Puts all that belongs to a database into its one file; fails if anybody else has it open.
-pub async fn gather(file: &Path) -> Result<(), Flaw> {
+/// Moves the content of the write-ahead log into the database file, so that the file alone is complete. Fails if another
+/// process has the database open.
+pub async fn merge_wal(file: &Path) -> Result<(), SqliteFileError> {
     let mut conn = connect(file, false).await?;
-    let mode = sqlx::query("PRAGMA journal_mode = DELETE").fetch_one(&mut conn).await?;
-    let mode: String = mode.try_get(0)?;
+    let mode: String = sqlx::query(DISABLE_WAL).fetch_one(&mut conn).await?.try_get(0)?;
     conn.close().await?;
-    if mode == "delete" { Ok(()) } else { Err(Flaw::Damaged(format!("its journal stays `{mode}`"))) }
+    if mode == "delete" {
+        Ok(())
+    } else {
+        Err(SqliteFileError::Damaged(format!("the journal mode cannot be changed from `{mode}`")))
+    }
 }
 
-async fn connect(file: &Path, read_only: bool) -> Result<SqliteConnection, Flaw> {
+async fn connect(file: &Path, read_only: bool) -> Result<SqliteConnection, SqliteFileError> {
     Ok(options(file).read_only(read_only).connect().await?)
 }
 
-/// Keeps everybody else out, from its first transaction to its end and between two of them; and what is committed on it
-/// outlives the power.
-pub(super) async fn connect_alone(file: &Path) -> Result<SqliteConnection, Flaw> {
-    let alone = options(file).locking_mode(SqliteLockingMode::Exclusive).synchronous(SqliteSynchronous::Extra);
-    Ok(alone.connect().await?)
+/// Connects with an exclusive lock, held from the first transaction until the connection closes. Commits survive a power
+/// failure.
+pub(super) async fn connect_exclusive(file: &Path) -> Result<SqliteConnection, SqliteFileError> {
+    let options = options(file).locking_mode(SqliteLockingMode::Exclusive).synchronous(SqliteSynchronous::Extra);
+    Ok(options.connect().await?)
 }
 
 fn options(file: &Path) -> SqliteConnectOptions {
-    // What takes long is no news here.
+    // The warnings about slow statements would be noise: these statements read whole databases.
     SqliteConnectOptions::new().filename(file).disable_statement_logging()
 }
 
-async fn count(conn: &mut SqliteConnection, sql: &'static str) -> Result<i64, Flaw> {
+/// The first column of the only row; 0 if it is null.
+async fn number(conn: &mut SqliteConnection, sql: &'static str) -> Result<i64, SqliteFileError> {
     Ok(sqlx::query(sql).fetch_one(conn).await?.try_get::<Option<i64>, _>(0)?.unwrap_or(0))
 }
 
-fn instant(row: &SqliteRow, column: &str) -> Result<Option<Timestamp>, Flaw> {
+/// A nullable timestamp; `None` also if the schema has no such column.
+fn timestamp(row: &SqliteRow, column: &str) -> Result<Option<Timestamp>, SqliteFileError> {
     match row.try_get::<Option<i64>, _>(column) {
         Err(sqlx::Error::ColumnNotFound(_)) => Ok(None),
-        found => Ok(found?.map(Timestamp::from_micros)),
+        value => Ok(value?.map(Timestamp::from_micros)),
     }
 }

@@ -1,8 +1,8 @@
-//! The two kinds of transaction.
+//! Read and write transactions.
 
-use super::{Conn, StoreError, audit, feed, outbox, watch::Watch};
+use super::{Conn, StoreError, audit, feed, outbox, transaction_timer::TransactionTimer};
 use crate::domain::{
-    audit::{Author, Entry, chain::AuditKeys},
+    audit::{Initiator, NewAuditEntry, chain::AuditKeys},
     change::Change,
     webhook::event::Event,
 };
@@ -15,10 +15,10 @@ use std::sync::{
 /// A read transaction.
 pub struct Read {
     conn: Conn,
-    _watch: Watch,
+    _timer: TransactionTimer,
 }
 
-/// A write transaction. Dropped without [`Write::commit`], it leaves no trace.
+/// A write transaction. Rolled back if dropped without [`Write::commit`].
 pub struct Write {
     conn: Conn,
     now: Timestamp,
@@ -29,22 +29,22 @@ pub struct Write {
     writable: Arc<AtomicBool>,
 }
 
-/// Proof that a transaction was committed, with what came of it.
+/// Proof that a transaction was committed, with the value that it computed.
 pub struct Committed<T> {
-    /// What came of it.
+    /// The value computed.
     pub(super) value: T,
-    /// The revision, if anything changed that sidecars must learn.
+    /// The revision, if the transaction recorded changes for the sidecars.
     pub(super) revision: Option<Revision>,
-    /// Whether there is an event that somebody gets.
-    pub(super) told: bool,
+    /// Whether the transaction emitted an event that some webhook target receives.
+    pub(super) has_events: bool,
 }
 
 impl Read {
-    pub(super) const fn new(conn: Conn, watch: Watch) -> Self {
-        Self { conn, _watch: watch }
+    pub(super) const fn new(conn: Conn, timer: TransactionTimer) -> Self {
+        Self { conn, _timer: timer }
     }
 
-    /// Where queries run.
+    /// The connection to run queries on.
     pub fn conn(&mut self) -> &mut Conn {
         &mut self.conn
     }
@@ -55,36 +55,36 @@ impl Write {
         Self { conn, now, audit_keys, changes: Vec::new(), events: Vec::new(), revision: None, writable }
     }
 
-    /// Where queries run.
+    /// The connection to run queries on.
     pub fn conn(&mut self) -> &mut Conn {
         &mut self.conn
     }
 
-    /// The instant at which the transaction began.
+    /// The time at which the transaction began.
     pub const fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// Records an act of management, which locks its chain until the end: call it late, but before
+    /// Appends an entry to the audit log. Locks its chain until the transaction ends: call it late, but before
     /// [`Self::revision`].
-    pub async fn record(&mut self, by: &Author, entry: &Entry) -> Result<(), StoreError> {
+    pub async fn audit(&mut self, by: &Initiator, entry: &NewAuditEntry) -> Result<(), StoreError> {
         if self.revision.is_some() {
-            return Err(StoreError::Order);
+            return Err(StoreError::AuditAfterRevision);
         }
         audit::append(&mut self.conn, &self.audit_keys, entry, by, self.now).await
     }
 
-    /// Notes what sidecars must learn.
-    pub fn changed(&mut self, change: Change) {
+    /// Records a change to send to the sidecars; [`Self::commit`] writes it to the feed.
+    pub fn record_change(&mut self, change: Change) {
         self.changes.push(change);
     }
 
-    /// Notes what webhooks are told.
-    pub fn tell(&mut self, event: Event) {
+    /// Emits a webhook event; [`Self::commit`] writes it to the outbox.
+    pub fn emit(&mut self, event: Event) {
         self.events.push(event);
     }
 
-    /// Takes the revision of this transaction, which locks the feed until the end: call it late.
+    /// Takes the revision of this transaction. Locks the feed until the transaction ends: call it late.
     pub async fn revision(&mut self) -> Result<Revision, StoreError> {
         if let Some(revision) = self.revision {
             return Ok(revision);
@@ -93,19 +93,19 @@ impl Write {
         Ok(*self.revision.insert(revision))
     }
 
-    /// Puts the events on their way, appends the changes, and commits.
+    /// Writes the events to the outbox and the changes to the feed, and commits.
     pub async fn commit<T>(mut self, value: T) -> Result<Committed<T>, StoreError> {
-        let mut told = false;
+        let mut has_events = false;
         for event in &self.events {
-            told |= outbox::enqueue(&mut self.conn, event, self.now).await?;
+            has_events |= outbox::enqueue(&mut self.conn, event, self.now).await?;
         }
         if !self.changes.is_empty() {
             let revision = self.revision().await?;
             feed::append(&mut self.conn, revision, &self.changes, self.now).await?;
         }
-        let done = self.conn.commit().await;
-        self.writable.store(done.is_ok(), Ordering::Relaxed);
-        done?;
-        Ok(Committed { value, revision: self.revision, told })
+        let result = self.conn.commit().await;
+        self.writable.store(result.is_ok(), Ordering::Relaxed);
+        result?;
+        Ok(Committed { value, revision: self.revision, has_events })
     }
 }

@@ -1,39 +1,40 @@
-//! Everything in the embedded database, copied to PostgreSQL and compared there.
+//! Copies an SQLite database to PostgreSQL and compares the two.
 //!
-//! One transaction at the target, on a connection of its own that takes the time that it takes: whatever goes wrong, it is as
-//! empty as before. What there is to copy is asked of the database itself, so no table and no column can be forgotten
-//! here. `tables` says which there are, `batch` carries rows, `digest` compares them.
+//! The copy is one transaction at the target, on a connection without timeouts; a failure leaves the target empty. The tables
+//! and columns are read from the catalog of the source, so none can be forgotten here. `tables` reads the catalog, `batch`
+//! carries rows, `digest` compares them.
 //!
-//! **At most one of the two can be served**, in whatever moment this process is killed, since the source is marked *before*
-//! the target commits, and nobody serves a database with a mark:
+//! **At most one of the two databases can be served**, whenever this process is killed, because the source is quarantined
+//! *before* the target commits, and a quarantined database is never served:
 //!
 //! | Killed | Source | Target |
 //! |---|---|---|
-//! | before the source is marked as `moving`: its transaction is undone | as it was | empty |
-//! | after that, before the target is told to commit | `moving` | empty |
-//! | before the target answers | `moving` | empty or whole |
-//! | after it said yes | `moving` | whole |
-//! | after it said no, before the mark of before is put back | `moving` | empty |
-//! | after the source is marked as `moved` | `moved` | whole |
+//! | before the source is marked `moving` (its transaction rolls back) | unchanged | empty |
+//! | before the target is told to commit | `moving` | empty |
+//! | before the target answers | `moving` | empty or complete |
+//! | after the target confirms the commit | `moving` | complete |
+//! | after the target refuses the commit, before the mark is restored | `moving` | empty |
+//! | after the source is marked `moved` | `moved` | complete |
 //!
-//! A mark is put back only where the target says that its transaction came to nothing, and it is the one of before: another
-//! target may hold everything since an earlier move that was interrupted. Nobody else reads or writes the source from its first
-//! transaction on, so what is marked is what was copied. A move goes on from `moving` into an empty target, or finds everything
-//! there.
+//! The previous mark is restored only if the target reports that its transaction was aborted. It is restored rather than
+//! removed, because another target may contain everything since an earlier, interrupted migration. The source is locked
+//! exclusively from the first transaction on, so the mark applies to exactly what was copied. A migration resumes from
+//! `moving`: it copies into an empty target, or verifies a complete one.
 
 mod batch;
 mod digest;
 mod tables;
 
 use super::{
-    deployment::{Aside, SetAside},
-    failure::{advice, advice_on_step},
-    schema::SCHEMA,
-    sqlite_file::{self, Flaw},
+    deployment::{Quarantine, QuarantineReason},
+    failure::{advice, migration_advice},
+    schema::MIGRATIONS,
+    sqlite_file::{self, SqliteFileError},
+    statements::statements,
 };
 use batch::Batch;
 use countersign_identity::Timestamp;
-use digest::Digest;
+use digest::TableDigest;
 use futures_util::{Stream, StreamExt, TryStreamExt};
 use secrecy::{ExposeSecret, SecretString};
 use sqlx::{
@@ -41,64 +42,86 @@ use sqlx::{
 };
 use std::{path::Path, pin::pin, str::FromStr};
 use tables::Table;
+#[cfg(test)]
+pub(super) use tables::statements_of_table;
 
-/// Why nothing was moved.
+statements! { SQLITE_STATEMENTS:
+    BEGIN = "BEGIN IMMEDIATE";
+    COMMIT = "COMMIT";
+}
+
+statements! { POSTGRES_STATEMENTS:
+    TRANSACTION_ID = "SELECT CAST(pg_current_xact_id() AS TEXT)";
+    TRANSACTION_STATUS = "SELECT pg_xact_status(CAST($1 AS xid8))";
+    SET_STATEMENT_TIMEOUT = "SET statement_timeout = 0";
+    SET_IDLE_TIMEOUT = "SET idle_in_transaction_session_timeout = 0";
+    SET_LOCK_TIMEOUT = "SET lock_timeout = '10s'";
+    /// Suppresses notices about existing objects, and warnings about the transaction after a refused commit.
+    SET_CLIENT_MIN_MESSAGES = "SET client_min_messages = error";
+    SERVER_PROPERTIES = "SELECT current_setting('server_encoding'), pg_is_in_recovery()";
+}
+
+/// Catalogs of the source and the target.
+#[cfg(test)]
+pub(super) use tables::{POSTGRES_STATEMENTS as POSTGRES_CATALOG, SQLITE_STATEMENTS as SQLITE_CATALOG};
+
+/// Why a database was not migrated.
 #[derive(Debug, thiserror::Error)]
 pub enum TransferError {
     /// The source cannot be read.
     #[error("the embedded database: {0}")]
-    Source(#[from] Flaw),
-    /// The target cannot be reached or says no.
+    Source(#[from] SqliteFileError),
+    /// The target cannot be reached or returned an error.
     #[error("the target: {0}{advice}", advice = advice(.0))]
     Target(#[from] sqlx::Error),
-    /// The schema cannot be made there.
-    #[error("the target: {0}{advice}", advice = advice_on_step(.0))]
+    /// The schema cannot be created in the target.
+    #[error("the target: {0}{advice}", advice = migration_advice(.0))]
     Schema(#[from] sqlx::migrate::MigrateError),
-    /// It is not what can be copied to.
+    /// The target is not suitable.
     #[error("the target {0}")]
-    Unfit(String),
-    /// A row that cannot be copied.
+    Unsuitable(String),
+    /// A row cannot be copied.
     #[error("table `{table}`: {error}")]
     Row {
-        /// Where it is.
+        /// Table of the row.
         table: String,
-        /// What the engine says.
+        /// Error of the engine.
         error: sqlx::Error,
     },
-    /// A text that the target cannot hold.
+    /// A text contains a character that PostgreSQL cannot store.
     #[error(
-        "PostgreSQL cannot hold the character NUL, and there is one in column `{column}` of table `{table}`, where {row}: take \
-         it out of the embedded database, and run this again"
+        "PostgreSQL cannot store the character NUL, which is in column `{column}` of table `{table}`, where {row}: take it out \
+         of the embedded database and run this again"
     )]
     Nul {
-        /// Where it is.
+        /// Table of the text.
         table: String,
-        /// In which column.
+        /// Column of the text.
         column: String,
-        /// In which row, by its primary key.
+        /// Primary key of the row.
         row: String,
     },
-    /// What arrived is not what was sent.
-    #[error("table `{0}` came to something else at the target: nothing was moved")]
-    Differs(String),
-    /// What is there is not what is here.
+    /// A table differs after it was copied.
+    #[error("table `{0}` differs in the target after the copy: nothing was migrated")]
+    CopyDiffers(String),
+    /// A migration was resumed into a target that is neither empty nor equal.
     #[error(
-        "the target is not empty, and table `{0}` is not the same there as here. If a control plane served there since the move \
-         that was interrupted, everything is there: leave database.url at it. If not, name an empty database"
+        "the target is not empty, and its table `{0}` differs from the embedded database. If a control plane served the target \
+         after the interrupted migration, the target is complete: leave database.url at it. If not, name an empty database"
     )]
-    WentOn(String),
-    /// The answer to the commit did not come.
+    TargetDiffers(String),
+    /// The target did not answer the commit.
     #[error(
-        "whether the target kept everything is not known, since it did not answer ({0}). Until it is, nobody serves the \
-         embedded database: run this again, with the same target"
+        "it is unknown whether the target committed, because it did not answer ({0}). The embedded database is not served until \
+         this is known: run this again, with the same target"
     )]
-    Unknown(sqlx::Error),
-    /// The target has everything, and the source does not say so.
+    UnknownOutcome(sqlx::Error),
+    /// The target is complete, but the source is not marked as migrated.
     #[error(
-        "everything is at the target, only the embedded database could not be marked as moved ({0}). Nobody serves it all the \
-         same, since it is marked as moving: set database.url to the target"
+        "the target is complete, but the embedded database could not be marked as migrated ({0}). It is marked as migrating, so \
+         it is not served either: set database.url to the target"
     )]
-    Unmarked(Flaw),
+    Unmarked(SqliteFileError),
 }
 
 impl TransferError {
@@ -107,167 +130,162 @@ impl TransferError {
     }
 
     fn occupied(table: &Table) -> Self {
-        Self::Unfit(format!("is not empty: there are rows in `{}`. Name an empty database", table.name))
+        Self::Unsuitable(format!("is not empty: there are rows in `{}`. Name an empty database", table.name))
     }
 }
 
-/// A table that is the same on both sides.
+/// A table that is equal in source and target.
 #[derive(Debug)]
-pub struct Moved {
-    /// Its name.
+pub struct TransferredTable {
+    /// Name of the table.
     pub table: String,
-    /// How many rows it has.
+    /// Number of rows.
     pub rows: u64,
-    /// What they come to, in whatever order.
+    /// Digest of the rows, hex; independent of their order.
     pub digest: String,
 }
 
-impl Moved {
-    fn new(table: &Table, digest: &Digest) -> Self {
-        Self { table: table.name.clone(), rows: digest.rows(), digest: digest.text() }
+impl TransferredTable {
+    fn new(table: &Table, digest: &TableDigest) -> Self {
+        Self { table: table.name.clone(), rows: digest.rows(), digest: digest.to_hex() }
     }
 }
 
-/// What is at the target.
+/// The result of a completed transfer.
 #[derive(Debug)]
-pub struct Arrived {
-    /// All tables, each the same there as here.
-    pub tables: Vec<Moved>,
-    /// Whether a move that was interrupted had brought them there.
-    pub was_there: bool,
-    /// Whether there was such a move.
-    pub went_on: bool,
+pub struct TransferResult {
+    /// All tables, each equal in source and target.
+    pub tables: Vec<TransferredTable>,
+    /// Whether an interrupted migration had already copied them.
+    pub already_copied: bool,
+    /// Whether a migration was interrupted before.
+    pub resumed: bool,
 }
 
-/// Copies everything in a database, which has this mark or none, and compares it; or finds it there. Then the source is
-/// marked, so that nobody serves it any more.
+/// Copies a database with this quarantine mark, if any, and compares the copy; or verifies a copy from an interrupted
+/// migration. Then marks the source as migrated.
 pub async fn transfer(
-    (source, before): (&Path, Option<SetAside>),
+    (source, previous_mark): (&Path, Option<Quarantine>),
     target: &SecretString,
     at: Timestamp,
-) -> Result<Arrived, TransferError> {
-    let mut from = sqlite_file::connect_alone(source).await?;
-    from.execute("BEGIN IMMEDIATE").await.map_err(Flaw::from)?;
-    let went_on = before.is_some();
-    // What is copied has no mark. Here it still has it, unless this transaction comes to its end.
-    sqlite_file::mark(&mut from, None).await?;
+) -> Result<TransferResult, TransferError> {
+    let mut from = sqlite_file::connect_exclusive(source).await?;
+    from.execute(BEGIN).await.map_err(SqliteFileError::from)?;
+    let resumed = previous_mark.is_some();
+    // The target must be copied without the mark. The source keeps it, unless this transaction commits.
+    sqlite_file::set_quarantine(&mut from, None).await?;
     let tables = tables::of_source(&mut from).await?;
     let mut connection = connect(target).await?;
     let mut to = connection.begin().await?;
     let occupied = prepare(&mut to, &tables).await?;
-    if let (Some(table), false) = (occupied, went_on) {
+    if let (Some(table), false) = (occupied, resumed) {
         return Err(TransferError::occupied(table));
     }
-    let moved = compare_all((&mut from, &mut to), &tables, occupied.is_none()).await?;
-    let number: String = sqlx::query_scalar(NUMBER).fetch_one(&mut *to).await?;
-    sqlite_file::mark(&mut from, Some(SetAside { kind: Aside::Moving, at })).await?;
-    from.execute("COMMIT").await.map_err(Flaw::from)?;
+    let transferred = compare_all((&mut from, &mut to), &tables, occupied.is_none()).await?;
+    let transaction: String = sqlx::query_scalar(TRANSACTION_ID).fetch_one(&mut *to).await?;
+    sqlite_file::set_quarantine(&mut from, Some(Quarantine { reason: QuarantineReason::Migrating, at })).await?;
+    from.execute(COMMIT).await.map_err(SqliteFileError::from)?;
     if let Err(error) = to.commit().await {
-        let undone = was_undone(&mut connection, &number).await && sqlite_file::mark(&mut from, before).await.is_ok();
-        return Err(if undone { error.into() } else { TransferError::Unknown(error) });
+        let restored = was_aborted(&mut connection, &transaction).await
+            && sqlite_file::set_quarantine(&mut from, previous_mark).await.is_ok();
+        return Err(if restored { error.into() } else { TransferError::UnknownOutcome(error) });
     }
-    sqlite_file::mark(&mut from, Some(SetAside { kind: Aside::Moved, at })).await.map_err(TransferError::Unmarked)?;
-    // It is done, whatever the ends say to that.
-    let _ends = (connection.close().await, from.close().await);
-    Ok(Arrived { tables: moved, was_there: occupied.is_some(), went_on })
+    let mark = Quarantine { reason: QuarantineReason::Migrated, at };
+    sqlite_file::set_quarantine(&mut from, Some(mark)).await.map_err(TransferError::Unmarked)?;
+    // Everything is committed: errors of closing do not matter.
+    let _ignored = (connection.close().await, from.close().await);
+    Ok(TransferResult { tables: transferred, already_copied: occupied.is_some(), resumed })
 }
 
-/// What the server calls the transaction.
-const NUMBER: &str = "SELECT CAST(pg_current_xact_id() AS TEXT)";
-
-/// Whether the server says that a transaction came to nothing. The error of its commit does not tell: whatever stands between
-/// may have said that, of a commit that was made.
-async fn was_undone(connection: &mut PgConnection, number: &str) -> bool {
-    let ask = sqlx::query_scalar("SELECT pg_xact_status(CAST($1 AS xid8))").bind(number);
-    let status: Result<Option<String>, _> = ask.fetch_one(connection).await;
+/// Whether the server reports a transaction as aborted. The error of its commit does not prove it: a proxy may have returned
+/// the error for a commit that succeeded.
+async fn was_aborted(connection: &mut PgConnection, transaction: &str) -> bool {
+    let query = sqlx::query_scalar(TRANSACTION_STATUS).bind(transaction);
+    let status: Result<Option<String>, _> = query.fetch_one(connection).await;
     status.is_ok_and(|status| status.as_deref() == Some("aborted"))
 }
 
 async fn connect(url: &SecretString) -> Result<PgConnection, TransferError> {
     let options = PgConnectOptions::from_str(url.expose_secret())?;
     let mut connection = options.disable_statement_logging().connect().await?;
-    // It takes its time; and that something is there already is no news, or that what a refused commit ended has ended.
-    let unlimited = "SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0; SET lock_timeout = '10s'; \
-                     SET client_min_messages = error";
-    connection.execute(unlimited).await?;
-    let ask = "SELECT current_setting('server_encoding'), pg_is_in_recovery()";
-    let (encoding, follows): (String, bool) = sqlx::query_as(ask).fetch_one(&mut connection).await?;
-    if encoding != "UTF8" {
-        return Err(TransferError::Unfit(format!("has the encoding {encoding}: make a database with UTF8")));
+    for setting in [SET_STATEMENT_TIMEOUT, SET_IDLE_TIMEOUT, SET_LOCK_TIMEOUT, SET_CLIENT_MIN_MESSAGES] {
+        connection.execute(setting).await?;
     }
-    if follows {
-        return Err(TransferError::Unfit("only follows another server: name the primary".to_owned()));
+    let (encoding, is_standby): (String, bool) = sqlx::query_as(SERVER_PROPERTIES).fetch_one(&mut connection).await?;
+    if encoding != "UTF8" {
+        return Err(TransferError::Unsuitable(format!("has the encoding {encoding}: create a database with UTF8")));
+    }
+    if is_standby {
+        return Err(TransferError::Unsuitable("is a standby: name the primary".to_owned()));
     }
     Ok(connection)
 }
 
-/// Makes the schema, unless it is there, and keeps everybody else out until the end. Gives a table that has rows, if any has.
+/// Creates the schema if it is missing, and locks all tables until the transaction ends. Returns a table that has rows, if any.
 async fn prepare<'t>(to: &mut PgConnection, tables: &'t [Table]) -> Result<Option<&'t Table>, TransferError> {
-    tables::refuse_others(to, tables).await?;
-    SCHEMA.run(&mut *to).await?;
+    tables::refuse_foreign_tables(to, tables).await?;
+    MIGRATIONS.run(&mut *to).await?;
     for table in tables {
-        tables::compare(to, table).await?;
+        tables::compare_columns(to, table).await?;
     }
-    let names: Vec<_> = tables.iter().map(Table::quoted).collect();
-    to.execute(AssertSqlSafe(format!("LOCK TABLE {} IN EXCLUSIVE MODE", names.join(", ")))).await?;
+    to.execute(AssertSqlSafe(tables::lock_statement(tables))).await?;
     for table in tables {
-        let any = format!("SELECT 1 FROM {} LIMIT 1", table.quoted());
-        if to.fetch_optional(AssertSqlSafe(any)).await?.is_some() {
+        if to.fetch_optional(AssertSqlSafe(table.any_row_statement())).await?.is_some() {
             return Ok(Some(table));
         }
     }
     Ok(None)
 }
 
-/// Compares all tables, once they are copied if they are to be.
+/// Copies all tables, if `copies`, and compares them.
 async fn compare_all(
     (from, to): (&mut SqliteConnection, &mut PgConnection),
     tables: &[Table],
     copies: bool,
-) -> Result<Vec<Moved>, TransferError> {
-    let mut moved = Vec::new();
+) -> Result<Vec<TransferredTable>, TransferError> {
+    let mut transferred = Vec::new();
     for table in tables {
-        let here = if copies { copy(from, to, table).await? } else { read_here(from, table).await? };
-        if here != read_back(to, table).await? {
+        let source = if copies { copy(from, to, table).await? } else { digest_source(from, table).await? };
+        if source != digest_target(to, table).await? {
             let name = table.name.clone();
-            return Err(if copies { TransferError::Differs(name) } else { TransferError::WentOn(name) });
+            return Err(if copies { TransferError::CopyDiffers(name) } else { TransferError::TargetDiffers(name) });
         }
-        moved.push(Moved::new(table, &here));
+        transferred.push(TransferredTable::new(table, &source));
     }
-    Ok(moved)
+    Ok(transferred)
 }
 
-async fn copy(from: &mut SqliteConnection, to: &mut PgConnection, table: &Table) -> Result<Digest, TransferError> {
-    let wrong = TransferError::row(table);
-    let (mut digest, mut batch) = (Digest::default(), Batch::of(table));
-    let mut rows = sqlx::query(AssertSqlSafe(table.select())).fetch(from);
-    while let Some(row) = rows.try_next().await.map_err(wrong)? {
-        let fields = batch.push(&row).map_err(wrong)?;
+async fn copy(from: &mut SqliteConnection, to: &mut PgConnection, table: &Table) -> Result<TableDigest, TransferError> {
+    let error = TransferError::row(table);
+    let (mut digest, mut batch) = (TableDigest::default(), Batch::new(table));
+    let mut rows = sqlx::query(AssertSqlSafe(table.select_statement())).fetch(from);
+    while let Some(row) = rows.try_next().await.map_err(error)? {
+        let fields = batch.push(&row).map_err(error)?;
         table.refuse_nul(&fields)?;
         digest.add(&fields);
         if batch.is_full() {
-            batch.send(to).await.map_err(wrong)?;
+            batch.send(to).await.map_err(error)?;
         }
     }
-    batch.send(to).await.map_err(wrong)?;
+    batch.send(to).await.map_err(error)?;
     Ok(digest)
 }
 
-async fn read_back(to: &mut PgConnection, table: &Table) -> Result<Digest, TransferError> {
-    let rows = sqlx::query(AssertSqlSafe(table.select())).fetch(to);
-    sum_up(table, rows.map(|row| batch::read(table, &row?))).await
+async fn digest_target(to: &mut PgConnection, table: &Table) -> Result<TableDigest, TransferError> {
+    let rows = sqlx::query(AssertSqlSafe(table.select_statement())).fetch(to);
+    digest_rows(table, rows.map(|row| batch::read(table, &row?))).await
 }
 
-async fn read_here(from: &mut SqliteConnection, table: &Table) -> Result<Digest, TransferError> {
-    let rows = sqlx::query(AssertSqlSafe(table.select())).fetch(from);
-    sum_up(table, rows.map(|row| batch::read(table, &row?))).await
+async fn digest_source(from: &mut SqliteConnection, table: &Table) -> Result<TableDigest, TransferError> {
+    let rows = sqlx::query(AssertSqlSafe(table.select_statement())).fetch(from);
+    digest_rows(table, rows.map(|row| batch::read(table, &row?))).await
 }
 
-async fn sum_up(
+async fn digest_rows(
     table: &Table,
     rows: impl Stream<Item = Result<Vec<Option<String>>, sqlx::Error>>,
-) -> Result<Digest, TransferError> {
-    let (mut rows, mut digest) = (pin!(rows), Digest::default());
+) -> Result<TableDigest, TransferError> {
+    let (mut rows, mut digest) = (pin!(rows), TableDigest::default());
     while let Some(fields) = rows.try_next().await.map_err(TransferError::row(table))? {
         digest.add(&fields);
     }

@@ -3,7 +3,7 @@
 
 use crate::{
     domain::change::{Change, FeedPosition, RevisionRange},
-    store::{Conn, Store, StoreError, agents, agents::Condition, assignments, feed, roles, services, signing_keys},
+    store::{Conn, Store, StoreError, agents, agents::AgentState, assignments, feed, roles, services, signing_keys},
 };
 use countersign_identity::{
     AgentChanges, AgentId, Revision, RoleDefinition, RoleGrant, ServiceId, SessionId, TokenId, Versioned,
@@ -62,7 +62,7 @@ pub async fn read(store: &Store, scope: ReadScope) -> Result<Option<ChangeBatch>
     let (since, only) = match scope {
         // Changes below the floor are deleted. The batch then has a `since` above the requested revision.
         ReadScope::AllServices(revision) => (revision.max(floor), None),
-        ReadScope::Resume(revision, service) if feed::knows(conn, position, revision).await? => {
+        ReadScope::Resume(revision, service) if feed::contains(conn, position, revision).await? => {
             (revision, Some(service))
         }
         ReadScope::Resume(..) => return Ok(None),
@@ -93,12 +93,12 @@ async fn collect(
         batch.add(conn, *change, *revision, only).await?;
     }
     // Roles and conditions of all changed agents come from one query each.
-    for (service, agent, grant) in assignments::changed(conn, range, only).await? {
+    for (service, agent, grant) in assignments::changed_grants(conn, range, only).await? {
         if let Some(facet) = batch.role_grants.get_mut(&(service, agent)) {
             facet.value.push(grant);
         }
     }
-    for Condition { agent, trust, status } in agents::changed(conn, range).await? {
+    for AgentState { agent, trust, status } in agents::changed_states(conn, range).await? {
         let revision_of = |change| revisions.get(&change).copied();
         let changes = batch.agents.entry(agent).or_default();
         changes.trust = revision_of(Change::Trust(agent)).map(|revision| Versioned { revision, value: trust });
@@ -141,7 +141,7 @@ impl ChangeBatch {
 }
 
 async fn definitions(conn: &mut Conn, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {
-    Ok(roles::of_service(conn, service).await?.into_iter().map(|role| role.definition).collect())
+    Ok(roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect())
 }
 
 async fn accepts_unbound(conn: &mut Conn, service: ServiceId) -> Result<bool, StoreError> {

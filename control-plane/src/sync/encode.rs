@@ -84,11 +84,11 @@ fn keys(points: &[Vec<u8>]) -> v1::Keys {
 }
 
 fn roles(definitions: &[RoleDefinition]) -> v1::Roles {
-    let role = |RoleDefinition { id, name, permissions, made_at }: &RoleDefinition| v1::Role {
+    let role = |RoleDefinition { id, name, permissions, created_revision }: &RoleDefinition| v1::Role {
         id: id.to_string(),
         name: name.to_string(),
         permissions: permissions.iter().map(ToString::to_string).collect(),
-        made_at: made_at.number(),
+        created_revision: created_revision.number(),
     };
     v1::Roles { roles: definitions.iter().map(role).collect() }
 }

@@ -29,7 +29,7 @@ pub struct FeedReader {
 impl FeedReader {
     /// Starts at the current revision. Subscribers from now on receive all later changes.
     pub fn new(store: Store) -> Self {
-        let mut committed = store.committed();
+        let mut committed = store.committed_revision();
         let sent = *committed.borrow_and_update();
         Self { feed: ChangeFeed(broadcast::Sender::new(MAX_LAG)), store, committed, sent }
     }

@@ -65,6 +65,6 @@ async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<Se
         return Err(Status::unauthenticated("credentials_malformed"));
     }
     let credential = Credential::<ApiKeyId>::parse(text).ok_or_else(invalid_key)?;
-    let key = async { services::find_presented(store.read().await?.conn(), &credential).await };
+    let key = async { services::find_key_by_credential(store.read().await?.conn(), &credential).await };
     key.await.map_err(|error: StoreError| database_unavailable(&error))?.ok_or_else(invalid_key)
 }

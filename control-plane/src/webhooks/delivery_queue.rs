@@ -2,7 +2,7 @@
 
 use crate::{
     domain::{
-        audit::{Act, Author, Entry, Object},
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
         webhook::{
             DISABLED_AFTER, DisabledReason, FAILING_PERIOD_RESET, WebhookScope, WebhookTarget,
             delivery::{Attempt, AttemptFailure, DeliveryState},
@@ -237,9 +237,9 @@ async fn record_failure(
 ) -> Result<Option<DisabledTarget>, StoreError> {
     let (id, at) = (completed.delivery.target, completed.attempt.at);
     let target = (id, &completed.url);
-    webhook_targets::mark_failing(tx.conn(), target, (at, at.before(FAILING_PERIOD_RESET))).await?;
+    webhook_targets::mark_failing(tx.conn(), target, (at, at.saturating_sub(FAILING_PERIOD_RESET))).await?;
     let reason = if failure == AttemptFailure::Gone { DisabledReason::Gone } else { DisabledReason::Failing };
-    let scope = webhook_targets::disable(tx.conn(), target, reason, (at, at.before(DISABLED_AFTER))).await?;
+    let scope = webhook_targets::disable(tx.conn(), target, reason, (at, at.saturating_sub(DISABLED_AFTER))).await?;
     Ok(scope.map(|scope| DisabledTarget { scope, id, reason }))
 }
 
@@ -250,8 +250,8 @@ async fn audit_disabled(tx: &mut Write, disabled: Vec<DisabledTarget>) -> Result
     disabled.sort_by(|(one, _), (other, _)| one.cmp(other));
     for (_, DisabledTarget { scope, id, reason }) in disabled {
         tracing::warn!(webhook = %id, reason = reason.as_str(), "webhook disabled");
-        let entry = Entry::of(scope.chain(), Act::WebhookDisabled).with(Object::Webhook(id));
-        tx.record(&Author::SYSTEM, &entry.saying("reason", reason.as_str())).await?;
+        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookDisabled).object(Object::Webhook(id));
+        tx.audit(&Initiator::SYSTEM, &entry.detail("reason", reason.as_str())).await?;
     }
     Ok(())
 }

@@ -130,7 +130,7 @@ impl DispatchLoop {
         self.released.extend(released);
         if !requests.is_empty() || !self.unrecorded.is_empty() || !self.released.is_empty() {
             let now = self.clock.now();
-            let until = now.after(self.config.attempt_timeout + LEASE_MARGIN);
+            let until = now.saturating_add(self.config.attempt_timeout + LEASE_MARGIN);
             let ended = (self.unrecorded.as_slice(), self.released.as_slice());
             let batches = self.queue.record_and_lease(ended, &requests, (now, until)).await?;
             self.unrecorded.clear();

@@ -44,7 +44,7 @@ impl DispatcherHealth {
     pub fn current(&self) -> QueueHealth {
         let last_poll = self.boot_millis().saturating_sub(self.polled_at.load(Ordering::Relaxed));
         let oldest_due = self.oldest_due.load(Ordering::Relaxed);
-        let age = |due| self.clock.now().since(Timestamp::from_micros(due));
+        let age = |due| self.clock.now().duration_since(Timestamp::from_micros(due));
         QueueHealth::from_ages(Duration::from_millis(last_poll), (oldest_due != NONE).then(|| age(oldest_due)))
     }
 
@@ -55,7 +55,7 @@ impl DispatcherHealth {
         let oldest_due = webhook_targets::oldest_due(read.conn(), now).await?;
         self.oldest_due.store(oldest_due.map_or(NONE, Timestamp::micros), Ordering::Relaxed);
         metrics.pending.set(deliveries::count_pending(read.conn()).await?);
-        let since_epoch = |at: Timestamp| at.since(Timestamp::from_micros(0)).as_secs_f64();
+        let since_epoch = |at: Timestamp| at.duration_since(Timestamp::from_micros(0)).as_secs_f64();
         metrics.oldest_due.set(oldest_due.map_or(0.0, since_epoch));
         Ok(())
     }

@@ -28,7 +28,7 @@ pub struct EventFanout {
 impl EventFanout {
     /// Runs until the shutdown.
     pub async fn run(self, shutdown: Shutdown) {
-        let emitted = self.store.told();
+        let emitted = self.store.events_committed();
         loop {
             if let Err(error) = self.drain_outbox().await {
                 tracing::warn!(%error, "cannot create webhook deliveries from the outbox; retrying in one second");

@@ -184,7 +184,7 @@ fn retry_after(response: &Response, now: Timestamp) -> Option<Duration> {
         return Some(Duration::from_secs(seconds));
     }
     let date = httpdate::parse_http_date(text).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
-    Some(Timestamp::from_seconds(i64::try_from(date.as_secs()).ok()?).since(now))
+    Some(Timestamp::from_seconds(i64::try_from(date.as_secs()).ok()?).duration_since(now))
 }
 
 /// The failure that the innermost known cause of an error means.

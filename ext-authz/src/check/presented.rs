@@ -3,7 +3,7 @@
 use crate::decide::Presented;
 use countersign_identity::{
     Reason,
-    bearer::{TOKEN_HEADER, in_authorization, in_token_header},
+    bearer::{TOKEN_HEADER, from_authorization, from_token_header},
 };
 use envoy_types::pb::envoy::service::auth::v3::attribute_context::HttpRequest;
 
@@ -38,7 +38,7 @@ pub fn find<'a>(headers: &[(&'a str, &'a [u8])]) -> Found<'a> {
     };
     let own = named(TOKEN_HEADER);
     let (sent, read): (_, Read) =
-        if own.is_empty() { (named(AUTHORIZATION), in_authorization) } else { (own, in_token_header) };
+        if own.is_empty() { (named(AUTHORIZATION), from_authorization) } else { (own, from_token_header) };
     let values: Vec<&'a [u8]> = sent.iter().map(|(_, value)| *value).collect();
     match read(&values) {
         Ok(Some(token)) => Found { presented: Presented::Token(token), carrier: sent.first().map(|(name, _)| *name) },

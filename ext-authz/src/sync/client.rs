@@ -168,7 +168,7 @@ impl Follower {
         }
         if let Some(asked_at) = asked_at {
             let age = self.clock.since_boot().saturating_sub(asked_at);
-            self.metrics.confirmed(service, self.clock.now().before(age));
+            self.metrics.confirmed(service, self.clock.now().saturating_sub(age));
             if self.unready.take().is_some() {
                 tracing::info!(key = self.slot.0, %service, revision = %view.revision(), "the first view is in");
             }

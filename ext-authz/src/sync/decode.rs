@@ -141,14 +141,14 @@ fn role_table(message: v1::Roles) -> Result<RoleTable> {
 }
 
 fn role(message: v1::Role) -> Result<RoleDefinition> {
-    let v1::Role { id: role, name, permissions, made_at } = message;
+    let v1::Role { id: role, name, permissions, created_revision } = message;
     let permission =
         |text: String| Permission::try_from(text.as_str()).map_err(|error| invalid("permission", &text, &error));
     Ok(RoleDefinition {
         id: id("role id", &role)?,
         name: RoleName::try_from(name.as_str()).map_err(|error| invalid("role name", &name, &error))?,
         permissions: permissions.into_iter().map(permission).collect::<Result<_>>()?,
-        made_at: stamp("made_at", made_at)?,
+        created_revision: stamp("created_revision", created_revision)?,
     })
 }
 
@@ -235,7 +235,7 @@ mod tests {
                     id: role_id.clone(),
                     name: "reader".into(),
                     permissions: vec!["read".into()],
-                    made_at: 4,
+                    created_revision: 4,
                 }],
             }),
             agents: vec![v1::AgentChanges {

@@ -3,8 +3,8 @@ use crate::{Refusal, SessionId};
 use proptest::prelude::*;
 
 const ISSUER: &str = "https://id.example";
-const HERE: ServiceId = ServiceId::from_bits(1);
-const ELSEWHERE: ServiceId = ServiceId::from_bits(2);
+const SERVICE: ServiceId = ServiceId::from_bits(1);
+const OTHER_SERVICE: ServiceId = ServiceId::from_bits(2);
 const ISSUED: i64 = 1_000_000;
 
 fn name(text: &str) -> RoleName {
@@ -15,9 +15,14 @@ fn permission(text: &str) -> Permission {
     Permission::try_from(text).unwrap()
 }
 
-fn role(id: u128, named: &str, permits: &[&str], made_at: i64) -> RoleDefinition {
-    let permissions = permits.iter().map(|text| permission(text)).collect();
-    RoleDefinition { id: RoleId::from_bits(id), name: name(named), permissions, made_at: Revision::new(made_at) }
+fn role(id: u128, role_name: &str, permissions: &[&str], created_revision: i64) -> RoleDefinition {
+    let permissions = permissions.iter().map(|text| permission(text)).collect();
+    RoleDefinition {
+        id: RoleId::from_bits(id),
+        name: name(role_name),
+        permissions,
+        created_revision: Revision::new(created_revision),
+    }
 }
 
 /// A token of revision 10 with the role `reader`.
@@ -25,7 +30,7 @@ fn token() -> Claims {
     Claims {
         iss: ISSUER.into(),
         sub: AgentId::from_bits(7),
-        aud: HERE.to_string(),
+        aud: SERVICE.to_string(),
         iat: ISSUED,
         nbf: ISSUED,
         exp: ISSUED + 3600,
@@ -40,11 +45,11 @@ fn token() -> Claims {
     }
 }
 
-fn table() -> RoleTable {
+fn role_table() -> RoleTable {
     [role(1, "reader", &["read"], 5), role(2, "writer", &["read", "write"], 5)].into_iter().collect()
 }
 
-struct Known {
+struct Setup {
     roles: RoleTable,
     agent: AgentChanges,
     revision: i64,
@@ -53,17 +58,17 @@ struct Known {
     revoked: bool,
 }
 
-impl Default for Known {
+impl Default for Setup {
     fn default() -> Self {
         let agent = AgentChanges::default();
-        Self { roles: table(), agent, revision: 20, floor: 0, accepts_unbound: true, revoked: false }
+        Self { roles: role_table(), agent, revision: 20, floor: 0, accepts_unbound: true, revoked: false }
     }
 }
 
-impl Known {
-    fn judge(&self, claims: &Claims, seconds: i64) -> Result<VerifiedIdentity, Refusal> {
-        let evaluation = EvaluationContext {
-            service: HERE,
+impl Setup {
+    fn evaluate(&self, claims: &Claims, seconds: i64) -> Result<VerifiedIdentity, Refusal> {
+        let context = EvaluationContext {
+            service: SERVICE,
             issuer: ISSUER,
             accepts_unbound: self.accepts_unbound,
             revision: Revision::new(self.revision),
@@ -72,19 +77,19 @@ impl Known {
             agent: Some(&self.agent),
             revoked: self.revoked,
         };
-        VerifiedIdentity::evaluate(claims, &evaluation, Timestamp::from_seconds(seconds))
+        VerifiedIdentity::evaluate(claims, &context, Timestamp::from_seconds(seconds))
     }
 
     fn roles(&self, claims: &Claims) -> Vec<String> {
-        self.judge(claims, ISSUED).unwrap().roles.iter().map(ToString::to_string).collect()
+        self.evaluate(claims, ISSUED).unwrap().roles.iter().map(ToString::to_string).collect()
     }
 
-    fn refuses(&self, claims: &Claims, seconds: i64) -> Reason {
-        self.judge(claims, seconds).unwrap_err().reason
+    fn refusal(&self, claims: &Claims, seconds: i64) -> Reason {
+        self.evaluate(claims, seconds).unwrap_err().reason
     }
 }
 
-fn at<T>(revision: i64, value: T) -> Versioned<T> {
+fn versioned<T>(revision: i64, value: T) -> Versioned<T> {
     Versioned { revision: Revision::new(revision), value }
 }
 
@@ -97,125 +102,129 @@ fn status(status: AgentStatus, cutoff: i64) -> StatusWithCutoff {
 }
 
 #[test]
-fn expiry_is_exact_and_other_clocks_have_thirty_seconds() {
-    let known = Known::default();
-    assert!(known.judge(&token(), ISSUED + 3599).is_ok());
-    assert_eq!(known.judge(&token(), ISSUED + 3600), Err(Refusal::expired(Timestamp::from_seconds(ISSUED + 3600))));
-    assert!(known.judge(&token(), ISSUED - 30).is_ok());
-    assert_eq!(known.refuses(&token(), ISSUED - 31), Reason::TokenNotYetValid);
+fn exp_is_exact_and_nbf_and_iat_have_thirty_seconds_of_leeway() {
+    let setup = Setup::default();
+    assert!(setup.evaluate(&token(), ISSUED + 3599).is_ok());
+    assert_eq!(setup.evaluate(&token(), ISSUED + 3600), Err(Refusal::expired(Timestamp::from_seconds(ISSUED + 3600))));
+    assert!(setup.evaluate(&token(), ISSUED - 30).is_ok());
+    assert_eq!(setup.refusal(&token(), ISSUED - 31), Reason::TokenNotYetValid);
     let later = Claims { iat: ISSUED + 31, ..token() };
-    assert_eq!(known.refuses(&later, ISSUED), Reason::TokenNotYetValid);
+    assert_eq!(setup.refusal(&later, ISSUED), Reason::TokenNotYetValid);
 }
 
 #[test]
-fn a_token_is_good_for_its_audience_only() {
-    let mut known = Known::default();
+fn refuses_other_issuers_and_audiences() {
+    let mut setup = Setup::default();
     assert_eq!(
-        known.refuses(&Claims { iss: "https://other.example".into(), ..token() }, ISSUED),
+        setup.refusal(&Claims { iss: "https://other.example".into(), ..token() }, ISSUED),
         Reason::TokenClaimsInvalid
     );
-    assert_eq!(known.refuses(&Claims { aud: ELSEWHERE.to_string(), ..token() }, ISSUED), Reason::TokenAudienceMismatch);
-    assert_eq!(known.refuses(&Claims { aud: "anything".into(), ..token() }, ISSUED), Reason::TokenAudienceMismatch);
+    assert_eq!(
+        setup.refusal(&Claims { aud: OTHER_SERVICE.to_string(), ..token() }, ISSUED),
+        Reason::TokenAudienceMismatch
+    );
+    assert_eq!(setup.refusal(&Claims { aud: "anything".into(), ..token() }, ISSUED), Reason::TokenAudienceMismatch);
     let unbound = Claims { aud: ISSUER.into(), roles: vec![], permissions: vec![], ..token() };
-    assert!(known.roles(&unbound).is_empty());
-    known.agent.roles = Some(at(11, vec![grant(1, None)]));
-    assert_eq!(known.roles(&unbound), ["reader"], "a role given later counts here");
-    known.accepts_unbound = false;
-    assert_eq!(known.refuses(&unbound, ISSUED), Reason::TokenUnbound);
+    assert!(setup.roles(&unbound).is_empty());
+    setup.agent.roles = Some(versioned(11, vec![grant(1, None)]));
+    assert_eq!(setup.roles(&unbound), ["reader"], "a role assigned later applies");
+    setup.accepts_unbound = false;
+    assert_eq!(setup.refusal(&unbound, ISSUED), Reason::TokenUnbound);
 }
 
 #[test]
-fn newest_wins_facet_by_facet() {
-    let mut known = Known::default();
-    known.agent.roles = Some(at(10, vec![grant(2, None)]));
-    assert_eq!(known.roles(&token()), ["reader"], "the token is as new as the record");
-    known.agent.roles = Some(at(11, vec![grant(2, None)]));
-    let standing = known.judge(&token(), ISSUED).unwrap();
-    assert_eq!(standing.roles, [name("writer")]);
-    assert_eq!(standing.permissions, [permission("read"), permission("write")]);
-    assert_eq!(standing.trust_score, TrustScore::INITIAL, "a newer record of roles says nothing of trust");
-    known.agent.trust = Some(at(11, TrustScore::MAX));
-    assert_eq!(known.judge(&token(), ISSUED).unwrap().trust_score, TrustScore::MAX);
+fn newer_revision_wins_for_each_facet() {
+    let mut setup = Setup::default();
+    setup.agent.roles = Some(versioned(10, vec![grant(2, None)]));
+    assert_eq!(setup.roles(&token()), ["reader"], "equal revisions: the token wins");
+    setup.agent.roles = Some(versioned(11, vec![grant(2, None)]));
+    let identity = setup.evaluate(&token(), ISSUED).unwrap();
+    assert_eq!(identity.roles, [name("writer")]);
+    assert_eq!(identity.permissions, [permission("read"), permission("write")]);
+    assert_eq!(identity.trust_score, TrustScore::INITIAL, "a change of roles does not affect trust");
+    setup.agent.trust = Some(versioned(11, TrustScore::MAX));
+    assert_eq!(setup.evaluate(&token(), ISSUED).unwrap().trust_score, TrustScore::MAX);
 }
 
 #[test]
-fn status_then_cutoff_then_revocation() {
-    let mut known = Known { revoked: true, ..Known::default() };
-    known.agent.status = Some(at(11, status(AgentStatus::Suspended, 11)));
-    assert_eq!(known.refuses(&token(), ISSUED), Reason::AgentSuspended);
-    known.agent.status = Some(at(12, status(AgentStatus::Revoked, 12)));
-    assert_eq!(known.refuses(&token(), ISSUED), Reason::AgentRevoked);
-    known.agent.status = Some(at(12, status(AgentStatus::Active, 11)));
-    assert_eq!(known.refuses(&token(), ISSUED), Reason::TokenRevoked, "dead also after reactivation");
+fn checks_status_before_cutoff_before_revocation() {
+    let mut setup = Setup { revoked: true, ..Setup::default() };
+    setup.agent.status = Some(versioned(11, status(AgentStatus::Suspended, 11)));
+    assert_eq!(setup.refusal(&token(), ISSUED), Reason::AgentSuspended);
+    setup.agent.status = Some(versioned(12, status(AgentStatus::Revoked, 12)));
+    assert_eq!(setup.refusal(&token(), ISSUED), Reason::AgentRevoked);
+    setup.agent.status = Some(versioned(12, status(AgentStatus::Active, 11)));
+    assert_eq!(setup.refusal(&token(), ISSUED), Reason::TokenRevoked, "the cutoff holds after reactivation");
     let later = Claims { rev: Revision::new(12), ..token() };
-    assert_eq!(known.refuses(&later, ISSUED), Reason::TokenRevoked, "itself revoked");
-    known.revoked = false;
-    assert!(known.judge(&later, ISSUED).is_ok());
+    assert_eq!(setup.refusal(&later, ISSUED), Reason::TokenRevoked, "the token itself is revoked");
+    setup.revoked = false;
+    assert!(setup.evaluate(&later, ISSUED).is_ok());
 }
 
 #[test]
-fn a_token_below_the_floor_is_not_judged() {
-    let known = Known { floor: 10, ..Known::default() };
-    assert!(known.judge(&token(), ISSUED).is_ok());
-    let known = Known { floor: 11, ..Known::default() };
-    assert_eq!(known.refuses(&token(), ISSUED), Reason::TokenSuperseded);
+fn refuses_tokens_below_the_floor() {
+    let setup = Setup { floor: 10, ..Setup::default() };
+    assert!(setup.evaluate(&token(), ISSUED).is_ok());
+    let setup = Setup { floor: 11, ..Setup::default() };
+    assert_eq!(setup.refusal(&token(), ISSUED), Reason::TokenSuperseded);
 }
 
 #[test]
-fn a_role_made_after_the_token_is_another_role() {
-    let mut known = Known { roles: [role(3, "reader", &["everything"], 11)].into_iter().collect(), ..Known::default() };
-    assert!(known.roles(&token()).is_empty(), "the name was deleted and made anew");
-    known.roles = RoleTable::default();
-    assert!(known.roles(&token()).is_empty());
-    known.revision = 9;
-    let standing = known.judge(&token(), ISSUED).unwrap();
-    assert_eq!(standing.roles, [name("reader")], "the token is newer than all that is known here");
-    assert_eq!(standing.permissions, [permission("read")]);
+fn ignores_a_role_created_after_the_token() {
+    let mut setup = Setup { roles: [role(3, "reader", &["everything"], 11)].into_iter().collect(), ..Setup::default() };
+    assert!(setup.roles(&token()).is_empty(), "the role was deleted and created again");
+    setup.roles = RoleTable::default();
+    assert!(setup.roles(&token()).is_empty());
+    setup.revision = 9;
+    let identity = setup.evaluate(&token(), ISSUED).unwrap();
+    assert_eq!(identity.roles, [name("reader")], "the token is newer than the local data");
+    assert_eq!(identity.permissions, [permission("read")]);
 }
 
 #[test]
-fn what_a_role_permits_is_what_its_definition_says_today() {
-    let known = Known { roles: [role(1, "reader", &["peek"], 5)].into_iter().collect(), ..Known::default() };
-    assert_eq!(known.judge(&token(), ISSUED).unwrap().permissions, [permission("peek")]);
+fn permissions_come_from_the_current_role_definition() {
+    let setup = Setup { roles: [role(1, "reader", &["peek"], 5)].into_iter().collect(), ..Setup::default() };
+    assert_eq!(setup.evaluate(&token(), ISSUED).unwrap().permissions, [permission("peek")]);
 }
 
 #[test]
-fn assignments_end_at_their_second_in_token_and_record() {
-    let mut known = Known::default();
+fn role_assignments_end_exactly_in_claims_and_changes() {
+    let mut setup = Setup::default();
     let ends = Claims { until: BTreeMap::from([(name("reader"), ISSUED + 5)]), ..token() };
-    let held = |known: &Known, seconds| known.judge(&ends, ISSUED + seconds).unwrap().roles.len();
-    assert_eq!((held(&known, 4), held(&known, 5)), (1, 0));
-    known.revision = 9;
-    assert_eq!((held(&known, 4), held(&known, 5)), (1, 0), "also where only the claims are known");
-    assert!(known.judge(&ends, ISSUED + 5).unwrap().permissions.is_empty());
-    let mut known = Known::default();
-    known.agent.roles = Some(at(11, vec![grant(1, Some(ISSUED + 7)), grant(2, None)]));
-    assert_eq!((held(&known, 6), held(&known, 7)), (2, 1));
+    let role_count = |setup: &Setup, seconds| setup.evaluate(&ends, ISSUED + seconds).unwrap().roles.len();
+    assert_eq!((role_count(&setup, 4), role_count(&setup, 5)), (1, 0));
+    setup.revision = 9;
+    assert_eq!((role_count(&setup, 4), role_count(&setup, 5)), (1, 0), "also if only the claims are available");
+    assert!(setup.evaluate(&ends, ISSUED + 5).unwrap().permissions.is_empty());
+    let mut setup = Setup::default();
+    setup.agent.roles = Some(versioned(11, vec![grant(1, Some(ISSUED + 7)), grant(2, None)]));
+    assert_eq!((role_count(&setup, 6), role_count(&setup, 7)), (2, 1));
 }
 
 #[test]
-fn records_are_forgotten_at_the_floor_and_not_above() {
-    let mut record = AgentChanges { roles: Some(at(11, vec![])), trust: Some(at(12, TrustScore::MAX)), status: None };
-    assert!(!record.forget(Revision::new(11)));
-    assert!(record.roles.is_none() && record.trust.is_some());
-    assert!(record.forget(Revision::new(12)));
+fn prune_drops_facets_up_to_the_floor() {
+    let mut changes =
+        AgentChanges { roles: Some(versioned(11, vec![])), trust: Some(versioned(12, TrustScore::MAX)), status: None };
+    assert!(!changes.prune(Revision::new(11)));
+    assert!(changes.roles.is_none() && changes.trust.is_some());
+    assert!(changes.prune(Revision::new(12)));
 }
 
 proptest! {
     #[test]
-    fn merging_in_any_order_keeps_the_newest_of_each_facet(stamps in proptest::collection::vec((0_i64..50, 0_u8..3), 1..20)) {
-        let record = |(revision, facet): &(i64, u8)| match facet {
-            0 => AgentChanges { roles: Some(at(*revision, vec![grant(revision.unsigned_abs().into(), None)])), ..AgentChanges::default() },
-            1 => AgentChanges { trust: Some(at(*revision, TrustScore::from_hundredths(*revision).unwrap())), ..AgentChanges::default() },
-            _ => AgentChanges { status: Some(at(*revision, status(AgentStatus::Active, *revision))), ..AgentChanges::default() },
+    fn merge_keeps_the_newest_facet_in_any_order(versions in proptest::collection::vec((0_i64..50, 0_u8..3), 1..20)) {
+        let changes = |(revision, facet): &(i64, u8)| match facet {
+            0 => AgentChanges { roles: Some(versioned(*revision, vec![grant(revision.unsigned_abs().into(), None)])), ..AgentChanges::default() },
+            1 => AgentChanges { trust: Some(versioned(*revision, TrustScore::from_hundredths(*revision).unwrap())), ..AgentChanges::default() },
+            _ => AgentChanges { status: Some(versioned(*revision, status(AgentStatus::Active, *revision))), ..AgentChanges::default() },
         };
         let (mut forwards, mut backwards) = (AgentChanges::default(), AgentChanges::default());
-        for (early, late) in stamps.iter().zip(stamps.iter().rev()) {
-            forwards.merge(record(early));
-            backwards.merge(record(late));
+        for (forward, backward) in versions.iter().zip(versions.iter().rev()) {
+            forwards.merge(changes(forward));
+            backwards.merge(changes(backward));
         }
         prop_assert_eq!(&forwards, &backwards);
-        let newest = |facet| stamps.iter().filter(|stamp| stamp.1 == facet).map(|stamp| Revision::new(stamp.0)).max();
+        let newest = |facet| versions.iter().filter(|version| version.1 == facet).map(|version| Revision::new(version.0)).max();
         prop_assert_eq!(forwards.roles.map(|facet| facet.revision), newest(0));
         prop_assert_eq!(forwards.trust.map(|facet| facet.revision), newest(1));
         prop_assert_eq!(forwards.status.map(|facet| facet.revision), newest(2));

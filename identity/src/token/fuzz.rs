@@ -1,30 +1,30 @@
-//! Nothing but the token itself is that token.
+//! Property tests: a changed or reassembled token is refused.
 //!
-//! One other spelling is known and let be: whoever sees an ECDSA signature (r, s) can write (r, −s) for it.
-//! Both say the same of the same claims, and what is revoked is the `jti`, not a spelling.
+//! One exception is accepted: ECDSA is malleable, so anyone can turn the signature (r, s) into (r, −s). Both tokens
+//! have the same claims, and revocation is by `jti`, so the second token gains nothing.
 
 use super::*;
-use crate::{AgentId, AgentKey, Audience, Revision, ServiceId, SessionId, TokenId, TrustScore};
+use crate::{AgentId, Audience, P256PublicKey, Revision, ServiceId, SessionId, TokenId, TrustScore};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use countersign_mangle::{bytes, cases, json, text, text_like};
+use countersign_mangle::{any_bytes, any_json, any_text, cases_divided_by, mutated_text};
 use jsonwebtoken::{EncodingKey, Header};
 use p256::{SecretKey, ecdsa::Signature, pkcs8::EncodePrivateKey};
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 
-/// Two tokens of one key, one of a key that nobody believes.
-static GOOD: LazyLock<String> = LazyLock::new(|| signed(7, &claims(1)));
-static ALSO_GOOD: LazyLock<String> = LazyLock::new(|| signed(7, &claims(2)));
-static FOREIGN: LazyLock<String> = LazyLock::new(|| signed(8, &claims(1)));
-static KEYS: LazyLock<KeySet> = LazyLock::new(|| [public(7)].into_iter().collect());
+/// Two tokens signed with the trusted key, and one with an untrusted key.
+static VALID: LazyLock<String> = LazyLock::new(|| signed(7, &claims(1)));
+static ALSO_VALID: LazyLock<String> = LazyLock::new(|| signed(7, &claims(2)));
+static UNTRUSTED: LazyLock<String> = LazyLock::new(|| signed(8, &claims(1)));
+static KEYS: LazyLock<KeySet> = LazyLock::new(|| [public_key(7)].into_iter().collect());
 
-fn secret(seed: u8) -> SecretKey {
+fn secret_key(seed: u8) -> SecretKey {
     SecretKey::from_slice(&[seed; 32]).unwrap()
 }
 
-fn public(seed: u8) -> AgentKey {
-    AgentKey::from_sec1(&secret(seed).public_key().to_sec1_bytes()).unwrap()
+fn public_key(seed: u8) -> P256PublicKey {
+    P256PublicKey::from_sec1(&secret_key(seed).public_key().to_sec1_bytes()).unwrap()
 }
 
 fn claims(token: u128) -> Value {
@@ -49,9 +49,9 @@ fn claims(token: u128) -> Value {
 fn signed(seed: u8, claims: &Value) -> String {
     let mut header = Header::new(Algorithm::ES256);
     header.typ = Some("at+jwt".into());
-    // The foreign one claims to be ours, too.
-    header.kid = Some(Kid::of(public(7)).as_str().to_owned());
-    let key = EncodingKey::from_ec_der(secret(seed).to_pkcs8_der().unwrap().as_bytes());
+    // The untrusted token also names the trusted key.
+    header.kid = Some(Kid::from_key(public_key(7)).as_str().to_owned());
+    let key = EncodingKey::from_ec_der(secret_key(seed).to_pkcs8_der().unwrap().as_bytes());
     jsonwebtoken::encode(&header, claims, &key).unwrap()
 }
 
@@ -63,8 +63,8 @@ fn segments(token: &str) -> [&str; 3] {
     token.split('.').collect::<Vec<_>>().try_into().unwrap()
 }
 
-/// Other texts for the same bytes, or for nearly the same.
-fn respelled(segment: &'static str) -> impl Strategy<Value = String> {
+/// Other base64url encodings of the same or nearly the same bytes.
+fn reencoded(segment: &'static str) -> impl Strategy<Value = String> {
     let last = segment.len() - 1;
     prop_oneof![
         4 => Just(segment.to_owned()),
@@ -80,8 +80,8 @@ fn respelled(segment: &'static str) -> impl Strategy<Value = String> {
 
 const ALPHABET: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// The same JSON in other letters.
-fn reworded(segment: &'static str) -> impl Strategy<Value = String> {
+/// Other encodings of the same or nearly the same JSON.
+fn reformatted(segment: &'static str) -> impl Strategy<Value = String> {
     let plain = String::from_utf8(URL_SAFE_NO_PAD.decode(segment).unwrap()).unwrap();
     let value: Value = serde_json::from_str(&plain).unwrap();
     let first = value.as_object().unwrap().iter().next().map(|(name, value)| format!("{{\"{name}\":{value},")).unwrap();
@@ -94,73 +94,73 @@ fn reworded(segment: &'static str) -> impl Strategy<Value = String> {
         Just(plain.replacen('{', &first, 1)),
         Just(plain.replacen('{', r#"{"more":1,"#, 1)),
         Just(plain.replacen('a', r"\u0061", 1)),
-        text_like(&plain),
+        mutated_text(&plain),
     ]
     .prop_map(|json| URL_SAFE_NO_PAD.encode(json))
 }
 
 proptest! {
-    #![proptest_config(cases(1))]
+    #![proptest_config(cases_divided_by(1))]
 
     #[test]
-    fn a_changed_token_is_refused(other in text_like(&GOOD)) {
-        prop_assert_eq!(accepted(&other), other == *GOOD);
+    fn mutated_token_is_refused(other in mutated_text(&VALID)) {
+        prop_assert_eq!(accepted(&other), other == *VALID);
     }
 
     #[test]
-    fn parts_of_several_tokens_do_not_make_another(
-        parts in vec(select([&*GOOD, &*ALSO_GOOD, &*FOREIGN].iter().flat_map(|token| segments(token)).chain(["", "."]).collect::<Vec<_>>()), 0..6)
+    fn tokens_assembled_from_segments_are_refused(
+        parts in vec(select([&*VALID, &*ALSO_VALID, &*UNTRUSTED].iter().flat_map(|token| segments(token)).chain(["", "."]).collect::<Vec<_>>()), 0..6)
     ) {
         let token = parts.join(".");
-        prop_assert_eq!(accepted(&token), token == *GOOD || token == *ALSO_GOOD, "{}", token);
+        prop_assert_eq!(accepted(&token), token == *VALID || token == *ALSO_VALID, "{}", token);
     }
 
     #[test]
-    fn the_same_bytes_in_other_letters_are_refused(
-        header in respelled(segments(&GOOD)[0]),
-        claims in respelled(segments(&GOOD)[1]),
-        signature in respelled(segments(&GOOD)[2]),
+    fn other_base64_encodings_are_refused(
+        header in reencoded(segments(&VALID)[0]),
+        claims in reencoded(segments(&VALID)[1]),
+        signature in reencoded(segments(&VALID)[2]),
     ) {
         let token = [header, claims, signature].join(".");
-        prop_assert_eq!(accepted(&token), token == *GOOD, "{}", token);
+        prop_assert_eq!(accepted(&token), token == *VALID, "{}", token);
     }
 
     #[test]
-    fn the_same_json_in_other_letters_is_refused(
-        header in reworded(segments(&GOOD)[0]),
-        claims in reworded(segments(&GOOD)[1]),
+    fn other_json_encodings_are_refused(
+        header in reformatted(segments(&VALID)[0]),
+        claims in reformatted(segments(&VALID)[1]),
     ) {
-        let token = [&header, &claims, segments(&GOOD)[2]].join(".");
-        prop_assert_eq!(accepted(&token), token == *GOOD, "{}", token);
+        let token = [&header, &claims, segments(&VALID)[2]].join(".");
+        prop_assert_eq!(accepted(&token), token == *VALID, "{}", token);
     }
 
     #[test]
-    fn what_nobody_signed_is_refused(
-        anything in text(),
-        header in json(),
-        claims in json(),
-        signature in bytes(),
+    fn unsigned_tokens_are_refused(
+        anything in any_text(),
+        header in any_json(),
+        claims in any_json(),
+        signature in any_bytes(),
     ) {
         prop_assert!(!accepted(&anything));
         let encoded = [header.to_string().into_bytes(), claims.to_string().into_bytes(), signature].map(|part| URL_SAFE_NO_PAD.encode(part));
         prop_assert!(!accepted(&encoded.join(".")));
-        prop_assert!(!accepted(&[segments(&GOOD)[0], &encoded[1], &encoded[2]].join(".")));
+        prop_assert!(!accepted(&[segments(&VALID)[0], &encoded[1], &encoded[2]].join(".")));
     }
 }
 
 proptest! {
-    #![proptest_config(cases(2))]
+    #![proptest_config(cases_divided_by(2))]
 
     #[test]
-    fn whatever_is_signed_is_read_or_refused(field in select(fields()), value in json()) {
-        let mut said = claims(1);
-        said[&field] = value;
-        let token = signed(7, &said);
-        let read = UnverifiedToken::parse(&token).and_then(|token| token.verify(&KEYS));
-        match serde_json::from_value::<Claims>(said) {
-            Ok(claims) => prop_assert_eq!(read.map(|token| token.claims().clone()), Ok(claims)),
-            Err(_) if token.len() > MAX_TOKEN => prop_assert_eq!(read.unwrap_err().reason, Reason::TokenMalformed),
-            Err(_) => prop_assert_eq!(read.unwrap_err().reason, Reason::TokenClaimsInvalid),
+    fn signed_tokens_with_any_claims_are_parsed_or_refused(field in select(fields()), value in any_json()) {
+        let mut changed = claims(1);
+        changed[&field] = value;
+        let token = signed(7, &changed);
+        let verified = UnverifiedToken::parse(&token).and_then(|token| token.verify(&KEYS));
+        match serde_json::from_value::<Claims>(changed) {
+            Ok(claims) => prop_assert_eq!(verified.map(|token| token.claims().clone()), Ok(claims)),
+            Err(_) if token.len() > MAX_TOKEN_BYTES => prop_assert_eq!(verified.unwrap_err().reason, Reason::TokenMalformed),
+            Err(_) => prop_assert_eq!(verified.unwrap_err().reason, Reason::TokenClaimsInvalid),
         }
     }
 }
@@ -170,12 +170,12 @@ fn fields() -> Vec<String> {
 }
 
 #[test]
-fn the_twin_of_a_signature_says_the_same_of_the_same_claims() {
-    let [header, claims, signature] = segments(&GOOD);
+fn token_with_negated_s_has_the_same_claims() {
+    let [header, claims, signature] = segments(&VALID);
     let signature = Signature::from_slice(&URL_SAFE_NO_PAD.decode(signature).unwrap()).unwrap();
-    let twin = Signature::from_scalars(signature.r().to_bytes(), (-*signature.s()).to_bytes()).unwrap();
-    let twin = [header, claims, &URL_SAFE_NO_PAD.encode(twin.to_bytes())].join(".");
-    assert_ne!(twin, *GOOD);
-    let read = |text| UnverifiedToken::parse(text).and_then(|token| token.verify(&KEYS)).unwrap();
-    assert_eq!(read(&twin).claims(), read(&GOOD).claims());
+    let negated_s = Signature::from_scalars(signature.r().to_bytes(), (-*signature.s()).to_bytes()).unwrap();
+    let malleated = [header, claims, &URL_SAFE_NO_PAD.encode(negated_s.to_bytes())].join(".");
+    assert_ne!(malleated, *VALID);
+    let verify = |text| UnverifiedToken::parse(text).and_then(|token| token.verify(&KEYS)).unwrap();
+    assert_eq!(verify(&malleated).claims(), verify(&VALID).claims());
 }

@@ -13,10 +13,22 @@ const LONG: usize = 1_000_000;
 pub(super) async fn attend(stream: impl AsyncRead + AsyncWrite + Unpin, shared: &Shared) {
     let mut stream = BufReader::new(stream);
     while let Some(received) = Received::read(&mut stream).await {
-        let mut reply = shared.take(received);
-        while let Reply::After(pause, then) = reply {
-            tokio::time::sleep(pause).await;
-            reply = *then;
+        // Before the first reply, so that no change is missed.
+        let mut changes = shared.changes.subscribe();
+        let before = shared.store(&received);
+        let mut reply = shared.reply(&received, before);
+        loop {
+            match reply {
+                Reply::After(pause, then) => {
+                    tokio::time::sleep(pause).await;
+                    reply = *then;
+                }
+                Reply::Held => {
+                    let _receiver_dropped = changes.changed().await;
+                    reply = shared.reply(&received, before);
+                }
+                _ => break,
+            }
         }
         if !answer(&mut stream, reply, shared).await {
             break;
@@ -30,7 +42,7 @@ async fn answer(stream: &mut BufReader<impl AsyncRead + AsyncWrite + Unpin>, rep
     match reply {
         Reply::Status(status) => return write(stream, &whole(status, &[], "")).await,
         Reply::Whole(status, headers, body) => return write(stream, &whole(status, &headers, &body)).await,
-        Reply::After(..) => unreachable!("it was waited for"),
+        Reply::After(..) | Reply::Held => unreachable!("it was waited for"),
         Reply::Close => return false,
         Reply::Half => {
             let half = format!("{}half", head(200, &[], LONG));

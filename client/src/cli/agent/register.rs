@@ -8,7 +8,7 @@ use crate::cli::{
 };
 use clap::Args;
 use countersign_client::{KeyError, PrivateKey, Profile, SignerCommand, api::Registered};
-use countersign_identity::{AgentKey, PublicKeyError};
+use countersign_identity::{P256PublicKey, PublicKeyError};
 use secrecy::SecretString;
 use serde_json::json;
 use std::{
@@ -67,7 +67,7 @@ pub fn keygen(context: &Context, given: Option<PathBuf>) -> Result<Said, Failure
 
 /// The key of an agent to be: its public half, and who holds the other.
 struct Key {
-    public: AgentKey,
+    public: P256PublicKey,
     file: Option<PathBuf>,
     signer: Option<String>,
 }
@@ -78,7 +78,7 @@ impl Key {
         let Some(command) = &holder.signer else {
             let file = holder.path(context)?;
             let pem = private_key(&file)?.public_pem()?;
-            let public = AgentKey::from_pem(&pem).map_err(|_| KeyError::Encoding)?;
+            let public = P256PublicKey::from_pem(&pem).map_err(|_| KeyError::Encoding)?;
             return Ok(Self { public, file: Some(absolute(file)), signer: None });
         };
         let half = public_key.ok_or_else(|| missing("which key the signer holds", "--public-key FILE, in PEM"))?;
@@ -140,9 +140,9 @@ fn refuse_unless_active(made: &Registered) -> Result<(), Failure> {
 }
 
 /// Reads the public half of a key that something else holds, here: the private half must not even be sent.
-fn public_half(file: &Path) -> Result<AgentKey, Failure> {
+fn public_half(file: &Path) -> Result<P256PublicKey, Failure> {
     let text = read("--public-key", file)?;
-    AgentKey::from_pem(&String::from_utf8_lossy(&text)).map_err(|error| no_public_half(file, error))
+    P256PublicKey::from_pem(&String::from_utf8_lossy(&text)).map_err(|error| no_public_half(file, error))
 }
 
 fn no_public_half(file: &Path, error: PublicKeyError) -> Failure {

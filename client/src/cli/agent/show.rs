@@ -8,7 +8,7 @@ use crate::cli::{
 };
 use clap::Args;
 use countersign_client::{Held, PrivateKey, SignerCommand, clock, profile::Holder};
-use countersign_identity::AgentKey;
+use countersign_identity::P256PublicKey;
 use secrecy::SecretString;
 use serde_json::{Value, json};
 
@@ -98,5 +98,5 @@ fn state(held: Option<&Held>) -> &'static str {
 
 fn fingerprint(path: &std::path::Path) -> Option<String> {
     let pem = PrivateKey::read(path).ok()?.public_pem().ok()?;
-    AgentKey::from_pem(&pem).ok()?.fingerprint().ok()
+    P256PublicKey::from_pem(&pem).ok()?.fingerprint().ok()
 }

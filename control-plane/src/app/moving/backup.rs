@@ -4,11 +4,11 @@ use super::{MovingError, Report};
 use crate::{
     app::database::place,
     config::{Config, DatabasePlace},
-    domain::instant::rfc3339,
+    domain::timestamp::format_rfc3339,
     files::{self, Lock},
     store::{
-        deployment::{Aside, SetAside},
-        sqlite_file::{self, Found},
+        deployment::{Quarantine, QuarantineReason},
+        sqlite_file::{self, SqliteFileInfo},
     },
 };
 use countersign_process::{Clock, SystemClock};
@@ -35,17 +35,17 @@ pub async fn back_up(config: &Config, file: &Path) -> Result<Report, MovingError
     let mut partial = Partial::begin(file)?;
     let at = SystemClock.now();
     sqlite_file::copy(&database, &partial.path).await.map_err(MovingError::flaw(&database))?;
-    let set_aside = SetAside { kind: Aside::Backup, at };
-    sqlite_file::set_aside(&partial.path, set_aside).await.map_err(MovingError::flaw(&partial.path))?;
-    let found = sqlite_file::examine(&partial.path).await.map_err(MovingError::flaw(&database))?;
+    let quarantine = Quarantine { reason: QuarantineReason::Backup, at };
+    sqlite_file::quarantine(&partial.path, quarantine).await.map_err(MovingError::flaw(&partial.path))?;
+    let found = sqlite_file::validate(&partial.path).await.map_err(MovingError::flaw(&database))?;
     let bytes = fs::metadata(&partial.path).map_err(MovingError::file(&partial.path))?.len();
     partial.finish(file)?;
     Ok(tell(config, file, &found, bytes))
 }
 
-fn tell(config: &Config, file: &Path, found: &Found, bytes: u64) -> Report {
-    let Found { schema, deployment, set_aside } = found;
-    let at = set_aside.map_or(String::new(), |aside| format!(" as of {}", rfc3339(aside.at)));
+fn tell(config: &Config, file: &Path, found: &SqliteFileInfo, bytes: u64) -> Report {
+    let SqliteFileInfo { schema, deployment, quarantine } = found;
+    let at = quarantine.map_or(String::new(), |mark| format!(" as of {}", format_rfc3339(mark.at)));
     let mut report = Report::default();
     report.line(format!("{}: a backup{at}, {bytes} bytes, schema step {schema}, checked.", file.display()));
     let master = match config.secrets.master_key.expose_secret() {

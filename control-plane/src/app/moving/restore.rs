@@ -11,15 +11,15 @@ use crate::{
         install_crypto,
     },
     config::{Config, DatabasePlace},
-    domain::instant::rfc3339,
+    domain::timestamp::format_rfc3339,
     files,
     keyring::MasterKey,
     metrics::{Labels, Metrics},
-    operations::{Settled, begin_audit, settle_restored},
+    operations::{RestoreReport, ensure_audit_started, invalidate_credentials_after_restore},
     store::{
-        Purpose,
-        deployment::{self, Aside, SetAside},
-        postgres_place::{self, Seen},
+        OpenMode,
+        deployment::{self, Quarantine, QuarantineReason},
+        postgres::{self, DatabaseUsage},
         sqlite_file,
     },
 };
@@ -41,7 +41,7 @@ pub async fn restore(config: &Config, file: Option<&Path>, replace: bool) -> Res
              run this without a file",
         ),
         (DatabasePlace::Postgres(url), None) => {
-            let Seen { control_planes, has_deployment } = postgres_place::look(url).await?;
+            let DatabaseUsage { control_planes, has_deployment } = postgres::database_usage(url).await?;
             if control_planes > 0 {
                 return MovingError::refused(
                     "control planes are connected to this database: stop all of them first, and start them when this is done",
@@ -65,7 +65,7 @@ pub async fn restore(config: &Config, file: Option<&Path>, replace: bool) -> Res
                     database.display()
                 ));
             }
-            let found = sqlite_file::examine(database).await.map_err(MovingError::flaw(database))?;
+            let found = sqlite_file::validate(database).await.map_err(MovingError::flaw(database))?;
             belongs(config, &master, &found.deployment)?;
             let settled = settle(config, place.clone(), &master).await?;
             Ok(tell([format!("{}: settled.", database.display())], &settled))
@@ -100,10 +100,10 @@ async fn put(
         ));
     }
     let staged = Staged::copy(file, database)?;
-    let found = sqlite_file::examine(&staged.path).await.map_err(MovingError::flaw(file))?;
+    let found = sqlite_file::validate(&staged.path).await.map_err(MovingError::flaw(file))?;
     belongs(config, master, &found.deployment)?;
     let settled = settle(config, DatabasePlace::File(staged.path.clone()), master).await?;
-    sqlite_file::gather(&staged.path).await.map_err(MovingError::flaw(&staged.path))?;
+    sqlite_file::merge_wal(&staged.path).await.map_err(MovingError::flaw(&staged.path))?;
     files::give_to_owner_of_folder(&staged.path)
         .and_then(|()| files::make_lasting(&staged.path))
         .map_err(MovingError::file(&staged.path))?;
@@ -119,9 +119,9 @@ async fn put(
 
 /// Gives the database of before another name too, so that there is always one in its place.
 async fn keep(database: &Path) -> Result<PathBuf, MovingError> {
-    let stamp: String = rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
+    let stamp: String = format_rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
     let kept = files::beside(database, &format!("{KEPT}{stamp}"));
-    match sqlite_file::gather(database).await {
+    match sqlite_file::merge_wal(database).await {
         Ok(()) => {}
         Err(flaw) if flaw.is_busy() => {
             return MovingError::refused(format!("{}: somebody has it open: end that first", database.display()));
@@ -180,32 +180,32 @@ impl Drop for Staged {
 }
 
 /// Brings it up to date, and makes it forget what may not be so any more.
-async fn settle(config: &Config, place: DatabasePlace, master: &MasterKey) -> Result<Settled, MovingError> {
+async fn settle(config: &Config, place: DatabasePlace, master: &MasterKey) -> Result<RestoreReport, MovingError> {
     let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).map_err(AppError::from)?;
-    let store = open_at(place, config, (Purpose::Serve, master), Arc::new(SystemClock), &metrics).await?;
+    let store = open_at(place, config, (OpenMode::Serve, master), Arc::new(SystemClock), &metrics).await?;
     let found = deployment::find(store.read().await?.conn()).await?;
     belongs(
         config,
         master,
         &found.ok_or(AppError::Foreign("this database is empty: restore something into it first"))?,
     )?;
-    begin_audit(&store).await.map_err(AppError::Audit)?;
-    let settled = settle_restored(&store).await.map_err(AppError::Audit)?;
+    ensure_audit_started(&store).await.map_err(AppError::Audit)?;
+    let settled = invalidate_credentials_after_restore(&store).await.map_err(AppError::Audit)?;
     store.close().await;
     Ok(settled)
 }
 
-fn tell(done: impl IntoIterator<Item = String>, settled: &Settled) -> Report {
-    let Settled { at, was, newest } = settled;
-    let (at, newest) = (rfc3339(*at), rfc3339(*newest));
+fn tell(done: impl IntoIterator<Item = String>, settled: &RestoreReport) -> Report {
+    let RestoreReport { at, was, newest } = settled;
+    let (at, newest) = (format_rfc3339(*at), format_rfc3339(*newest));
     let mut report = Report::default();
     done.into_iter().for_each(|line| report.line(line));
     report.line(format!("No access token, login or challenge of before {at} is good: all agents log in again."));
     report.line(match was {
-        Some(SetAside { kind: Aside::Backup, at }) => {
-            format!("It is as of {}. The newest change in it is of {newest}.", rfc3339(*at))
+        Some(Quarantine { reason: QuarantineReason::Backup, at }) => {
+            format!("It is as of {}. The newest change in it is of {newest}.", format_rfc3339(*at))
         }
-        Some(SetAside { kind: Aside::Moving | Aside::Moved, at: _ }) => {
+        Some(Quarantine { reason: QuarantineReason::Migrating | QuarantineReason::Migrated, at: _ }) => {
             format!("The newest change in it is of {newest}. See that nobody serves the database that it moved to.")
         }
         None => format!("The newest change in it is of {newest}."),

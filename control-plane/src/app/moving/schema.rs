@@ -9,19 +9,19 @@ use crate::{
     },
     config::{Config, DatabasePlace},
     files,
-    store::schema::{Brought, bring_postgres, bring_sqlite},
+    store::schema::{AppliedMigrations, migrate_postgres, migrate_sqlite},
 };
 
 /// Brings the schema of the database up to date, beside replicas of before that serve, and says from which step to which.
 pub async fn migrate(config: &Config) -> Result<Report, MovingError> {
     install_crypto();
-    let Brought { from, to } = match place(config)? {
-        DatabasePlace::Postgres(url) => bring_postgres(&url).await?,
+    let AppliedMigrations { from, to } = match place(config)? {
+        DatabasePlace::Postgres(url) => migrate_postgres(&url).await?,
         DatabasePlace::File(path) => {
             make_folder(config)?;
             let _lock = hold(config)?;
             files::make_private_file(&path).map_err(AppError::folder(&path))?;
-            bring_sqlite(&path).await?
+            migrate_sqlite(&path).await?
         }
     };
     let mut report = Report::default();

@@ -8,10 +8,10 @@ use crate::{
     },
     config::{Config, DatabasePlace},
     store::{
-        deployment::Aside,
+        deployment::QuarantineReason,
         schema,
-        sqlite_file::{self, Found},
-        transfer::{self, Arrived, Moved},
+        sqlite_file::{self, SqliteFileInfo},
+        transfer::{self, TransferResult, TransferredTable},
     },
 };
 use countersign_process::{Clock, SystemClock};
@@ -40,46 +40,46 @@ pub async fn move_to(config: &Config, target: &SecretString) -> Result<Report, M
         return MovingError::refused(format!("{}: there is no database to move", database.display()));
     }
     let _lock = hold_alone(&database)?;
-    let found = sqlite_file::examine(&database).await.map_err(MovingError::flaw(&database))?;
+    let found = sqlite_file::validate(&database).await.map_err(MovingError::flaw(&database))?;
     belongs(config, &master, &found.deployment)?;
     refuse_unready(&found)?;
-    let arrived = transfer::transfer((&database, found.set_aside), target, SystemClock.now()).await?;
+    let arrived = transfer::transfer((&database, found.quarantine), target, SystemClock.now()).await?;
     Ok(tell(config, &database, &arrived))
 }
 
-fn refuse_unready(found: &Found) -> Result<(), MovingError> {
-    let Found { schema, deployment: _, set_aside } = found;
-    if *schema != schema::newest() {
+fn refuse_unready(found: &SqliteFileInfo) -> Result<(), MovingError> {
+    let SqliteFileInfo { schema, deployment: _, quarantine } = found;
+    if *schema != schema::latest_version() {
         return MovingError::refused(format!(
             "the schema of the embedded database is at step {schema}, and this program brings {}: run `migrate` without --to \
              first",
-            schema::newest()
+            schema::latest_version()
         ));
     }
-    match set_aside.map(|aside| aside.kind) {
+    match quarantine.map(|mark| mark.reason) {
         // One that was interrupted goes on.
-        None | Some(Aside::Moving) => Ok(()),
-        Some(Aside::Moved) => MovingError::refused(
+        None | Some(QuarantineReason::Migrating) => Ok(()),
+        Some(QuarantineReason::Migrated) => MovingError::refused(
             "everything in this database moved before: whoever would use it again runs `restore` without a file first",
         ),
-        Some(Aside::Backup) => {
+        Some(QuarantineReason::Backup) => {
             MovingError::refused("this database is a backup: run `restore` without a file first, which settles it")
         }
     }
 }
 
-fn tell(config: &Config, database: &Path, arrived: &Arrived) -> Report {
-    let Arrived { tables: moved, was_there, went_on } = arrived;
+fn tell(config: &Config, database: &Path, arrived: &TransferResult) -> Report {
+    let TransferResult { tables: moved, already_copied, resumed } = arrived;
     let mut report = Report::default();
     let width = moved.iter().map(|moved| moved.table.len()).max().unwrap_or(0);
     report.line(format!("{:width$}  {:>9}  sum of SHA-256", "table", "rows"));
-    for Moved { table, rows, digest } in moved {
+    for TransferredTable { table, rows, digest } in moved {
         report.line(format!("{table:width$}  {rows:>9}  {digest}"));
     }
     let rows: u64 = moved.iter().map(|moved| moved.rows).sum();
-    let done = if *was_there { "were there already" } else { "were copied" };
+    let done = if *already_copied { "were there already" } else { "were copied" };
     report.line(format!("{} tables with {rows} rows {done}, and are the same there as here.", moved.len()));
-    if *went_on && !was_there {
+    if *resumed && !already_copied {
         report.line(
             "A move of before was interrupted. If it went to another database than this one, take that one away: everything \
              may be there too.",

@@ -1,74 +1,77 @@
-//! The chain: each link holds the hash of the one before, so none can be changed, moved or taken out unnoticed.
+//! The hash chain of the audit log: each entry contains the hash of the previous one, so that entries cannot be changed,
+//! reordered or removed unnoticed.
 //!
-//! The hash is plain SHA-256: whoever has the links can check it. Beside it stands a MAC of the hash under a key that is
-//! derived from the master key: who may write the database but has not that key can hash a chain anew and is
-//! noticed. The head says how long a chain is, under another MAC: missing links at the end are missed. What is not noticed
-//! is a chain put back, with its head, to what both were before; only who kept a later hash knows better.
+//! The hash is plain SHA-256, which anyone with the entries can verify. A MAC of the hash, under a key derived from the
+//! master key, detects a chain that was rehashed by someone with write access to the database but without that key. The
+//! head stores the length of the chain under a second MAC, which detects entries missing at the end.
+//!
+//! Not detected: a chain that is rolled back, together with its head, to an earlier state of both. Only a later hash that
+//! was kept elsewhere shows it.
 
-use super::{Act, Author, Chain, Entry};
-use crate::domain::netstrings::fields;
+use super::{AuditAction, AuditChain, Initiator, NewAuditEntry};
+use crate::domain::netstrings::encode;
 use aws_lc_rs::hmac;
 use countersign_identity::Timestamp;
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// What the text of a link begins with, so that it is no other text of ours.
-const LINK: &str = "countersign audit link v1";
+/// Domain separation prefix of the hash of an entry, and of the key of its MAC.
+const ENTRY_DOMAIN: &str = "countersign audit link v1";
 
-/// What the text of a head begins with.
-const HEAD: &str = "countersign audit head v1";
+/// Domain separation prefix of the MAC of a chain head, and of its key.
+const HEAD_DOMAIN: &str = "countersign audit head v1";
 
-/// A link as it is kept: whatever stands there, also if we did not write it.
+/// A stored entry, unvalidated: the columns may have been changed by others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Link {
-    /// The service, or `deployment`.
+pub struct AuditEntry {
+    /// Service id, or `deployment`.
     pub chain: String,
-    /// Its place, from 1.
+    /// Position in the chain, from 1.
     pub sequence: i64,
-    /// When it was done.
+    /// Time of the action.
     pub at: Timestamp,
-    /// What was done.
-    pub act: String,
-    /// What kind of actor did it.
+    /// Name of an [`AuditAction`].
+    pub action: String,
+    /// Kind of the actor, from [`Actor::parts`](super::Actor::parts).
     pub actor_kind: String,
-    /// Who says who the actor is.
+    /// Token issuer of a human user.
     pub actor_issuer: Option<String>,
-    /// Who it was.
+    /// Id of the API key, or subject of the human user.
     pub actor_id: Option<String>,
-    /// From which address.
+    /// IP address of the client.
     pub address: Option<String>,
-    /// By which request.
+    /// `X-Request-Id` of the request.
     pub request_id: Option<String>,
-    /// To which agent.
+    /// Id of the agent affected.
     pub agent: Option<String>,
-    /// With what kind of thing.
+    /// Kind of the object, from [`Object::parts`](super::Object::parts).
     pub object_kind: Option<String>,
-    /// With which.
+    /// Id of the object.
     pub object_id: Option<String>,
-    /// More about it: a JSON object.
+    /// Additional fields, as a JSON object.
     pub details: String,
-    /// The hash of the link before; of the first, nothing.
+    /// Hash of the previous entry; empty in the first.
     pub previous: String,
-    /// SHA-256 of all above, hex.
+    /// SHA-256 of all fields above, hex.
     pub hash: String,
-    /// The MAC of the hash, hex.
+    /// MAC of the hash, hex.
     pub mac: String,
 }
 
-/// Where a chain ends.
+/// The stored end of a chain.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Head {
-    /// How many links it has.
+pub struct ChainHead {
+    /// Number of entries.
     pub length: i64,
-    /// The hash of the last one.
+    /// Hash of the last entry.
     pub hash: String,
-    /// The MAC of both.
+    /// MAC of length and hash, hex.
     pub mac: String,
 }
 
-/// The keys of the MACs, derived from the deployment's master key.
+/// The MAC keys, derived from the master key of the deployment.
 pub struct AuditKeys {
-    links: hmac::Key,
+    entries: hmac::Key,
     heads: hmac::Key,
 }
 
@@ -78,20 +81,28 @@ impl AuditKeys {
         let master = hmac::Key::new(hmac::HMAC_SHA256, master);
         let derive =
             |purpose: &str| hmac::Key::new(hmac::HMAC_SHA256, hmac::sign(&master, purpose.as_bytes()).as_ref());
-        Self { links: derive(LINK), heads: derive(HEAD) }
+        Self { entries: derive(ENTRY_DOMAIN), heads: derive(HEAD_DOMAIN) }
     }
 
-    /// The link that follows a head, and the head after it. A head that is not ours is followed, for an act must not
-    /// fail because somebody has been at the record of others; but no head after it is sealed again.
-    pub fn append(&self, before: &Head, entry: &Entry, by: &Author, at: Timestamp) -> (Link, Head) {
-        let Entry { chain, act, agent, object, details } = entry;
+    /// Builds the entry that follows `before`, and the new head.
+    ///
+    /// A head with an invalid MAC is still appended to, because tampering with old entries must not block new actions. The
+    /// new head then keeps the invalid MAC, so that verification continues to fail.
+    pub fn append(
+        &self,
+        before: &ChainHead,
+        entry: &NewAuditEntry,
+        by: &Initiator,
+        at: Timestamp,
+    ) -> (AuditEntry, ChainHead) {
+        let NewAuditEntry { chain, action, agent, object, details } = entry;
         let (actor_kind, actor_issuer, actor_id) = by.actor.parts();
         let object = object.as_ref().map(super::Object::parts);
-        let mut link = Link {
+        let mut entry = AuditEntry {
             chain: chain.to_string(),
             sequence: before.length.saturating_add(1),
             at,
-            act: act.as_str().to_owned(),
+            action: action.as_str().to_owned(),
             actor_kind: actor_kind.to_owned(),
             actor_issuer: actor_issuer.map(str::to_owned),
             actor_id,
@@ -105,34 +116,34 @@ impl AuditKeys {
             hash: String::new(),
             mac: String::new(),
         };
-        link.hash = link.digest();
-        link.mac = hex::encode(hmac::sign(&self.links, link.hash.as_bytes()));
-        let (length, hash) = (link.sequence, link.hash.clone());
-        let sealed = self.sealed(&link.chain, before);
-        let mac = if sealed { self.seal(&link.chain, length, &hash) } else { before.mac.clone() };
-        (link, Head { length, hash, mac })
+        entry.hash = entry.digest();
+        entry.mac = hex::encode(hmac::sign(&self.entries, entry.hash.as_bytes()));
+        let (length, hash) = (entry.sequence, entry.hash.clone());
+        let is_valid = self.is_valid_head(&entry.chain, before);
+        let mac = if is_valid { self.head_mac(&entry.chain, length, &hash) } else { before.mac.clone() };
+        (entry, ChainHead { length, hash, mac })
     }
 
-    /// Whether a head is one that we wrote; a chain without links has none.
-    pub fn sealed(&self, chain: &str, head: &Head) -> bool {
-        *head == Head::default() || is_mac(&self.heads, &head_text(chain, head.length, &head.hash), &head.mac)
+    /// Whether the MAC of a head is valid. The default head, of an empty chain, is valid without a MAC.
+    pub fn is_valid_head(&self, chain: &str, head: &ChainHead) -> bool {
+        *head == ChainHead::default() || is_mac(&self.heads, &head_text(chain, head.length, &head.hash), &head.mac)
     }
 
-    fn seal(&self, chain: &str, length: i64, hash: &str) -> String {
+    fn head_mac(&self, chain: &str, length: i64, hash: &str) -> String {
         hex::encode(hmac::sign(&self.heads, &head_text(chain, length, hash)))
     }
 }
 
-impl Link {
-    /// What its hash must be.
+impl AuditEntry {
+    /// Computes the hash from the other fields.
     pub fn digest(&self) -> String {
         let (sequence, at) = (self.sequence.to_string(), self.at.micros().to_string());
-        hex::encode(Sha256::digest(fields(&[
-            Some(LINK),
+        hex::encode(Sha256::digest(encode(&[
+            Some(ENTRY_DOMAIN),
             Some(&self.chain),
             Some(&sequence),
             Some(&at),
-            Some(&self.act),
+            Some(&self.action),
             Some(&self.actor_kind),
             self.actor_issuer.as_deref(),
             self.actor_id.as_deref(),
@@ -148,127 +159,129 @@ impl Link {
 }
 
 fn head_text(chain: &str, length: i64, hash: &str) -> Vec<u8> {
-    fields(&[Some(HEAD), Some(chain), Some(&length.to_string()), Some(hash)])
+    encode(&[Some(HEAD_DOMAIN), Some(chain), Some(&length.to_string()), Some(hash)])
 }
 
 fn is_mac(key: &hmac::Key, text: &[u8], mac: &str) -> bool {
     hex::decode(mac).is_ok_and(|mac| hmac::verify(key, text, &mac).is_ok())
 }
 
-/// What is wrong with a link.
+/// Why an entry or a chain is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// It is not there, and a later one is; or it is the first, and not there.
+pub enum ChainFault {
+    /// The entry is missing: a later one exists, or the chain is empty.
     Missing,
-    /// It does not follow from the one before.
-    Unlinked,
-    /// Its content is not what was hashed.
-    Changed,
-    /// It was not made with the master key of this deployment.
-    Forged,
-    /// A column holds what we never write.
+    /// The entry contains another previous hash than that of the entry before it.
+    PreviousHashMismatch,
+    /// The fields of the entry do not match its hash.
+    HashMismatch,
+    /// The MAC of the entry is not of the master key of this deployment.
+    InvalidMac,
+    /// A column has a type or value that is never written.
     Unreadable,
-    /// A chain does not begin like this.
-    Beginning,
-    /// The chain ends there, but its head says otherwise.
-    Head,
+    /// The action of the first entry never starts a chain.
+    InvalidFirstAction,
+    /// The end of the chain does not match its head, or the head has an invalid MAC.
+    HeadMismatch,
 }
 
-impl Fault {
-    /// What is wrong, for people.
+impl ChainFault {
+    /// A description for the operator.
     const fn text(self) -> &'static str {
         match self {
-            Self::Missing => "it is missing",
-            Self::Unlinked => "it does not follow from the link before",
-            Self::Changed => "its content does not fit its hash",
-            Self::Forged => "it was not made with the master key of this deployment",
-            Self::Unreadable => "a column holds what is never written there",
-            Self::Beginning => "no chain begins with such an act",
-            Self::Head => {
-                "the chain does not end where its head says: links were added or taken at the end, or the head was changed"
+            Self::Missing => "the entry is missing",
+            Self::PreviousHashMismatch => "its previous hash is not the hash of the entry before it",
+            Self::HashMismatch => "its content does not match its hash",
+            Self::InvalidMac => "its MAC was not made with the master key of this deployment",
+            Self::Unreadable => "a column holds an unreadable value",
+            Self::InvalidFirstAction => "no chain starts with this action",
+            Self::HeadMismatch => {
+                "the end of the chain does not match its head: entries were added or removed at the end, or the head was changed"
             }
         }
     }
 }
 
-/// The first link of a chain that is not as it was made.
+/// The first invalid entry of a chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Broken {
-    /// Its place in the chain.
+pub struct BrokenChain {
+    /// Position of the entry in the chain.
     pub sequence: i64,
-    /// What is wrong with it.
-    pub fault: Fault,
+    /// Why the entry is invalid.
+    pub fault: ChainFault,
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for BrokenChain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "broken at link {}: {}", self.sequence, self.fault.text())
+        write!(f, "broken at entry {}: {}", self.sequence, self.fault.text())
     }
 }
 
-/// Goes along a chain, link by link.
-pub struct Walk<'a> {
+/// Verifies a chain entry by entry.
+pub struct ChainVerifier<'a> {
     keys: &'a AuditKeys,
     chain: &'a str,
     length: i64,
     hash: String,
 }
 
-impl<'a> Walk<'a> {
-    /// Before the first link.
+impl<'a> ChainVerifier<'a> {
+    /// Starts before the first entry.
     pub const fn new(keys: &'a AuditKeys, chain: &'a str) -> Self {
         Self { keys, chain, length: 0, hash: String::new() }
     }
 
-    /// The place of the last link.
+    /// Number of entries verified.
     pub const fn length(&self) -> i64 {
         self.length
     }
 
-    /// That something is wrong with the next link.
-    pub const fn broken(&self, fault: Fault) -> Broken {
-        Broken { sequence: self.length + 1, fault }
+    /// The error that reports the next entry as invalid.
+    pub const fn broken(&self, fault: ChainFault) -> BrokenChain {
+        BrokenChain { sequence: self.length + 1, fault }
     }
 
-    /// Checks the next link.
-    pub fn step(&mut self, link: &Link) -> Result<(), Broken> {
-        let fault = if link.sequence != self.length + 1 {
-            Some(Fault::Missing)
-        } else if link.chain != self.chain || link.digest() != link.hash {
-            Some(Fault::Changed)
-        } else if link.previous != self.hash {
-            Some(Fault::Unlinked)
-        } else if !is_mac(&self.keys.links, link.hash.as_bytes(), &link.mac) {
-            Some(Fault::Forged)
-        } else if self.length == 0 && !begins(self.chain, &link.act) {
-            Some(Fault::Beginning)
+    /// Verifies the next entry.
+    pub fn verify_next(&mut self, entry: &AuditEntry) -> Result<(), BrokenChain> {
+        let fault = if entry.sequence != self.length + 1 {
+            Some(ChainFault::Missing)
+        } else if entry.chain != self.chain || entry.digest() != entry.hash {
+            Some(ChainFault::HashMismatch)
+        } else if entry.previous != self.hash {
+            Some(ChainFault::PreviousHashMismatch)
+        } else if !is_mac(&self.keys.entries, entry.hash.as_bytes(), &entry.mac) {
+            Some(ChainFault::InvalidMac)
+        } else if self.length == 0 && !can_start(self.chain, &entry.action) {
+            Some(ChainFault::InvalidFirstAction)
         } else {
             None
         };
         if let Some(fault) = fault {
             return Err(self.broken(fault));
         }
-        self.length = link.sequence;
-        self.hash.clone_from(&link.hash);
+        self.length = entry.sequence;
+        self.hash.clone_from(&entry.hash);
         Ok(())
     }
 
-    /// Checks that the chain ends where its head says.
-    pub fn end(self, head: Option<&Head>) -> Result<(), Broken> {
-        let same = |head: &&Head| (head.length, &head.hash) == (self.length, &self.hash);
+    /// Verifies that the chain ends at its head.
+    pub fn finish(self, head: Option<&ChainHead>) -> Result<(), BrokenChain> {
+        let matches = |head: &&ChainHead| (head.length, &head.hash) == (self.length, &self.hash);
         if self.length == 0 {
-            Err(self.broken(Fault::Missing))
-        } else if head.filter(same).is_some_and(|head| self.keys.sealed(self.chain, head)) {
+            Err(self.broken(ChainFault::Missing))
+        } else if head.filter(matches).is_some_and(|head| self.keys.is_valid_head(self.chain, head)) {
             Ok(())
         } else {
-            Err(self.broken(Fault::Head))
+            Err(self.broken(ChainFault::HeadMismatch))
         }
     }
 }
 
-/// A service's chain begins when it is made; else a chain begins when the audit does.
-fn begins(chain: &str, act: &str) -> bool {
-    act == Act::AuditBegan.as_str() || (act == Act::ServiceCreated.as_str() && chain != Chain::Deployment.to_string())
+/// Whether a chain can start with an action. The chain of a service starts when the service is created. The chain of the
+/// deployment, and of a service older than the audit log, starts when the audit log does.
+fn can_start(chain: &str, action: &str) -> bool {
+    action == AuditAction::AuditBegan.as_str()
+        || (action == AuditAction::ServiceCreated.as_str() && chain != AuditChain::Deployment.to_string())
 }
 
 #[cfg(test)]

@@ -13,13 +13,13 @@ fn rules(rotation: Option<Duration>, token_life: Duration) -> KeyRules {
 }
 
 /// Keys that differ from each other, without end.
-fn fresh(made: &mut u64) -> impl Iterator<Item = AgentKey> + '_ {
+fn fresh(made: &mut u64) -> impl Iterator<Item = P256PublicKey> + '_ {
     std::iter::from_fn(move || {
         *made += 1;
         let mut scalar = [0; 32];
         scalar[24..].copy_from_slice(&made.to_be_bytes());
         let secret = SecretKey::from_slice(&scalar).ok()?;
-        AgentKey::from_sec1(&secret.public_key().to_sec1_bytes()).ok()
+        P256PublicKey::from_sec1(&secret.public_key().to_sec1_bytes()).ok()
     })
 }
 
@@ -87,7 +87,7 @@ impl Watched {
                 self.rules.token_life = Duration::from_secs(*seconds);
                 self.take(&Step::Tend);
             }
-            Step::Pass(seconds) => self.now = self.now.after(Duration::from_secs(*seconds)),
+            Step::Pass(seconds) => self.now = self.now.saturating_add(Duration::from_secs(*seconds)),
         }
     }
 
@@ -105,10 +105,10 @@ impl Watched {
         prop_assert!((1..=2).contains(&next.len()), "one is next, and one may be scheduled: {:?}", next);
         prop_assert_eq!(next.iter().filter(|key| key.signs_from.is_none()).count(), 1);
         if !self.hurried.contains(&signer.kid) {
-            prop_assert!(now.since(signer.published_at) >= STALENESS, "it signs too early");
+            prop_assert!(now.duration_since(signer.published_at) >= STALENESS, "it signs too early");
         }
         let until = self.tokens.entry(signer.kid.clone()).or_insert(now);
-        *until = now.after(self.rules.token_life).max(*until);
+        *until = now.saturating_add(self.rules.token_life).max(*until);
         for (kid, until) in &self.tokens {
             prop_assert!(live.contains(kid) || *until <= now, "a token outlives its key");
         }
@@ -141,7 +141,7 @@ fn a_rotation_waits_for_the_notice_and_asking_again_changes_nothing() {
     let next = watched.ring.next().unwrap().clone();
     watched.take(&Step::Pass(7));
     let rotation = watched.ring.rotate(&watched.rules, watched.now, fresh(&mut watched.made)).unwrap();
-    assert_eq!(rotation, Rotation { kid: next.kid.clone(), signs_from: next.published_at.after(notice) });
+    assert_eq!(rotation, Rotation { kid: next.kid.clone(), signs_from: next.published_at.saturating_add(notice) });
     let before = watched.ring.clone();
     watched.take(&Step::Pass(7));
     assert_eq!(watched.ring.rotate(&watched.rules, watched.now, fresh(&mut watched.made)), Some(rotation));
@@ -155,7 +155,7 @@ fn a_rotation_waits_for_the_notice_and_asking_again_changes_nothing() {
 #[test]
 fn a_clock_that_is_behind_signs_with_the_first_key() {
     let watched = Watched::new(None);
-    let earlier = watched.now.before(Duration::from_secs(10));
+    let earlier = watched.now.saturating_sub(Duration::from_secs(10));
     assert_eq!(watched.ring.signer(earlier), watched.ring.signer(watched.now));
 }
 

@@ -1,7 +1,7 @@
 //! Deliveries: their states, the outcomes of attempts, and when to retry.
 
 use super::event::EventKind;
-use crate::domain::named::named;
+use crate::domain::string_enum::string_enum;
 use countersign_identity::{EventId, Timestamp};
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ pub enum DeliveryState {
     Dead,
 }
 
-named! {
+string_enum! {
     /// The state of a delivery without its time, as lists filter by it.
     DeliveryStatus {
         /// More attempts follow.
@@ -138,7 +138,7 @@ impl RetrySchedule {
     pub fn next(&self, attempts: u32, now: Timestamp, retry_after: Option<Duration>, jitter: u32) -> Option<Timestamp> {
         let position = usize::try_from(attempts).ok()?.checked_sub(1)?;
         let pause = with_jitter(*self.0.get(position)?, jitter);
-        Some(now.after(pause.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER))))
+        Some(now.saturating_add(pause.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER))))
     }
 }
 
@@ -167,8 +167,8 @@ mod tests {
     fn schedule_has_one_pause_after_each_failure_but_the_last() {
         let schedule = RetrySchedule::new(vec![Duration::from_secs(5), Duration::from_mins(1)]);
         for jitter in [0, u32::MAX / 2, u32::MAX] {
-            let first = schedule.next(1, NOW, None, jitter).unwrap().since(NOW).as_secs_f64();
-            let second = schedule.next(2, NOW, None, jitter).unwrap().since(NOW).as_secs_f64();
+            let first = schedule.next(1, NOW, None, jitter).unwrap().duration_since(NOW).as_secs_f64();
+            let second = schedule.next(2, NOW, None, jitter).unwrap().duration_since(NOW).as_secs_f64();
             assert!((3.99..=6.01).contains(&first) && (47.9..=72.1).contains(&second), "{first} {second}");
         }
         assert_eq!(schedule.next(3, NOW, Some(Duration::from_secs(1)), 7), None);
@@ -178,7 +178,7 @@ mod tests {
     #[test]
     fn schedule_honours_retry_after_up_to_one_day() {
         let schedule = RetrySchedule::new(vec![Duration::from_secs(5)]);
-        let wait = |retry_after| schedule.next(1, NOW, Some(retry_after), 0).unwrap().since(NOW);
+        let wait = |retry_after| schedule.next(1, NOW, Some(retry_after), 0).unwrap().duration_since(NOW);
         assert_eq!(wait(Duration::from_mins(2)), Duration::from_mins(2));
         assert_eq!(wait(Duration::from_secs(1)), Duration::from_secs(4));
         assert_eq!(wait(Duration::MAX), MAX_RETRY_AFTER);

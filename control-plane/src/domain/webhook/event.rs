@@ -1,12 +1,12 @@
 //! Events, and the JSON in which webhooks receive them.
 
-use crate::domain::{instant::rfc3339, named::named};
+use crate::domain::{string_enum::string_enum, timestamp::format_rfc3339};
 use core::net::IpAddr;
 use countersign_identity::{AgentId, EventId, FeedbackId, Reason, RoleId, RoleName, ServiceId, Timestamp, WebhookId};
 use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
-named! {
+string_enum! {
     /// The kind of an event. The name is stable.
     EventKind {
         /// An agent authenticated.
@@ -203,7 +203,7 @@ pub struct RoleRevoked {
     pub reason: RevocationReason,
 }
 
-named! {
+string_enum! {
     /// Why a role assignment ended.
     RevocationReason {
         /// A manager revoked it.
@@ -308,7 +308,7 @@ struct Body<'a> {
 impl Event {
     /// The exact body of every delivery. Signatures cover these bytes.
     pub fn body(&self) -> String {
-        let body = Body { event: self.data.kind().as_str(), timestamp: rfc3339(self.at), data: &self.data };
+        let body = Body { event: self.data.kind().as_str(), timestamp: format_rfc3339(self.at), data: &self.data };
         // Serializing strings and numbers cannot fail.
         serde_json::to_string(&body).unwrap_or_default()
     }
@@ -316,7 +316,7 @@ impl Event {
 
 #[expect(clippy::ref_option, reason = "serde requires this signature")]
 fn optional_timestamp<S: Serializer>(at: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
-    at.map(rfc3339).serialize(serializer)
+    at.map(format_rfc3339).serialize(serializer)
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ impl SuppressedBurst {
 
     /// Failures from this time on belong to the next burst.
     pub fn ends_at(&self) -> Timestamp {
-        self.began_at.after(WINDOW)
+        self.began_at.saturating_add(WINDOW)
     }
 
     /// Whether the burst has ended.

@@ -1,13 +1,13 @@
-//! Rows on their way, many at once.
+//! Batches of rows, inserted into the target with one statement each.
 
 use super::tables::Table;
 use sqlx::{AssertSqlSafe, ColumnIndex, Database, Decode, PgConnection, Row, Type, sqlite::SqliteRow};
 
-/// Rows that go together, at the most.
-const ROWS: usize = 1000;
+/// Most rows in a batch.
+const MAX_ROWS: usize = 1000;
 
-/// Bytes of text that go together, unless a single row has more.
-const BYTES: usize = 4 << 20;
+/// Most bytes of text in a batch, unless a single row has more.
+const MAX_BYTES: usize = 4 << 20;
 
 /// The values of a column.
 enum Values {
@@ -15,7 +15,7 @@ enum Values {
     Numbers(Vec<Option<i64>>),
 }
 
-/// Rows of a table.
+/// Rows of a table, stored by column.
 pub struct Batch<'t> {
     table: &'t Table,
     columns: Vec<Values>,
@@ -24,8 +24,8 @@ pub struct Batch<'t> {
 }
 
 impl<'t> Batch<'t> {
-    /// Without rows.
-    pub fn of(table: &'t Table) -> Self {
+    /// An empty batch.
+    pub fn new(table: &'t Table) -> Self {
         let empty = |is_number: bool| {
             if is_number { Values::Numbers(Vec::new()) } else { Values::Texts(Vec::new()) }
         };
@@ -33,7 +33,7 @@ impl<'t> Batch<'t> {
         Self { table, columns, rows: 0, bytes: 0 }
     }
 
-    /// Takes a row in, and gives its fields.
+    /// Adds a row and returns its fields.
     pub fn push(&mut self, row: &SqliteRow) -> Result<Vec<Option<String>>, sqlx::Error> {
         let fields = read(self.table, row)?;
         for (values, (position, field)) in self.columns.iter_mut().zip(fields.iter().enumerate()) {
@@ -47,16 +47,15 @@ impl<'t> Batch<'t> {
         Ok(fields)
     }
 
-    /// Whether it should be sent.
+    /// Whether the batch should be sent.
     pub const fn is_full(&self) -> bool {
-        self.rows >= ROWS || self.bytes >= BYTES
+        self.rows >= MAX_ROWS || self.bytes >= MAX_BYTES
     }
 
-    /// Sends the rows, and is empty again.
+    /// Inserts the rows into the target and empties the batch.
     pub async fn send(&mut self, to: &mut PgConnection) -> Result<(), sqlx::Error> {
-        let Self { table, columns, rows: _, bytes: _ } = std::mem::replace(self, Self::of(self.table));
-        let sql = table.insert();
-        let mut query = sqlx::query(AssertSqlSafe(sql));
+        let Self { table, columns, rows: _, bytes: _ } = std::mem::replace(self, Self::new(self.table));
+        let mut query = sqlx::query(AssertSqlSafe(table.insert_statement()));
         for values in columns {
             query = match values {
                 Values::Texts(texts) => query.bind(texts),

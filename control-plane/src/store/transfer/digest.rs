@@ -1,33 +1,33 @@
-//! What the rows of a table come to, in whatever order they are read.
+//! Digests that compare the rows of two tables, independent of their order.
 
 use crate::domain::netstrings;
 use sha2::{Digest as _, Sha256};
 
-/// How many rows there are, and the sum of their hashes. A row that is missing, twice there or changed changes it.
+/// The number of rows and the sum of their SHA-256 hashes. Missing, duplicate and changed rows change it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Digest {
+pub struct TableDigest {
     rows: u64,
     sum: [u64; 4],
 }
 
-impl Digest {
-    /// Adds a row, by its fields.
+impl TableDigest {
+    /// Adds a row.
     pub fn add(&mut self, fields: &[Option<String>]) {
         let fields: Vec<_> = fields.iter().map(Option::as_deref).collect();
-        let hash = Sha256::digest(netstrings::fields(&fields));
+        let hash = Sha256::digest(netstrings::encode(&fields));
         for (sum, part) in self.sum.iter_mut().zip(hash.as_chunks::<8>().0) {
             *sum = sum.wrapping_add(u64::from_be_bytes(*part));
         }
         self.rows += 1;
     }
 
-    /// How many rows there are.
+    /// Number of rows.
     pub const fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// As people compare it.
-    pub fn text(&self) -> String {
+    /// The sum, in hex.
+    pub fn to_hex(&self) -> String {
         hex::encode(self.sum.map(u64::to_be_bytes).as_flattened())
     }
 }
@@ -36,8 +36,8 @@ impl Digest {
 mod tests {
     use super::*;
 
-    fn digest(rows: &[&[Option<&str>]]) -> Digest {
-        let mut digest = Digest::default();
+    fn digest(rows: &[&[Option<&str>]]) -> TableDigest {
+        let mut digest = TableDigest::default();
         for row in rows {
             digest.add(&row.iter().map(|field| field.map(str::to_owned)).collect::<Vec<_>>());
         }
@@ -45,7 +45,7 @@ mod tests {
     }
 
     #[test]
-    fn order_does_not_matter_and_everything_else_does() {
+    fn digest_ignores_the_order_of_rows_and_nothing_else() {
         let (one, two): (&[_], &[_]) = (&[Some("a"), None], &[Some("b"), Some("")]);
         let both = digest(&[one, two]);
         assert_eq!(both, digest(&[two, one]));
@@ -57,8 +57,8 @@ mod tests {
             digest(&[one, &[Some(""), Some("b")]]),
             digest(&[&[Some("a")], &[None, Some("b"), Some("")]]),
         ] {
-            assert_ne!(both.text(), other.text());
+            assert_ne!(both.to_hex(), other.to_hex());
         }
-        assert_eq!((both.rows(), both.text().len()), (2, 64));
+        assert_eq!((both.rows(), both.to_hex().len()), (2, 64));
     }
 }

@@ -1,45 +1,63 @@
-//! Which tables there are, with which columns, and which must come first: asked of the database, not written down here.
+//! The tables and columns of both databases, read from their catalogs, and the statements that copy a table.
 
 use super::TransferError;
-use crate::store::{schema::STEPS, sqlite_file::Flaw};
+use crate::store::{schema::MIGRATIONS_TABLE, sqlite_file::SqliteFileError, statements::statements};
 use sqlx::{PgConnection, Row, SqliteConnection, postgres::PgRow, sqlite::SqliteRow};
 use std::collections::BTreeSet;
+
+statements! { SQLITE_STATEMENTS:
+    TABLES = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 7) <> 'sqlite_' AND name <> $1 \
+         ORDER BY name";
+    COLUMNS = "SELECT name, upper(type) AS type, pk FROM pragma_table_info($1) ORDER BY name";
+    REFERENCES = "SELECT DISTINCT \"table\" FROM pragma_foreign_key_list($1)";
+}
+
+statements! { POSTGRES_STATEMENTS:
+    TARGET_TABLES = "SELECT CAST(table_name AS TEXT) FROM information_schema.tables \
+         WHERE table_schema = current_schema() ORDER BY 1";
+    TARGET_COLUMNS = "SELECT CAST(column_name AS TEXT) AS name, CAST(data_type AS TEXT) AS type \
+         FROM information_schema.columns WHERE table_schema = current_schema() AND table_name = $1";
+}
 
 /// A table.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Table {
-    /// Its name.
+    /// Name of the table.
     pub name: String,
-    /// All of its columns, by name.
+    /// All columns, ordered by name.
     pub columns: Vec<Column>,
-    /// The tables that its rows refer to.
-    refers_to: BTreeSet<String>,
+    /// The tables that its foreign keys reference.
+    references: BTreeSet<String>,
 }
 
-/// A column: there are two types.
+/// A column, of one of the two types that the schema uses.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
+    /// Name of the column.
     pub name: String,
-    /// `BIGINT`, or else `TEXT`.
+    /// `BIGINT` if true, `TEXT` if not.
     pub is_number: bool,
-    /// Whether it is of the primary key.
+    /// Whether the column is part of the primary key.
     is_key: bool,
 }
 
 impl Table {
-    /// Its name, in a statement.
-    pub fn quoted(&self) -> String {
+    fn quoted(&self) -> String {
         quoted(&self.name)
     }
 
     /// Reads all rows.
-    pub fn select(&self) -> String {
+    pub fn select_statement(&self) -> String {
         format!("SELECT {} FROM {}", self.names(), self.quoted())
     }
 
-    /// Writes rows, a list for each column.
-    pub fn insert(&self) -> String {
+    /// Reads one row, if there is any.
+    pub fn any_row_statement(&self) -> String {
+        format!("SELECT 1 FROM {} LIMIT 1", self.quoted())
+    }
+
+    /// Inserts rows, given an array for each column.
+    pub fn insert_statement(&self) -> String {
         let list = |(position, column): (usize, &Column)| {
             format!("${}::{}[]", position + 1, if column.is_number { "bigint" } else { "text" })
         };
@@ -47,7 +65,7 @@ impl Table {
         format!("INSERT INTO {} ({}) SELECT * FROM UNNEST({})", self.quoted(), self.names(), lists.join(", "))
     }
 
-    /// Refuses a row with a character that is no character of a text in PostgreSQL.
+    /// Refuses a row with the character NUL, which PostgreSQL cannot store in a text.
     pub fn refuse_nul(&self, fields: &[Option<String>]) -> Result<(), TransferError> {
         let has_nul = |field: &Option<String>| field.as_deref().is_some_and(|text| text.contains('\0'));
         let Some((column, _)) = self.columns.iter().zip(fields).find(|(_, field)| has_nul(field)) else {
@@ -68,41 +86,43 @@ fn quoted(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 
-/// All tables of the embedded database, those that others refer to first.
-pub async fn of_source(from: &mut SqliteConnection) -> Result<Vec<Table>, TransferError> {
-    let sql = "SELECT name FROM sqlite_master WHERE type = 'table' AND substr(name, 1, 7) <> 'sqlite_' AND name <> $1 ORDER BY name";
-    let rows = sqlx::query(sql).bind(STEPS).fetch_all(&mut *from).await.map_err(Flaw::from)?;
-    let mut tables = Vec::new();
-    for row in &rows {
-        let name: String = row.try_get("name").map_err(Flaw::from)?;
-        tables.push(of_name(from, name).await?);
-    }
-    in_order(tables)
+/// Locks all tables against other writers.
+pub fn lock_statement(tables: &[Table]) -> String {
+    let names: Vec<_> = tables.iter().map(Table::quoted).collect();
+    format!("LOCK TABLE {} IN EXCLUSIVE MODE", names.join(", "))
 }
 
-async fn of_name(from: &mut SqliteConnection, name: String) -> Result<Table, Flaw> {
-    let columns =
-        sqlx::query("SELECT name, upper(type) AS type, pk FROM pragma_table_info($1) ORDER BY name").bind(&name);
-    let columns = columns.fetch_all(&mut *from).await?;
+/// All tables of the embedded database, each after the tables that it references.
+pub async fn of_source(from: &mut SqliteConnection) -> Result<Vec<Table>, TransferError> {
+    let rows = sqlx::query(TABLES).bind(MIGRATIONS_TABLE).fetch_all(&mut *from).await.map_err(SqliteFileError::from)?;
+    let mut tables = Vec::new();
+    for row in &rows {
+        let name: String = row.try_get("name").map_err(SqliteFileError::from)?;
+        tables.push(read_table(from, name).await?);
+    }
+    order_by_reference(tables)
+}
+
+async fn read_table(from: &mut SqliteConnection, name: String) -> Result<Table, SqliteFileError> {
+    let columns = sqlx::query(COLUMNS).bind(&name).fetch_all(&mut *from).await?;
     let column = |row: &SqliteRow| {
         let is_number = row.try_get::<String, _>("type")? == "BIGINT";
         Ok(Column { name: row.try_get("name")?, is_number, is_key: row.try_get::<i64, _>("pk")? > 0 })
     };
     let columns = columns.iter().map(column).collect::<Result<_, sqlx::Error>>()?;
-    let others = sqlx::query_scalar("SELECT DISTINCT \"table\" FROM pragma_foreign_key_list($1)").bind(&name);
-    let refers_to = others.fetch_all(from).await?.into_iter().collect();
-    Ok(Table { name, columns, refers_to })
+    let references = sqlx::query_scalar(REFERENCES).bind(&name).fetch_all(from).await?.into_iter().collect();
+    Ok(Table { name, columns, references })
 }
 
-/// Each after those that it refers to.
-fn in_order(mut left: Vec<Table>) -> Result<Vec<Table>, TransferError> {
+/// Orders tables so that each comes after the tables that it references.
+fn order_by_reference(mut left: Vec<Table>) -> Result<Vec<Table>, TransferError> {
     let mut ordered: Vec<Table> = Vec::new();
     while !left.is_empty() {
         let names: BTreeSet<String> = left.iter().map(|table| table.name.clone()).collect();
-        let ready = |table: &Table| table.refers_to.iter().all(|other| *other == table.name || !names.contains(other));
+        let ready = |table: &Table| table.references.iter().all(|other| *other == table.name || !names.contains(other));
         let (next, rest): (Vec<_>, Vec<_>) = left.into_iter().partition(ready);
         if next.is_empty() {
-            return Err(TransferError::Unfit(format!("would need rows of {names:?} before each other")));
+            return Err(TransferError::Unsuitable(format!("cannot be filled: {names:?} reference each other")));
         }
         ordered.extend(next);
         left = rest;
@@ -110,60 +130,75 @@ fn in_order(mut left: Vec<Table>) -> Result<Vec<Table>, TransferError> {
     Ok(ordered)
 }
 
-/// Refuses a target where somebody else has tables.
-pub async fn refuse_others(to: &mut PgConnection, tables: &[Table]) -> Result<(), TransferError> {
-    let sql = "SELECT CAST(table_name AS TEXT) FROM information_schema.tables WHERE table_schema = current_schema() ORDER BY 1";
-    let found: Vec<String> = sqlx::query_scalar(sql).fetch_all(to).await?;
-    let ours = |name: &String| name == STEPS || tables.iter().any(|table| table.name == *name);
-    match found.iter().find(|name| !ours(name)) {
-        Some(other) => Err(TransferError::Unfit(format!(
-            "is not empty: the table `{other}` there is none of ours. Name an empty database"
+/// Refuses a target with tables of another application.
+pub async fn refuse_foreign_tables(to: &mut PgConnection, tables: &[Table]) -> Result<(), TransferError> {
+    let names: Vec<String> = sqlx::query_scalar(TARGET_TABLES).fetch_all(to).await?;
+    let is_ours = |name: &String| name == MIGRATIONS_TABLE || tables.iter().any(|table| table.name == *name);
+    match names.iter().find(|name| !is_ours(name)) {
+        Some(other) => Err(TransferError::Unsuitable(format!(
+            "is not empty: it has the table `{other}` of another application. Name an empty database"
         ))),
         None => Ok(()),
     }
 }
 
-/// Refuses a target where a table has other columns than here.
-pub async fn compare(to: &mut PgConnection, table: &Table) -> Result<(), TransferError> {
-    let sql = "SELECT CAST(column_name AS TEXT) AS name, CAST(data_type AS TEXT) AS type FROM information_schema.columns \
-               WHERE table_schema = current_schema() AND table_name = $1";
-    let rows = sqlx::query(sql).bind(&table.name).fetch_all(to).await?;
+/// Refuses a target in which a table has other columns than in the source.
+pub async fn compare_columns(to: &mut PgConnection, table: &Table) -> Result<(), TransferError> {
+    let rows = sqlx::query(TARGET_COLUMNS).bind(&table.name).fetch_all(to).await?;
     let column = |row: &PgRow| Ok((row.try_get("name")?, row.try_get::<String, _>("type")? == "bigint"));
-    let there = rows.iter().map(column).collect::<Result<BTreeSet<(String, bool)>, sqlx::Error>>()?;
-    let here = table.columns.iter().map(|column| (column.name.clone(), column.is_number)).collect();
-    if there == here {
+    let target = rows.iter().map(column).collect::<Result<BTreeSet<(String, bool)>, sqlx::Error>>()?;
+    let source = table.columns.iter().map(|column| (column.name.clone(), column.is_number)).collect();
+    if target == source {
         return Ok(());
     }
-    Err(TransferError::Unfit(format!(
-        "has other columns in `{}` than the embedded database: name an empty one",
+    Err(TransferError::Unsuitable(format!(
+        "has other columns in `{}` than the embedded database: name an empty database",
         table.name
     )))
+}
+
+/// The statements that read and write a table with these columns, for the conformance tests.
+#[cfg(test)]
+pub(in crate::store) fn statements_of_table(name: &str, columns: &[(String, bool)]) -> [String; 4] {
+    let column =
+        |(name, is_number): &(String, bool)| Column { name: name.clone(), is_number: *is_number, is_key: false };
+    let columns = columns.iter().map(column).collect();
+    let table = Table { name: name.to_owned(), columns, references: BTreeSet::new() };
+    [
+        table.select_statement(),
+        table.any_row_statement(),
+        table.insert_statement(),
+        lock_statement(std::slice::from_ref(&table)),
+    ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn table(name: &str, refers_to: &[&str]) -> Table {
-        let refers_to = refers_to.iter().map(ToString::to_string).collect();
-        Table { name: name.to_owned(), columns: Vec::new(), refers_to }
+    fn table(name: &str, references: &[&str]) -> Table {
+        let references = references.iter().map(ToString::to_string).collect();
+        Table { name: name.to_owned(), columns: Vec::new(), references }
     }
 
     #[test]
-    fn what_is_referred_to_comes_first() {
+    fn tables_come_after_the_tables_that_they_reference() {
         let tables = vec![table("a", &["b", "c"]), table("b", &["c"]), table("c", &["c"]), table("d", &[])];
-        let names: Vec<_> = in_order(tables).unwrap().into_iter().map(|table| table.name).collect();
+        let names: Vec<_> = order_by_reference(tables).unwrap().into_iter().map(|table| table.name).collect();
         assert_eq!(names, ["c", "d", "b", "a"]);
-        assert!(in_order(vec![table("a", &["b"]), table("b", &["a"])]).is_err());
+        assert!(order_by_reference(vec![table("a", &["b"]), table("b", &["a"])]).is_err());
     }
 
     #[test]
-    fn names_are_quoted() {
+    fn statements_quote_names() {
         let columns = [("id", false), ("a\"b", true)];
         let columns =
             columns.map(|(name, is_number)| Column { name: name.to_owned(), is_number, is_key: false }).into();
         let table = Table { columns, ..table("t", &[]) };
-        assert_eq!(table.select(), r#"SELECT "id", "a""b" FROM "t""#);
-        assert_eq!(table.insert(), r#"INSERT INTO "t" ("id", "a""b") SELECT * FROM UNNEST($1::text[], $2::bigint[])"#);
+        assert_eq!(table.select_statement(), r#"SELECT "id", "a""b" FROM "t""#);
+        assert_eq!(
+            table.insert_statement(),
+            r#"INSERT INTO "t" ("id", "a""b") SELECT * FROM UNNEST($1::text[], $2::bigint[])"#
+        );
     }
 }

@@ -6,7 +6,7 @@
 use super::*;
 use crate::fixtures::{AGENT, TOKEN};
 use countersign_identity::Claims;
-use countersign_mangle::{bytes, bytes_like, cases, text, text_like};
+use countersign_mangle::{any_bytes, any_text, cases_divided_by, mutated_bytes, mutated_text};
 use envoy_types::ext_authz::v3::pb::{HeaderAppendAction, HeaderValueOption};
 use proptest::{collection::vec, prelude::*, sample::select};
 use prost::Message;
@@ -186,8 +186,8 @@ fn name() -> BoxedStrategy<String> {
         1 => known.clone().prop_map(str::to_ascii_uppercase),
         2 => (known.clone(), select(&["_", ".", "~", " ", "é", "--", ""][..])).prop_map(|(name, dash)| name.replacen('-', dash, 1)),
         1 => known.clone().prop_map(|name| name.replace('-', "_")),
-        1 => known.prop_flat_map(text_like),
-        1 => text(),
+        1 => known.prop_flat_map(mutated_text),
+        1 => any_text(),
     ]
     .boxed()
 }
@@ -203,11 +203,11 @@ fn value() -> BoxedStrategy<Vec<u8>> {
         1 => Just(format!("Bearer Bearer {}", good())),
         2 => Just("Basic dXNlcg==".to_owned()),
         1 => select(&BAD[..]).prop_map(|token| format!("Bearer {token}")),
-        2 => text_like(&format!("Bearer {}", good())),
-        1 => text_like(good()),
-        1 => text(),
+        2 => mutated_text(&format!("Bearer {}", good())),
+        1 => mutated_text(good()),
+        1 => any_text(),
     ];
-    prop_oneof![9 => text.prop_map(String::into_bytes), 1 => bytes()].boxed()
+    prop_oneof![9 => text.prop_map(String::into_bytes), 1 => any_bytes()].boxed()
 }
 
 fn rule() -> BoxedStrategy<(String, String)> {
@@ -221,12 +221,14 @@ fn rule() -> BoxedStrategy<(String, String)> {
         (select(&["allow_unassigned", "allow_anonymous", "forward_token"][..]), any::<bool>())
             .prop_map(|(name, value)| (name.to_owned(), value.to_string())),
     ];
-    let other =
-        prop_oneof![text(), select(&["true", "True", "1", "", "admin", "reader,", "%zz"][..]).prop_map(str::to_owned)];
+    let other = prop_oneof![
+        any_text(),
+        select(&["true", "True", "1", "", "admin", "reader,", "%zz"][..]).prop_map(str::to_owned)
+    ];
     prop_oneof![
         8 => good.clone(),
         1 => (good.clone(), other.clone()).prop_map(|((name, _), value)| (name, value)),
-        1 => good.clone().prop_flat_map(|(name, value)| (text_like(&name), text_like(&value))),
+        1 => good.clone().prop_flat_map(|(name, value)| (mutated_text(&name), mutated_text(&value))),
         1 => (other, good).prop_map(|(name, (_, value))| (name, value)),
     ]
     .boxed()
@@ -254,7 +256,7 @@ fn questions() -> BoxedStrategy<CheckRequest> {
     ];
     let headers = (carrier, vec((name(), value()), 0..4)).prop_map(|(carrier, others)| [carrier, others].concat());
     let rules = prop_oneof![2 => Just(vec![]), 3 => vec(rule(), 1..4)];
-    (headers, any::<[u8; 8]>(), rules, [text(), text()])
+    (headers, any::<[u8; 8]>(), rules, [any_text(), any_text()])
         .prop_map(|(headers, places, rules, [method, path])| {
             let mut http = HttpRequest { method, path, ..HttpRequest::default() };
             for (position, header) in headers.into_iter().enumerate() {
@@ -271,7 +273,7 @@ fn good_question() -> CheckRequest {
 }
 
 proptest! {
-    #![proptest_config(cases(1))]
+    #![proptest_config(cases_divided_by(1))]
 
     #[test]
     fn only_the_one_good_token_in_its_place_is_let_in(question in questions()) {
@@ -279,7 +281,7 @@ proptest! {
     }
 
     #[test]
-    fn bytes_that_happen_to_be_a_question_are_answered(bytes in bytes()) {
+    fn bytes_that_happen_to_be_a_question_are_answered(bytes in any_bytes()) {
         if let Ok(question) = CheckRequest::decode(&bytes[..]) {
             prop_assert_eq!(expected(&question), Expected::Denied);
             answered(&question)?;
@@ -287,7 +289,7 @@ proptest! {
     }
 
     #[test]
-    fn a_question_with_other_bytes_in_it_is_answered(bytes in bytes_like(&good_question().encode_to_vec())) {
+    fn a_question_with_other_bytes_in_it_is_answered(bytes in mutated_bytes(&good_question().encode_to_vec())) {
         if let Ok(question) = CheckRequest::decode(&bytes[..]) {
             answered(&question)?;
         }
@@ -295,11 +297,11 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(2))]
+    #![proptest_config(cases_divided_by(2))]
 
     #[test]
     fn a_token_that_was_changed_is_refused_wherever_it_stands(
-        token in text_like(&GOOD), name in select(&["authorization", "X-Agent-Token"][..]), place in 0..3_u8,
+        token in mutated_text(&GOOD), name in select(&["authorization", "X-Agent-Token"][..]), place in 0..3_u8,
     ) {
         let mut http = HttpRequest::default();
         put(&mut http, place, (name.to_owned(), format!("Bearer {token}").into_bytes()));

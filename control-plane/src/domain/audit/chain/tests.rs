@@ -6,124 +6,131 @@ fn keys() -> AuditKeys {
     AuditKeys::derive(&[7; 32])
 }
 
-/// A chain of a service with four links, and its head.
-fn made(keys: &AuditKeys, service: u128) -> (Vec<Link>, Head) {
+/// The chain of a service with four entries, and its head.
+fn build_chain(keys: &AuditKeys, service: u128) -> (Vec<AuditEntry>, ChainHead) {
     let service = ServiceId::from_bits(service);
-    let acts = [Act::ServiceCreated, Act::RoleCreated, Act::RoleAssigned, Act::RoleRevoked];
-    let mut head = Head::default();
-    let link = |(at, act): (i64, Act)| {
-        let entry = Entry::at(service, act).to(AgentId::from_bits(2)).with(Object::Role(RoleId::from_bits(3)));
-        let (link, after) = keys.append(&head, &entry, &Author::SYSTEM, Timestamp::from_seconds(at));
+    let actions =
+        [AuditAction::ServiceCreated, AuditAction::RoleCreated, AuditAction::RoleAssigned, AuditAction::RoleRevoked];
+    let mut head = ChainHead::default();
+    let entry = |(at, action): (i64, AuditAction)| {
+        let entry = NewAuditEntry::for_service(service, action)
+            .agent(AgentId::from_bits(2))
+            .object(Object::Role(RoleId::from_bits(3)));
+        let (entry, after) = keys.append(&head, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(at));
         head = after;
-        link
+        entry
     };
-    ((1..).zip(acts).map(link).collect(), head)
+    ((1..).zip(actions).map(entry).collect(), head)
 }
 
-fn walk(links: &[Link], head: &Head) -> Result<(), Broken> {
+fn verify(entries: &[AuditEntry], head: &ChainHead) -> Result<(), BrokenChain> {
     let keys = keys();
-    let chain = links.first().map_or(String::new(), |link| link.chain.clone());
-    let mut walk = Walk::new(&keys, &chain);
-    for link in links {
-        walk.step(link)?;
+    let chain = entries.first().map_or(String::new(), |entry| entry.chain.clone());
+    let mut verifier = ChainVerifier::new(&keys, &chain);
+    for entry in entries {
+        verifier.verify_next(entry)?;
     }
-    walk.end(Some(head))
+    verifier.finish(Some(head))
 }
 
-fn broken(sequence: i64, fault: Fault) -> Result<(), Broken> {
-    Err(Broken { sequence, fault })
-}
-
-#[test]
-fn a_chain_as_it_was_made_is_whole() {
-    let (links, head) = made(&keys(), 1);
-    assert_eq!(walk(&links, &head), Ok(()));
+fn broken(sequence: i64, fault: ChainFault) -> Result<(), BrokenChain> {
+    Err(BrokenChain { sequence, fault })
 }
 
 #[test]
-fn whoever_has_not_the_key_cannot_make_links_or_heads() {
-    let (links, head) = made(&keys(), 1);
-    let (forged, other) = made(&AuditKeys::derive(&[8; 32]), 1);
-    assert_eq!(forged[0].hash, links[0].hash, "the hash needs no key");
-    assert_eq!(walk(&forged, &other), broken(1, Fault::Forged));
-    assert_eq!(walk(&links, &other), broken(5, Fault::Head));
-    let shorter = Head { length: 3, hash: links[2].hash.clone(), mac: links[2].mac.clone() };
-    assert_eq!(walk(&links[..3], &shorter), broken(4, Fault::Head), "the MAC of a link is none of a head");
-    assert_eq!(walk(&links[..3], &head), broken(4, Fault::Head));
+fn accepts_an_unmodified_chain() {
+    let (entries, head) = build_chain(&keys(), 1);
+    assert_eq!(verify(&entries, &head), Ok(()));
 }
 
 #[test]
-fn what_is_appended_to_a_false_head_does_not_make_it_right() {
+fn refuses_entries_and_heads_made_with_another_key() {
+    let (entries, head) = build_chain(&keys(), 1);
+    let (forged, other) = build_chain(&AuditKeys::derive(&[8; 32]), 1);
+    assert_eq!(forged[0].hash, entries[0].hash, "the hash does not depend on the key");
+    assert_eq!(verify(&forged, &other), broken(1, ChainFault::InvalidMac));
+    assert_eq!(verify(&entries, &other), broken(5, ChainFault::HeadMismatch));
+    let shorter = ChainHead { length: 3, hash: entries[2].hash.clone(), mac: entries[2].mac.clone() };
+    assert_eq!(
+        verify(&entries[..3], &shorter),
+        broken(4, ChainFault::HeadMismatch),
+        "the MAC of an entry is not valid for a head"
+    );
+    assert_eq!(verify(&entries[..3], &head), broken(4, ChainFault::HeadMismatch));
+}
+
+#[test]
+fn appending_to_an_invalid_head_keeps_the_chain_invalid() {
     let keys = keys();
-    let (mut links, head) = made(&keys, 1);
-    links.truncate(3);
-    let cut = Head { length: 3, hash: links[2].hash.clone(), mac: head.mac };
-    let entry = Entry::at(ServiceId::from_bits(1), Act::RoleCreated);
-    let (link, after) = keys.append(&cut, &entry, &Author::SYSTEM, Timestamp::from_seconds(9));
-    links.push(link);
-    assert_eq!(walk(&links, &after), broken(5, Fault::Head));
+    let (mut entries, head) = build_chain(&keys, 1);
+    entries.truncate(3);
+    let cut = ChainHead { length: 3, hash: entries[2].hash.clone(), mac: head.mac };
+    let entry = NewAuditEntry::for_service(ServiceId::from_bits(1), AuditAction::RoleCreated);
+    let (entry, after) = keys.append(&cut, &entry, &Initiator::SYSTEM, Timestamp::from_seconds(9));
+    entries.push(entry);
+    assert_eq!(verify(&entries, &after), broken(5, ChainFault::HeadMismatch));
 }
 
 #[test]
-fn a_chain_begins_with_its_service() {
+fn refuses_a_chain_that_starts_with_another_action_or_is_empty() {
     let keys = keys();
-    let entry = Entry::at(ServiceId::from_bits(1), Act::RoleCreated);
-    let (link, head) = keys.append(&Head::default(), &entry, &Author::SYSTEM, Timestamp::from_seconds(1));
-    assert_eq!(walk(&[link], &head), broken(1, Fault::Beginning));
-    assert_eq!(walk(&[], &Head::default()), broken(1, Fault::Missing));
+    let entry = NewAuditEntry::for_service(ServiceId::from_bits(1), AuditAction::RoleCreated);
+    let (entry, head) = keys.append(&ChainHead::default(), &entry, &Initiator::SYSTEM, Timestamp::from_seconds(1));
+    assert_eq!(verify(&[entry], &head), broken(1, ChainFault::InvalidFirstAction));
+    assert_eq!(verify(&[], &ChainHead::default()), broken(1, ChainFault::Missing));
 }
 
-/// Every field counts, and an absent one is not an empty one.
+/// An absent field hashes differently from an empty one.
 #[test]
-fn no_field_can_be_changed() {
-    let (links, head) = made(&keys(), 1);
-    let change: [fn(&mut Link); 16] = [
-        |link| link.chain.push('x'),
-        |link| link.sequence += 1,
-        |link| link.at = link.at.after(std::time::Duration::from_micros(1)),
-        |link| link.act.push('x'),
-        |link| link.actor_kind = "human".into(),
-        |link| link.actor_issuer = Some(String::new()),
-        |link| link.actor_id = Some("0".into()),
-        |link| link.address = Some("127.0.0.1".into()),
-        |link| link.request_id = Some(String::new()),
-        |link| link.agent = None,
-        |link| link.object_kind = None,
-        |link| link.object_id = Some(String::new()),
-        |link| link.details = "{ }".into(),
-        |link| link.previous = String::new(),
-        |link| link.hash.replace_range(..1, "g"),
-        |link| link.mac.replace_range(..1, "g"),
+fn refuses_an_entry_with_any_field_changed() {
+    let (entries, head) = build_chain(&keys(), 1);
+    let change: [fn(&mut AuditEntry); 16] = [
+        |entry| entry.chain.push('x'),
+        |entry| entry.sequence += 1,
+        |entry| entry.at = entry.at.saturating_add(std::time::Duration::from_micros(1)),
+        |entry| entry.action.push('x'),
+        |entry| entry.actor_kind = "human".into(),
+        |entry| entry.actor_issuer = Some(String::new()),
+        |entry| entry.actor_id = Some("0".into()),
+        |entry| entry.address = Some("127.0.0.1".into()),
+        |entry| entry.request_id = Some(String::new()),
+        |entry| entry.agent = None,
+        |entry| entry.object_kind = None,
+        |entry| entry.object_id = Some(String::new()),
+        |entry| entry.details = "{ }".into(),
+        |entry| entry.previous = String::new(),
+        |entry| entry.hash.replace_range(..1, "g"),
+        |entry| entry.mac.replace_range(..1, "g"),
     ];
     for (number, change) in change.into_iter().enumerate() {
-        let mut bent = links.clone();
-        change(&mut bent[2]);
+        let mut changed = entries.clone();
+        change(&mut changed[2]);
         let fault = match number {
-            1 => Fault::Missing,
-            15 => Fault::Forged,
-            _ => Fault::Changed,
+            1 => ChainFault::Missing,
+            15 => ChainFault::InvalidMac,
+            _ => ChainFault::HashMismatch,
         };
-        assert_eq!(walk(&bent, &head), broken(3, fault), "change {number}");
+        assert_eq!(verify(&changed, &head), broken(3, fault), "change {number}");
     }
 }
 
 #[test]
-fn links_can_not_be_taken_out_swapped_or_brought_from_elsewhere() {
-    let (links, head) = made(&keys(), 1);
-    let mut fewer = links.clone();
+fn refuses_removed_swapped_and_foreign_entries() {
+    let (entries, head) = build_chain(&keys(), 1);
+    let mut fewer = entries.clone();
     fewer.remove(1);
-    assert_eq!(walk(&fewer, &head), broken(2, Fault::Missing));
-    let mut swapped = links.clone();
+    assert_eq!(verify(&fewer, &head), broken(2, ChainFault::Missing));
+    let mut swapped = entries.clone();
     swapped.swap(1, 2);
     (swapped[1].sequence, swapped[2].sequence) = (2, 3);
-    assert_eq!(walk(&swapped, &head), broken(2, Fault::Changed));
-    let (others, _) = made(&keys(), 9);
-    let mut mixed = links.clone();
+    assert_eq!(verify(&swapped, &head), broken(2, ChainFault::HashMismatch));
+    let (others, _) = build_chain(&keys(), 9);
+    let mut mixed = entries.clone();
     mixed[2] = others[2].clone();
-    assert_eq!(walk(&mixed, &head), broken(3, Fault::Changed));
-    let mut rehashed = links;
+    assert_eq!(verify(&mixed, &head), broken(3, ChainFault::HashMismatch));
+    let mut rehashed = entries;
     rehashed[1].details = "{}".into();
     rehashed[1].previous = String::new();
     rehashed[1].hash = rehashed[1].digest();
-    assert_eq!(walk(&rehashed, &head), broken(2, Fault::Unlinked));
+    assert_eq!(verify(&rehashed, &head), broken(2, ChainFault::PreviousHashMismatch));
 }

@@ -6,8 +6,8 @@
 mod messages;
 
 use super::*;
-use countersign_identity::{AgentKey, Claims, Kid, Permission, SessionId, TokenId, TrustScore, VerifiedIdentity};
-use countersign_mangle::{bytes, bytes_like, cases};
+use countersign_identity::{Claims, Kid, P256PublicKey, Permission, SessionId, TokenId, TrustScore, VerifiedIdentity};
+use countersign_mangle::{any_bytes, cases_divided_by, mutated_bytes};
 use proptest::{collection::vec, prelude::*};
 use prost::Message as _;
 
@@ -112,11 +112,11 @@ impl Story {
 
 fn events() -> BoxedStrategy<Vec<Event>> {
     let whole = || prop_oneof![4 => messages::any(), 1 => Just(response(Message::Snapshot(first_page(5, true))))];
-    let near = whole().prop_flat_map(|message| bytes_like(&message.encode_to_vec()));
+    let near = whole().prop_flat_map(|message| mutated_bytes(&message.encode_to_vec()));
     let event = prop_oneof![
         12 => whole().prop_map(Event::Told),
         2 => near.prop_map(Event::Bytes),
-        1 => bytes().prop_map(Event::Bytes),
+        1 => any_bytes().prop_map(Event::Bytes),
         5 => (0..100_u64).prop_map(Event::Ping),
         1 => Just(Event::Resume),
     ];
@@ -150,12 +150,12 @@ fn judged(session: &Session) -> Vec<Result<VerifiedIdentity, countersign_identit
 }
 
 proptest! {
-    #![proptest_config(cases(1))]
+    #![proptest_config(cases_divided_by(1))]
 
     #[test]
     fn what_is_refused_changes_nothing_and_only_a_pong_confirms(events in events()) {
         let (mut session, mut story) = (Session::resume(None, None), Story::default());
-        let stranger = Kid::of(AgentKey::from_sec1(&messages::point(9)).unwrap());
+        let stranger = Kid::from_key(P256PublicKey::from_sec1(&messages::point(9)).unwrap());
         for event in &events {
             story.goes_on(&mut session, event)?;
         }
@@ -163,7 +163,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(first in bytes(), second in bytes_like(&response(Message::Snapshot(first_page(5, true))).encode_to_vec())) {
+    fn no_bytes_make_it_panic(first in any_bytes(), second in mutated_bytes(&response(Message::Snapshot(first_page(5, true))).encode_to_vec())) {
         let mut session = followed(5);
         for bytes in [first, second] {
             if let Ok(message) = v1::FollowResponse::decode(&bytes[..]) {

@@ -1,8 +1,8 @@
 //! Messages that are met on a stream, and what it takes for one to be understood.
 
 use super::super::*;
-use countersign_identity::{AgentKey, Permission, RoleId, RoleName, SessionId, TokenId};
-use countersign_mangle::{bytes, text};
+use countersign_identity::{P256PublicKey, Permission, RoleId, RoleName, SessionId, TokenId};
+use countersign_mangle::{any_bytes, any_text};
 use proptest::{collection::vec, option, prelude::*, sample::select};
 use std::collections::HashSet;
 use v1::revocation::Subject;
@@ -15,7 +15,7 @@ fn number() -> BoxedStrategy<i64> {
 /// Mostly ids that are met again.
 fn id(prefix: &'static str) -> BoxedStrategy<String> {
     let good = (0..4_u128).prop_map(move |bits| AgentId::from_bits(bits).to_string().replace("agent_", prefix));
-    prop_oneof![40 => good, 1 => text()].boxed()
+    prop_oneof![40 => good, 1 => any_text()].boxed()
 }
 
 fn infos() -> BoxedStrategy<v1::ServiceInfo> {
@@ -32,10 +32,10 @@ fn infos() -> BoxedStrategy<v1::ServiceInfo> {
 }
 
 fn roles() -> BoxedStrategy<v1::Roles> {
-    let name = prop_oneof![20 => select(&["reader", "writer"][..]).prop_map(str::to_owned), 1 => text()];
-    let role = (id("role_"), name, number()).prop_map(|(id, name, made_at)| {
+    let name = prop_oneof![20 => select(&["reader", "writer"][..]).prop_map(str::to_owned), 1 => any_text()];
+    let role = (id("role_"), name, number()).prop_map(|(id, name, created_revision)| {
         let permissions = vec![format!("use:{id}")];
-        v1::Role { id, name, permissions, made_at }
+        v1::Role { id, name, permissions, created_revision }
     });
     vec(role, 0..3).prop_map(|roles| v1::Roles { roles }).boxed()
 }
@@ -70,7 +70,7 @@ pub fn point(seed: u8) -> Vec<u8> {
 pub fn any() -> BoxedStrategy<v1::FollowResponse> {
     let key = prop_oneof![
         9 => (1..4_u8).prop_map(point),
-        1 => bytes(),
+        1 => any_bytes(),
     ];
     let keys = vec(key, 0..3).prop_map(|points| v1::Keys { points }).boxed();
     let head = (infos(), keys.clone(), roles()).prop_map(|(info, keys, roles)| (Some(info), Some(keys), Some(roles)));
@@ -120,11 +120,11 @@ fn are_sound(
     let info = info.is_none_or(|info| {
         info.service_id.parse::<ServiceId>().is_ok() && !info.issuer.is_empty() && info.max_staleness_seconds > 0
     });
-    let keys = keys.is_none_or(|keys| keys.points.iter().all(|point| AgentKey::from_sec1(point).is_ok()));
+    let keys = keys.is_none_or(|keys| keys.points.iter().all(|point| P256PublicKey::from_sec1(point).is_ok()));
     let role = |role: &v1::Role| {
         let permissions = role.permissions.iter().all(|text| Permission::try_from(text.as_str()).is_ok());
         let named = role.id.parse::<RoleId>().is_ok() && RoleName::try_from(role.name.as_str()).is_ok();
-        named && permissions && role.made_at >= 0
+        named && permissions && role.created_revision >= 0
     };
     let death = |death: &v1::Revocation| match &death.subject {
         Some(Subject::TokenId(token)) => death.revision >= 0 && token.parse::<TokenId>().is_ok(),

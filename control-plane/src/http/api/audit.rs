@@ -1,0 +1,175 @@
+//! `GET /audit`: reads the audit log.
+
+use crate::{
+    domain::{
+        audit::{AuditAction, AuditChain, chain::AuditEntry},
+        page::Page,
+    },
+    http::{
+        error::{ApiError, Instant},
+        openapi::{
+            errors::{Errors, NoAgent, NoService, Owner, Paging},
+            schema,
+        },
+        request::{
+            body::FromField,
+            caller::Presented,
+            ids::id,
+            paging::{self, Paged, field},
+        },
+        state::AppState,
+    },
+    operations::{self, AuditFilter},
+};
+use axum::{
+    Json,
+    extract::{RawQuery, State},
+};
+use serde::Serialize;
+use serde_json::{Value, json};
+use utoipa::ToSchema;
+
+type AuditEntryPage = Paged<AuditEntryRecord>;
+
+/// An entry of the audit log.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AuditEntryRecord {
+    /// The service whose chain contains the entry; null for the chain of the deployment.
+    #[schema(value_type = Option<schema::ServiceId>, required)]
+    service_id: Option<String>,
+    /// Position in the chain, from 1.
+    #[schema(minimum = 1, example = 7)]
+    sequence: i64,
+    /// Time of the action.
+    #[schema(value_type = schema::Instant)]
+    at: Instant,
+    #[schema(value_type = schema::AuditAction)]
+    action: String,
+    actor: ActorRecord,
+    /// IP address of the client; null if the control plane acted by itself.
+    #[schema(required, example = "192.0.2.7")]
+    address: Option<String>,
+    /// `X-Request-Id` of the request; null if the control plane acted by itself.
+    #[schema(required, example = "01979a3c5d1e7b429f601c2d3e4f5a6b")]
+    request_id: Option<String>,
+    /// The agent affected; null if none.
+    #[schema(value_type = Option<schema::AgentId>, required)]
+    agent_id: Option<String>,
+    /// The object affected; null if none.
+    #[schema(required)]
+    object: Option<ObjectRecord>,
+    /// Additional fields; their names depend on the action.
+    #[schema(value_type = schema::AuditDetails)]
+    details: Value,
+    /// Hash of the previous entry in the chain; empty in the first.
+    #[schema(pattern = "^([0-9a-f]{64})?$", example = "")]
+    previous_hash: String,
+    /// SHA-256 of all fields above.
+    #[schema(pattern = "^[0-9a-f]{64}$", example = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
+    hash: String,
+}
+
+/// The caller behind an action.
+#[derive(Serialize, ToSchema)]
+struct ActorRecord {
+    /// `service_key`, `human`, `public` (an unauthenticated registration) or `system` (the control plane itself).
+    #[schema(example = "human")]
+    kind: String,
+    /// Token issuer of a human user; null for other kinds.
+    #[schema(required, example = "https://login.example.org")]
+    issuer: Option<String>,
+    /// Id of the API key, or subject of the human user.
+    #[schema(required, example = "alice")]
+    id: Option<String>,
+}
+
+/// The object of an action.
+#[derive(Serialize, ToSchema)]
+struct ObjectRecord {
+    /// Kind of the object.
+    #[schema(required, example = "role")]
+    kind: Option<String>,
+    /// Id of the object.
+    #[schema(example = "role_01jyd3rq8yfd19yr0w5mz4ypkb")]
+    id: String,
+}
+
+/// List audit entries
+///
+/// Newest first. Administrators can read all entries. The owner of a service can read the entries of that service, and must
+/// pass `serviceId`.
+#[utoipa::path(
+    get, path = "/audit", operation_id = "listAuditEntries", tag = "Services",
+    params(
+        Page,
+        ("serviceId" = Option<schema::ServiceId>, Query, description = "Only entries of this service"),
+        ("agentId" = Option<schema::AgentId>, Query, description = "Only entries about this agent"),
+        ("action" = Option<schema::AuditAction>, Query, description = "Only this action"),
+        ("act" = Option<schema::AuditAction>, Query, deprecated, description = "Old name of `action`"),
+        ("since" = Option<schema::Instant>, Query, description = "Earliest time, inclusive"),
+        ("until" = Option<schema::Instant>, Query, description = "Latest time, exclusive"),
+    ),
+    security(("humanToken" = [])),
+    responses(
+        (status = 200, description = "A page of audit entries", body = AuditEntryPage),
+        Errors<(Owner, Paging, NoService, NoAgent)>,
+    )
+)]
+pub async fn list(
+    State(state): State<AppState>,
+    presented: Presented,
+    page: Result<Page, ApiError>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<AuditEntryPage>, ApiError> {
+    let human = presented.human(&state).await?;
+    let (page, filter) = (page?, filter(query.as_deref().unwrap_or_default())?);
+    let listed = operations::list_audit_entries(&state.context, &human, &filter, page).await?;
+    Ok(Json(paging::present(page, listed, |entry| present(&entry))))
+}
+
+/// Reads `serviceId`, `action`, `agentId`, `since` and `until` from the query; all are optional.
+fn filter(query: &str) -> Result<AuditFilter, ApiError> {
+    let parameter = |name| paging::parameter(query, name).map_err(|problem| ApiError::invalid(&[problem]));
+    let service = parameter("serviceId")?.map(|service| id(&service)).transpose()?;
+    let agent = parameter("agentId")?.map(|agent| id(&agent)).transpose()?;
+    let action = match field(query, "action")? {
+        // Deprecated alias.
+        None => field(query, "act")?,
+        action => action,
+    };
+    let (since, until) = (field(query, "since")?, field(query, "until")?);
+    Ok(AuditFilter { chain: service.map(AuditChain::Service), action, agent, since, until })
+}
+
+impl FromField for AuditAction {
+    type Word = schema::AuditAction;
+
+    fn from_field(value: Value) -> Result<Self, String> {
+        let names = || Self::ALL.iter().map(|action| action.as_str()).collect::<Vec<_>>().join("`, `");
+        value.as_str().and_then(Self::parse).ok_or_else(|| format!("must be one of `{}`", names()))
+    }
+}
+
+/// The JSON form of an entry, for the API and for `audit export`.
+pub fn present(entry: &AuditEntry) -> AuditEntryRecord {
+    let object = entry.object_id.clone().map(|id| ObjectRecord { kind: entry.object_kind.clone(), id });
+    AuditEntryRecord {
+        service_id: Some(entry.chain.clone()).filter(|chain| *chain != AuditChain::Deployment.to_string()),
+        sequence: entry.sequence,
+        at: Instant(entry.at),
+        action: entry.action.clone(),
+        actor: ActorRecord {
+            kind: entry.actor_kind.clone(),
+            issuer: entry.actor_issuer.clone(),
+            id: entry.actor_id.clone(),
+        },
+        address: entry.address.clone(),
+        request_id: entry.request_id.clone(),
+        agent_id: entry.agent.clone(),
+        object,
+        details: serde_json::from_str::<Value>(&entry.details).unwrap_or_else(|_| json!(entry.details)),
+        previous_hash: entry.previous.clone(),
+        hash: entry.hash.clone(),
+    }
+}

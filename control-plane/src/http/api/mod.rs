@@ -1,0 +1,14 @@
+//! The endpoints, one file per resource.
+
+pub(super) mod agents;
+pub mod audit;
+pub(super) mod auth;
+pub(super) mod health;
+pub(super) mod roles;
+pub(super) mod services;
+pub(super) mod signing_keys;
+pub(super) mod status;
+pub(super) mod trust;
+pub(super) mod verify;
+pub(super) mod webhooks;
+pub(super) mod well_known;

@@ -1,0 +1,262 @@
+//! The endpoints under `/services/:serviceId/webhooks` and `/webhooks`.
+//!
+//! Both scopes have the same endpoints and differ in who is authorized. Each endpoint is one function in [`handlers`]. The
+//! macro below declares its route and its OpenAPI description once for each scope.
+
+mod handlers;
+mod records;
+mod scope;
+
+use crate::{
+    domain::page::Page,
+    http::{
+        error::ApiError,
+        openapi::{
+            errors::{
+                Admin, Body, Errors, Manager, NoDelivery, NoService, NoWebhook, Paging, TooManyWebhooks, WrongUrl,
+            },
+            schema::{self, EventInPath, ServiceInPath, WebhookInPath},
+        },
+        request::{body::Fields, ids::InPath},
+        state::AppState,
+    },
+};
+use axum::{
+    Json,
+    extract::{RawQuery, State},
+    http::StatusCode,
+};
+use handlers::{DeliveryPath, ReplayRequest, WebhookChanges, WebhookPath, WebhookRequest};
+use records::{
+    DeliveryPage, DeliveryWithPayload, NewSecret, NewWebhookRecord, Replayed, TestSent, WebhookDeleted, WebhookList,
+    WebhookRecord,
+};
+use scope::{DeploymentManager, ServiceManager};
+
+type ApiResult<T> = Result<T, ApiError>;
+
+/// A status that is not 200, with a body.
+type WithStatus<T> = (StatusCode, Json<T>);
+
+/// The endpoints of one scope: their module, the extractor that authorizes, the path prefix, the infix of operation ids,
+/// and the OpenAPI description of authorization errors, path parameters and security schemes.
+macro_rules! endpoints {
+    ($module:ident, $manager:ident, $base:literal, $infix:literal, ($($error:ident),+), ($($parameter:ident)?), $security:tt) => {
+        pub mod $module {
+            #![doc = concat!("The endpoints under `", $base, "/webhooks`.")]
+
+            use super::*;
+
+            /// Create a webhook
+            ///
+            /// The response contains the signing secret, which cannot be read later. A service can have ten webhooks, and
+            /// so can the deployment. Deliveries are signed as Standard Webhooks defines, and made at least once.
+            #[utoipa::path(
+                post, path = concat!($base, "/webhooks"), operation_id = concat!("create", $infix, "Webhook"), tag = "Webhooks",
+                params($($parameter)?), request_body = WebhookRequest, security $security,
+                responses(
+                    (status = 201, description = "The webhook", body = NewWebhookRecord),
+                    Errors<($($error,)+ Body, WrongUrl, TooManyWebhooks)>,
+                )
+            )]
+            pub async fn create(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                body: Fields,
+            ) -> ApiResult<WithStatus<NewWebhookRecord>> {
+                handlers::create(state, manager, body).await
+            }
+
+            /// List webhooks
+            #[utoipa::path(
+                get, path = concat!($base, "/webhooks"), operation_id = concat!("list", $infix, "Webhooks"), tag = "Webhooks",
+                params($($parameter)?), security $security,
+                responses((status = 200, description = "All webhooks", body = WebhookList), Errors<($($error,)+)>)
+            )]
+            pub async fn list(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+            ) -> ApiResult<Json<WebhookList>> {
+                handlers::list(state, manager).await
+            }
+
+            /// Read a webhook
+            #[utoipa::path(
+                get, path = concat!($base, "/webhooks/{webhook}"), operation_id = concat!("read", $infix, "Webhook"), tag = "Webhooks",
+                params($($parameter,)? WebhookInPath), security $security,
+                responses((status = 200, description = "The webhook", body = WebhookRecord), Errors<($($error,)+ NoWebhook)>)
+            )]
+            pub async fn read(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+            ) -> ApiResult<Json<WebhookRecord>> {
+                handlers::read(state, manager, path).await
+            }
+
+            /// Change, pause or resume a webhook
+            #[utoipa::path(
+                patch, path = concat!($base, "/webhooks/{webhook}"), operation_id = concat!("change", $infix, "Webhook"), tag = "Webhooks",
+                params($($parameter,)? WebhookInPath), request_body = WebhookChanges, security $security,
+                responses(
+                    (status = 200, description = "The changed webhook", body = WebhookRecord),
+                    Errors<($($error,)+ Body, WrongUrl, NoWebhook)>,
+                )
+            )]
+            pub async fn change(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+                body: Fields,
+            ) -> ApiResult<Json<WebhookRecord>> {
+                handlers::change(state, manager, path, body).await
+            }
+
+            /// Delete a webhook
+            ///
+            /// Also deletes its deliveries. An attempt in progress may still arrive.
+            #[utoipa::path(
+                delete, path = concat!($base, "/webhooks/{webhook}"), operation_id = concat!("delete", $infix, "Webhook"), tag = "Webhooks",
+                params($($parameter,)? WebhookInPath), security $security,
+                responses((status = 200, description = "Deleted", body = WebhookDeleted), Errors<($($error,)+ NoWebhook)>)
+            )]
+            pub async fn remove(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+            ) -> ApiResult<Json<WebhookDeleted>> {
+                handlers::delete(state, manager, path).await
+            }
+
+            /// Rotate the secret of a webhook
+            ///
+            /// The response contains the new secret, which cannot be read later. For 24 hours, deliveries are also signed
+            /// with the previous secret, so that the receiver can switch without losing a delivery.
+            #[utoipa::path(
+                post, path = concat!($base, "/webhooks/{webhook}/rotate-secret"),
+                operation_id = concat!("rotate", $infix, "WebhookSecret"), tag = "Webhooks",
+                params($($parameter,)? WebhookInPath), security $security,
+                responses((status = 200, description = "The new secret", body = NewSecret), Errors<($($error,)+ NoWebhook)>)
+            )]
+            pub async fn rotate(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+            ) -> ApiResult<Json<NewSecret>> {
+                handlers::rotate_secret(state, manager, path).await
+            }
+
+            /// Send a test event to a webhook
+            ///
+            /// Sends an event of kind `webhook.test` once, whatever the event filter and the status of the webhook. Read the
+            /// delivery for its outcome.
+            #[utoipa::path(
+                post, path = concat!($base, "/webhooks/{webhook}/test"), operation_id = concat!("test", $infix, "Webhook"), tag = "Webhooks",
+                params($($parameter,)? WebhookInPath), security $security,
+                responses((status = 202, description = "The test event is queued", body = TestSent), Errors<($($error,)+ NoWebhook)>)
+            )]
+            pub async fn test(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+            ) -> ApiResult<WithStatus<TestSent>> {
+                handlers::test(state, manager, path).await
+            }
+
+            /// List deliveries
+            ///
+            /// Newest event first. Deliveries are deleted when the retention of their events ends.
+            #[utoipa::path(
+                get, path = concat!($base, "/webhooks/{webhook}/deliveries"),
+                operation_id = concat!("list", $infix, "WebhookDeliveries"), tag = "Webhooks",
+                params(
+                    $($parameter,)? WebhookInPath, Page,
+                    ("status" = Option<schema::DeliveryStatus>, Query, description = "Only deliveries with this status"),
+                ),
+                security $security,
+                responses(
+                    (status = 200, description = "A page of deliveries", body = DeliveryPage),
+                    Errors<($($error,)+ NoWebhook, Paging)>,
+                )
+            )]
+            pub async fn list_deliveries(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+                page: ApiResult<Page>,
+                RawQuery(query): RawQuery,
+            ) -> ApiResult<Json<DeliveryPage>> {
+                handlers::list_deliveries(state, manager, path, page, query).await
+            }
+
+            /// Read a delivery
+            ///
+            /// Includes the payload that is sent.
+            #[utoipa::path(
+                get, path = concat!($base, "/webhooks/{webhook}/deliveries/{event}"),
+                operation_id = concat!("read", $infix, "WebhookDelivery"), tag = "Webhooks",
+                params($($parameter,)? WebhookInPath, EventInPath), security $security,
+                responses(
+                    (status = 200, description = "The delivery", body = DeliveryWithPayload),
+                    Errors<($($error,)+ NoWebhook, NoDelivery)>,
+                )
+            )]
+            pub async fn read_delivery(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<DeliveryPath>,
+            ) -> ApiResult<Json<DeliveryWithPayload>> {
+                handlers::read_delivery(state, manager, path).await
+            }
+
+            /// Replay a delivery
+            ///
+            /// Starts a new series of attempts under the same event id, the first of them now. A pending delivery is
+            /// attempted now.
+            #[utoipa::path(
+                post, path = concat!($base, "/webhooks/{webhook}/deliveries/{event}/replay"),
+                operation_id = concat!("replay", $infix, "WebhookDelivery"), tag = "Webhooks",
+                params($($parameter,)? WebhookInPath, EventInPath), security $security,
+                responses(
+                    (status = 202, description = "The delivery is pending", body = Replayed),
+                    Errors<($($error,)+ NoWebhook, NoDelivery)>,
+                )
+            )]
+            pub async fn replay_one(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<DeliveryPath>,
+            ) -> ApiResult<WithStatus<Replayed>> {
+                handlers::replay_delivery(state, manager, path).await
+            }
+
+            /// Replay deliveries since a time
+            ///
+            /// Replays all delivered and dead deliveries of events since then, for a receiver that lost data.
+            #[utoipa::path(
+                post, path = concat!($base, "/webhooks/{webhook}/replay"),
+                operation_id = concat!("replay", $infix, "WebhookDeliveries"), tag = "Webhooks",
+                params($($parameter,)? WebhookInPath), request_body = ReplayRequest, security $security,
+                responses(
+                    (status = 202, description = "The deliveries are pending", body = Replayed),
+                    Errors<($($error,)+ Body, NoWebhook)>,
+                )
+            )]
+            pub async fn replay(
+                State(state): State<AppState>,
+                $manager(manager): $manager,
+                InPath(path): InPath<WebhookPath>,
+                body: Fields,
+            ) -> ApiResult<WithStatus<Replayed>> {
+                handlers::replay(state, manager, path, body).await
+            }
+        }
+    };
+}
+
+endpoints! {
+    service, ServiceManager, "/services/{service}", "Service", (Manager, NoService), (ServiceInPath),
+    (("serviceKey" = []), ("humanToken" = []))
+}
+
+endpoints! { deployment, DeploymentManager, "", "Deployment", (Admin), (), (("humanToken" = [])) }

@@ -1,0 +1,261 @@
+//! JSON of webhooks and deliveries in responses, and of their fields in requests.
+
+use crate::{
+    domain::{
+        credential::expose,
+        webhook::{
+            TargetStatus, WebhookTarget,
+            delivery::{AttemptFailure, Delivery, DeliveryState, DeliveryStatus},
+            event::EventFilter,
+            url::TargetUrl,
+        },
+    },
+    http::{
+        error::Instant,
+        openapi::schema,
+        request::{body::FromField, paging::Paged},
+    },
+};
+use countersign_identity::{EventId, ServiceId, Timestamp, WebhookId};
+use secrecy::SecretString;
+use serde::Serialize;
+use serde_json::Value;
+use utoipa::ToSchema;
+
+/// A page of a listing.
+pub type DeliveryPage = Paged<DeliveryRecord>;
+
+/// All webhooks of a service, or of the deployment.
+#[derive(Serialize, ToSchema)]
+pub struct WebhookList {
+    /// Oldest first.
+    pub data: Vec<WebhookRecord>,
+}
+
+/// A webhook: a URL that receives events.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WebhookRecord {
+    #[schema(value_type = schema::WebhookId)]
+    webhook_id: WebhookId,
+    /// The service whose events it receives; null if it receives the events of all services.
+    #[schema(value_type = Option<schema::ServiceId>, required)]
+    service_id: Option<ServiceId>,
+    #[schema(value_type = schema::WebhookUrl)]
+    url: String,
+    #[schema(value_type = schema::EventFilter)]
+    events: Vec<&'static str>,
+    #[schema(value_type = schema::Description)]
+    description: String,
+    /// `active`, `paused` (by a manager) or `disabled` (deliveries failed). Events are kept while it is not active.
+    #[schema(example = "active")]
+    status: &'static str,
+    /// `gone` (the receiver answered 410) or `failing` (all attempts failed for five days); null if it is not disabled.
+    #[schema(required, example = "failing")]
+    disabled_reason: Option<&'static str>,
+    /// Since when all attempts have failed; null if the last one succeeded.
+    #[schema(value_type = Option<schema::Instant>, required)]
+    failing_since: Option<Instant>,
+    /// Until when the previous secret also signs; null if it does not.
+    #[schema(value_type = Option<schema::Instant>, required)]
+    previous_secret_expires_at: Option<Instant>,
+    /// Creation time.
+    #[schema(value_type = schema::Instant)]
+    created_at: Instant,
+    /// Time of the last change by a manager.
+    #[schema(value_type = schema::Instant)]
+    updated_at: Instant,
+}
+
+/// A webhook with its secret, which is shown only once.
+#[derive(Serialize, ToSchema)]
+pub struct NewWebhookRecord {
+    #[serde(flatten)]
+    webhook: WebhookRecord,
+    #[schema(value_type = schema::WebhookSecret)]
+    secret: String,
+}
+
+/// A new secret, which is shown only once.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct NewSecret {
+    #[schema(value_type = schema::WebhookSecret)]
+    secret: String,
+    /// Until when the previous secret also signs.
+    #[schema(value_type = schema::Instant)]
+    previous_secret_expires_at: Instant,
+}
+
+/// The webhook is deleted.
+#[derive(Serialize, ToSchema)]
+pub struct WebhookDeleted {
+    /// Always true.
+    #[schema(example = true)]
+    pub deleted: bool,
+}
+
+/// The test event is queued.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TestSent {
+    #[schema(value_type = schema::EventId)]
+    pub event_id: EventId,
+}
+
+/// Deliveries are pending again.
+#[derive(Serialize, ToSchema)]
+pub struct Replayed {
+    /// Number of replayed deliveries.
+    #[schema(minimum = 0, example = 1)]
+    pub replayed: u64,
+}
+
+/// The delivery of one event to one webhook.
+#[derive(Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct DeliveryRecord {
+    #[schema(value_type = schema::EventId)]
+    event_id: EventId,
+    /// Event kind.
+    #[schema(example = "agent.role_revoked")]
+    event: &'static str,
+    /// When the event happened.
+    #[schema(value_type = schema::Instant)]
+    occurred_at: Instant,
+    #[schema(value_type = schema::DeliveryStatus)]
+    status: &'static str,
+    /// Attempts since the delivery was created or last replayed.
+    #[schema(minimum = 0, example = 1)]
+    attempts: u32,
+    /// Time of the next attempt, if the webhook is active then; null if the delivery is not pending.
+    #[schema(value_type = Option<schema::Instant>, required)]
+    next_attempt_at: Option<Instant>,
+    /// Time of the last attempt.
+    #[schema(value_type = Option<schema::Instant>, required)]
+    last_attempt_at: Option<Instant>,
+    /// HTTP status of the last response.
+    #[schema(required, minimum = 100, maximum = 999, example = 200)]
+    response_status: Option<u16>,
+    /// Start of the body of the last response, at most 1024 bytes.
+    #[schema(required, example = "ok")]
+    response_body: Option<String>,
+    /// Why the last attempt failed: `status`, `gone`, `redirect`, `timeout`, `dns`, `address_refused`, `tls` or `connection`.
+    #[schema(required, example = "timeout")]
+    failure: Option<&'static str>,
+}
+
+/// A delivery with its payload.
+#[derive(Serialize, ToSchema)]
+pub struct DeliveryWithPayload {
+    #[serde(flatten)]
+    delivery: DeliveryRecord,
+    #[schema(value_type = schema::EventPayload)]
+    payload: Value,
+}
+
+impl WebhookRecord {
+    pub fn new(target: &WebhookTarget, now: Timestamp) -> Self {
+        Self {
+            webhook_id: target.id,
+            service_id: target.scope.service(),
+            url: target.url.to_string(),
+            events: target.events.names(),
+            description: target.description.to_string(),
+            status: target.status().as_str(),
+            disabled_reason: target.disabled.map(|(_, reason)| reason.as_str()),
+            failing_since: target.failing_since.map(Instant),
+            previous_secret_expires_at: target.previous_until.filter(|until| now < *until).map(Instant),
+            created_at: Instant(target.created_at),
+            updated_at: Instant(target.updated_at),
+        }
+    }
+}
+
+impl NewWebhookRecord {
+    pub fn new(target: &WebhookTarget, secret: &SecretString) -> Self {
+        Self { webhook: WebhookRecord::new(target, target.created_at), secret: expose(secret).to_owned() }
+    }
+}
+
+impl NewSecret {
+    pub fn new(secret: &SecretString, until: Timestamp) -> Self {
+        Self { secret: expose(secret).to_owned(), previous_secret_expires_at: Instant(until) }
+    }
+}
+
+impl DeliveryRecord {
+    pub fn new(delivery: &Delivery) -> Self {
+        let Delivery { event, kind, occurred_at, state, attempts, last_attempt } = delivery;
+        let due = if let DeliveryState::Pending(at) = state { Some(*at) } else { None };
+        let last_attempt = last_attempt.as_ref();
+        let response = last_attempt.and_then(|attempt| attempt.response.as_ref());
+        Self {
+            event_id: *event,
+            event: kind.as_str(),
+            occurred_at: Instant(*occurred_at),
+            status: state.status().as_str(),
+            attempts: *attempts,
+            next_attempt_at: due.map(Instant),
+            last_attempt_at: last_attempt.map(|attempt| Instant(attempt.at)),
+            response_status: response.map(|response| response.status),
+            response_body: response.map(|response| response.body.clone()),
+            failure: last_attempt.and_then(|attempt| attempt.failure).map(AttemptFailure::as_str),
+        }
+    }
+}
+
+impl DeliveryWithPayload {
+    pub fn new(delivery: &Delivery, body: &str) -> Self {
+        let payload = serde_json::from_str(body).unwrap_or_default();
+        Self { delivery: DeliveryRecord::new(delivery), payload }
+    }
+}
+
+impl FromField for TargetUrl {
+    type Word = schema::WebhookUrl;
+
+    fn from_field(value: Value) -> Result<Self, String> {
+        Self::parse(&String::from_field(value)?).map_err(|error| error.to_string())
+    }
+}
+
+impl FromField for EventFilter {
+    type Word = schema::EventFilter;
+
+    fn from_field(value: Value) -> Result<Self, String> {
+        let names = value.as_array().and_then(|names| names.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
+        Self::parse(names.unwrap_or_default()).map_err(|error| error.to_string())
+    }
+}
+
+impl FromField for TargetStatus {
+    type Word = schema::WebhookStatus;
+
+    fn from_field(value: Value) -> Result<Self, String> {
+        // Only the dispatcher disables a webhook.
+        let mut allowed = [Self::Active, Self::Paused].into_iter();
+        allowed.find(|status| value == status.as_str()).ok_or_else(|| "must be `active` or `paused`".to_owned())
+    }
+}
+
+/// The status of a delivery that is not pending.
+pub struct FinalStatus(pub DeliveryStatus);
+
+impl FromField for FinalStatus {
+    type Word = schema::Ending;
+
+    fn from_field(value: Value) -> Result<Self, String> {
+        let status = value.as_str().and_then(DeliveryStatus::parse).filter(|status| *status != DeliveryStatus::Pending);
+        status.map(Self).ok_or_else(|| "must be `delivered` or `dead`".to_owned())
+    }
+}
+
+impl FromField for DeliveryStatus {
+    type Word = schema::DeliveryStatus;
+
+    fn from_field(value: Value) -> Result<Self, String> {
+        let status = value.as_str().and_then(Self::parse);
+        status.ok_or_else(|| "must be `pending`, `delivered` or `dead`".to_owned())
+    }
+}

@@ -1,0 +1,9 @@
+//! The OpenAPI description of the API, generated from the handlers, and the page that shows it.
+
+pub(super) mod docs;
+pub(super) mod document;
+pub(super) mod errors;
+mod events;
+mod examples;
+mod limited;
+pub(super) mod schema;

@@ -1,0 +1,22 @@
+//! The state that every handler and middleware shares.
+
+use super::{Limits, Proxies};
+use crate::{humans::Humans, metrics::Metrics, operations::Context};
+use std::{sync::Arc, time::Duration};
+
+/// The state that every handler and middleware shares.
+#[derive(Clone)]
+pub struct AppState {
+    /// What operations run with.
+    pub context: Arc<Context>,
+    /// Verifies the tokens of human users.
+    pub humans: Arc<Humans>,
+    /// Counters and histograms.
+    pub metrics: Metrics,
+    /// The rate limits.
+    pub limits: Arc<Limits>,
+    /// The trusted proxies in front of this server.
+    pub proxies: Arc<Proxies>,
+    /// When this process started, on the boot-time clock.
+    pub began: Duration,
+}

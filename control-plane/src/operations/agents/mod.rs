@@ -1,0 +1,11 @@
+//! Agents: registration, reading, listing and status.
+
+mod list;
+mod read;
+mod register;
+mod status;
+
+pub use list::{AgentFilter, AgentWithRoles, list_agents};
+pub use read::read_agent;
+pub use register::{RegistrationRequest, register_agent};
+pub use status::set_agent_status;

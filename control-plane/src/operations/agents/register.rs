@@ -1,0 +1,79 @@
+//! Registers an agent with its public key.
+
+use crate::{
+    domain::{
+        agent::{Agent, Registration},
+        audit::{AuditAction, Initiator, NewAuditEntry},
+        caller::Human,
+        text::{DisplayName, EmailAddress, Metadata},
+    },
+    operations::{Context, IdempotentReply, OperationError},
+    store::agents,
+};
+use countersign_identity::{AgentId, AgentStatus, P256PublicKey, Reason, Revision, TrustScore};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// The agent to register.
+#[derive(Debug)]
+pub struct RegistrationRequest {
+    /// E-mail address of the registrant.
+    pub email: EmailAddress,
+    /// Display name.
+    pub name: DisplayName,
+    /// Public key.
+    pub key: P256PublicKey,
+    /// Free-form JSON from the registrant.
+    pub metadata: Metadata,
+}
+
+/// Registers an agent. The same key with the same name and registrant returns the existing agent. Everything else is a new
+/// agent, so registering a key of another agent blocks nothing.
+pub async fn register_agent<R: Serialize + DeserializeOwned>(
+    context: &Context,
+    by: &Initiator,
+    human: Option<Human>,
+    request: RegistrationRequest,
+    reply: &IdempotentReply<Agent, R>,
+) -> Result<R, OperationError> {
+    if human.is_none() && !context.config.public_registration {
+        return Err(Reason::HumanTokenMissing.into());
+    }
+    let RegistrationRequest { email, name, key, metadata } = request;
+    let key_hash = key
+        .fingerprint()
+        .map_err(|_| OperationError::Invalid { field: "publicKey", message: "must be a P-256 key" })?;
+    // Public registrations are told apart by their e-mail address only.
+    let registrant = if human.is_none() { email.as_str() } else { "" };
+    let idempotency = &reply.guard(by, &["register_agent", registrant]);
+    let owner = human.map(|human| human.owner);
+    let registration = &Registration { owner, email, name, key, key_hash, metadata };
+    let id = context.new_id(AgentId::from_bits);
+    let work = async |mut tx: crate::store::Write| {
+        if let Some(response) = idempotency.stored_response(&mut tx).await? {
+            return Ok(tx.commit(response).await?);
+        }
+        if let Some(same) = agents::find_by_registration(tx.conn(), registration).await? {
+            let response = idempotency.store_response(&mut tx, &same).await?;
+            return Ok(tx.commit(response).await?);
+        }
+        let now = tx.now();
+        let agent = Agent {
+            id,
+            registration: registration.clone(),
+            status: AgentStatus::Active,
+            cutoff: Revision::default(),
+            trust: TrustScore::INITIAL,
+            created_at: now,
+            updated_at: now,
+            last_seen_at: None,
+        };
+        agents::insert(tx.conn(), &agent).await?;
+        let entry = NewAuditEntry::for_deployment(AuditAction::AgentRegistered)
+            .agent(id)
+            .detail("name", registration.name.as_str());
+        tx.audit(by, &entry.detail("publicKeyHash", registration.key_hash.as_str())).await?;
+        let response = idempotency.store_response(&mut tx, &agent).await?;
+        Ok(tx.commit(response).await?)
+    };
+    context.store.write("register_agent", work).await
+}

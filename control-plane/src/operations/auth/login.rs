@@ -1,0 +1,132 @@
+//! Login: a signed challenge yields one token pair.
+
+use super::{
+    failed_logins::{emit_failed_login, login_failure_reason},
+    tokens::{PreparedTokens, default_service, issue_tokens},
+};
+use crate::{
+    domain::{
+        agent::Agent,
+        challenge::Challenge,
+        session::Session,
+        webhook::event::{Authenticated, Event, EventData},
+    },
+    operations::{Context, NotFound, OperationError, TokenPair},
+    store::{Write, agents, feed, services, sessions},
+};
+use countersign_identity::{EventId, Reason, ServiceId, SessionId, public_key::EcdsaSignature};
+use std::net::IpAddr;
+
+/// A login request.
+#[derive(Debug)]
+pub struct Login {
+    /// Challenge id.
+    pub challenge: String,
+    /// Signature over the nonce, in hex.
+    pub signature: String,
+    /// Service that the token is requested for, if the agent names one.
+    pub service: Option<ServiceId>,
+    /// Client address.
+    pub from: Option<IpAddr>,
+}
+
+/// Verifies the signed challenge and issues a token pair. A failed attempt does not consume the challenge.
+pub async fn authenticate(context: &Context, login: &Login) -> Result<TokenPair, OperationError> {
+    // An invalid challenge id names no agent, so no failed-login event can be attributed.
+    let challenge = context.challenge_keys.open(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
+    let result = verify_and_issue(context, &challenge, login).await;
+    if let Some(failure) = result.as_ref().err().and_then(login_failure_reason) {
+        emit_failed_login(context, (challenge.agent, challenge.service.or(login.service)), failure, login.from).await;
+    }
+    result
+}
+
+async fn verify_and_issue(
+    context: &Context,
+    challenge: &Challenge,
+    login: &Login,
+) -> Result<TokenPair, OperationError> {
+    if context.now() >= challenge.expires_at {
+        return Err(Reason::ChallengeExpired.into());
+    }
+    let service = agreed_service(challenge, login.service)?;
+    verify_signature(context, challenge, service, &login.signature).await?;
+
+    let prepared = PreparedTokens::new(context);
+    let (session, event, prepared_ref) =
+        (context.new_id(SessionId::from_bits), context.new_id(EventId::from_bits), &prepared);
+    let work = async |mut tx: Write| {
+        let position = feed::position(tx.conn()).await?;
+        if challenge.restore_revision != position.cutoff {
+            return Err(Reason::ChallengeExpired.into());
+        }
+        let rev = position.revision;
+        let agent = active_agent(&mut tx, challenge).await?;
+        let now = tx.now();
+        let service = match service {
+            Some(service) => Some(service),
+            None => default_service(tx.conn(), &agent, now).await?,
+        };
+        let session = Session {
+            id: session,
+            agent: agent.id,
+            service,
+            started_at: now,
+            started_revision: rev,
+            expires_at: now.saturating_add(context.config.session_lifetime),
+            ended_at: None,
+        };
+        if !sessions::create(tx.conn(), &session, &challenge.random_id_hex()).await? {
+            return Err(OperationError::from(Reason::ChallengeUsed));
+        }
+        let unsigned = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
+        let data = Authenticated { agent_id: agent.id, service_id: service, ip_address: login.from };
+        tx.emit(Event { id: event, at: now, data: EventData::Authenticated(data) });
+        Ok(tx.commit(unsigned).await?)
+    };
+    let unsigned = context.store.write("authenticate", work).await?;
+    prepared.sign(context, &unsigned)
+}
+
+/// The service of challenge and login, which must not contradict each other.
+fn agreed_service(challenge: &Challenge, requested: Option<ServiceId>) -> Result<Option<ServiceId>, OperationError> {
+    match (challenge.service, requested) {
+        (Some(challenged), Some(requested)) if challenged != requested => Err(OperationError::Invalid {
+            field: "serviceId",
+            message: "must be the service that the challenge was requested for",
+        }),
+        (challenged, requested) => Ok(challenged.or(requested)),
+    }
+}
+
+/// Verifies the signature in a read transaction, so that only the holder of the key reaches the single writer.
+async fn verify_signature(
+    context: &Context,
+    challenge: &Challenge,
+    service: Option<ServiceId>,
+    signature: &str,
+) -> Result<(), OperationError> {
+    let mut read = context.store.read().await?;
+    if sessions::challenge_is_used(read.conn(), &challenge.random_id_hex()).await? {
+        return Err(Reason::ChallengeUsed.into());
+    }
+    // The agent is unknown: the challenge is from before the database was restored.
+    let agent = agents::find(read.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
+    // Checked before the signature, so that no event names a service that does not exist.
+    if let Some(service) = service {
+        services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+    }
+    let signature = EcdsaSignature::from_hex(signature).map_err(|_| OperationError::InvalidSignature)?;
+    let nonce = context.challenge_keys.nonce(challenge);
+    // The agent signs the UTF-8 bytes of the hex nonce. A signature over the 32 decoded bytes is accepted as well.
+    if !agent.registration.key.verifies(&[hex::encode(nonce).as_bytes(), &nonce], &signature) {
+        return Err(OperationError::InvalidSignature);
+    }
+    Ok(agent.require_active()?)
+}
+
+async fn active_agent(tx: &mut Write, challenge: &Challenge) -> Result<Agent, OperationError> {
+    let agent = agents::find(tx.conn(), challenge.agent).await?.ok_or(Reason::ChallengeInvalid)?;
+    agent.require_active()?;
+    Ok(agent)
+}

@@ -1,0 +1,19 @@
+//! Authentication: challenge, login, refresh, revocation and verification of tokens.
+
+mod challenge;
+mod failed_logins;
+mod login;
+mod refresh;
+mod revoke;
+mod token_subject;
+mod tokens;
+mod verify;
+
+pub use challenge::issue_challenge;
+pub use failed_logins::{SuppressedBursts, flush_suppressed_bursts};
+pub use login::{Login, authenticate};
+pub use refresh::refresh;
+pub use revoke::revoke_token;
+pub use token_subject::find_refresh_token_agent;
+pub use tokens::TokenPair;
+pub use verify::verify;

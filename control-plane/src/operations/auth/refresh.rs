@@ -1,0 +1,80 @@
+//! Refresh token rotation: every use replaces the refresh token.
+
+use super::{
+    failed_logins::emit_failed_login,
+    revoke::end_session,
+    tokens::{PreparedTokens, UnsignedToken, default_service, issue_tokens},
+};
+use crate::{
+    domain::{credential::Credential, session::RefreshToken, webhook::event::LoginFailureReason},
+    operations::{Context, NotFound, OperationError, TokenPair},
+    store::{Committed, Conn, Write, agents, feed, services, sessions},
+};
+use countersign_identity::{AgentId, Reason, RefreshId, ServiceId};
+use std::net::IpAddr;
+
+/// The agent of a session and the service it is bound to.
+type SessionSubject = (AgentId, Option<ServiceId>);
+
+/// Refreshes a session. A wrong secret changes nothing. The reuse of a used token ends the session.
+pub async fn refresh(
+    context: &Context,
+    token: &str,
+    service: Option<ServiceId>,
+    from: Option<IpAddr>,
+) -> Result<TokenPair, OperationError> {
+    let presented = &Credential::<RefreshId>::parse(token).ok_or(Reason::RefreshInvalid)?;
+    let mut read = context.store.read().await?;
+    find_presented(read.conn(), presented).await?;
+    if let Some(service) = service {
+        services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+    }
+    drop(read);
+
+    let prepared = PreparedTokens::new(context);
+    let prepared_ref = &prepared;
+    let work = async |mut tx: Write| {
+        let position = feed::position(tx.conn()).await?;
+        let rev = position.revision;
+        let token = find_presented(tx.conn(), presented).await?;
+        let now = tx.now();
+        let session = sessions::find(tx.conn(), token.session).await?.ok_or(Reason::RefreshInvalid)?;
+        let agent = agents::find(tx.conn(), session.agent).await?.ok_or(Reason::RefreshInvalid)?;
+        agent.require_active()?;
+        match session.check_refresh(&token, agent.cutoff.max(position.cutoff), now) {
+            Ok(()) if sessions::use_token(tx.conn(), token.id, now).await? => {}
+            Ok(()) | Err(Reason::RefreshReused) => {
+                return end_session_after_reuse(tx, &token, (agent.id, session.service)).await;
+            }
+            Err(reason) => return Err(reason.into()),
+        }
+        let service = match service.or(session.service) {
+            Some(service) => Some(service),
+            None => default_service(tx.conn(), &agent, now).await?,
+        };
+        let unsigned = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
+        Ok(tx.commit(Ok(unsigned)).await?)
+    };
+    match context.store.write("refresh", work).await? {
+        Ok(unsigned) => prepared.sign(context, &unsigned),
+        Err(subject) => {
+            let reason = Reason::RefreshReused;
+            emit_failed_login(context, subject, LoginFailureReason::Refused(reason), from).await;
+            Err(reason.into())
+        }
+    }
+}
+
+async fn find_presented(conn: &mut Conn, presented: &Credential<RefreshId>) -> Result<RefreshToken, OperationError> {
+    Ok(sessions::find_token_by_credential(conn, presented).await?.ok_or(Reason::RefreshInvalid)?)
+}
+
+/// Ends the session. A reused refresh token means that it was copied, and the server cannot tell the thief from the agent.
+async fn end_session_after_reuse(
+    mut tx: Write,
+    token: &RefreshToken,
+    subject: SessionSubject,
+) -> Result<Committed<Result<UnsignedToken, SessionSubject>>, OperationError> {
+    end_session(&mut tx, token.session).await?;
+    Ok(tx.commit(Err(subject)).await?)
+}

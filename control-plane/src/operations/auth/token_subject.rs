@@ -1,0 +1,15 @@
+//! Finds the agent of a refresh token, for rate limits.
+
+use crate::{
+    domain::credential::Credential,
+    operations::{Context, OperationError},
+    store::sessions,
+};
+use countersign_identity::{AgentId, RefreshId};
+
+/// The agent of the session that a refresh token belongs to. Does not verify the secret, so the result must be used for
+/// counting only.
+pub async fn find_refresh_token_agent(context: &Context, token: &str) -> Result<Option<AgentId>, OperationError> {
+    let Some(presented) = Credential::<RefreshId>::parse(token) else { return Ok(None) };
+    Ok(sessions::find_agent_by_token(context.store.read().await?.conn(), presented.id()).await?)
+}

@@ -1,0 +1,135 @@
+//! Issues tokens: reads the claims in the transaction that issues them.
+
+use crate::{
+    domain::{
+        agent::Agent,
+        credential::Credential,
+        session::{RefreshToken, Session},
+    },
+    keyring::Signer,
+    operations::{Context, OperationError},
+    store::{Conn, Write, agents, assignments, roles, sessions},
+};
+use countersign_identity::{
+    Audience, Claims, Permission, RefreshId, Revision, RoleName, RoleTable, ServiceId, Timestamp, TokenId,
+};
+use secrecy::SecretString;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+/// An access token and a refresh token.
+pub struct TokenPair {
+    /// The access token, a signed JWT.
+    pub access: SecretString,
+    /// The refresh token.
+    pub refresh: SecretString,
+    /// Lifetime of the access token.
+    pub expires_in: Duration,
+}
+
+/// Ids and secret of the tokens, made before the transaction so that a retry of it issues the same tokens.
+pub(in crate::operations) struct PreparedTokens {
+    token: TokenId,
+    refresh: Credential<RefreshId>,
+}
+
+impl PreparedTokens {
+    /// Makes ids and secret.
+    pub(in crate::operations) fn new(context: &Context) -> Self {
+        let refresh = Credential::new(context.new_id(RefreshId::from_bits), context.new_secret());
+        Self { token: context.new_id(TokenId::from_bits), refresh }
+    }
+
+    /// Signs the claims and reveals the refresh token, after the transaction has committed.
+    pub(in crate::operations) fn sign(
+        self,
+        context: &Context,
+        unsigned: &UnsignedToken,
+    ) -> Result<TokenPair, OperationError> {
+        let access = unsigned.signer.sign(&unsigned.claims)?.into();
+        Ok(TokenPair { access, refresh: self.refresh.reveal(), expires_in: context.config.access_token_lifetime })
+    }
+}
+
+/// The claims of an access token and the key that signs it.
+pub(in crate::operations) struct UnsignedToken {
+    claims: Claims,
+    signer: Arc<Signer>,
+}
+
+/// The service that a token is bound to if the agent named none: the service of its oldest live role, or none.
+pub(in crate::operations) async fn default_service(
+    conn: &mut Conn,
+    agent: &Agent,
+    now: Timestamp,
+) -> Result<Option<ServiceId>, OperationError> {
+    Ok(assignments::service_of_oldest_role(conn, agent.id, now).await?)
+}
+
+/// Inserts the next refresh token of a session and builds the claims of an access token. `rev` must have been read before
+/// everything that the claims state, including the signing key.
+pub(in crate::operations) async fn issue_tokens(
+    tx: &mut Write,
+    context: &Context,
+    prepared: &PreparedTokens,
+    rev: Revision,
+    (agent, session, service): (&Agent, &Session, Option<ServiceId>),
+) -> Result<UnsignedToken, OperationError> {
+    let now = tx.now();
+    let refresh = RefreshToken {
+        id: prepared.refresh.id(),
+        session: session.id,
+        secret: prepared.refresh.hash(),
+        issued_at: now,
+        used_at: None,
+    };
+    sessions::insert_token(tx.conn(), &refresh).await?;
+    agents::set_last_seen(tx.conn(), agent.id, now).await?;
+    let expires = now.saturating_add(context.config.access_token_lifetime);
+    let effective = match service {
+        Some(service) => effective_roles(tx.conn(), service, agent, now, expires).await?,
+        None => EffectiveRoles::default(),
+    };
+    let claims = Claims {
+        iss: context.config.issuer.clone(),
+        sub: agent.id,
+        aud: service.map_or(Audience::Unbound, Audience::Service).claim(&context.config.issuer),
+        iat: now.seconds(),
+        nbf: now.seconds(),
+        exp: expires.seconds(),
+        jti: prepared.token,
+        sid: session.id,
+        rev,
+        name: agent.registration.name.to_string(),
+        roles: effective.roles,
+        permissions: effective.permissions,
+        trust_score: agent.trust,
+        until: effective.until,
+    };
+    // Read last, so that a concurrent revocation of the key is seen.
+    let signer = context.keyring.signer(tx.conn(), now).await?;
+    Ok(UnsignedToken { claims, signer })
+}
+
+/// Roles and permissions of an agent at a service, and the expiry of roles that end before the token.
+#[derive(Default)]
+struct EffectiveRoles {
+    roles: Vec<RoleName>,
+    permissions: Vec<Permission>,
+    until: BTreeMap<RoleName, i64>,
+}
+
+async fn effective_roles(
+    conn: &mut Conn,
+    service: ServiceId,
+    agent: &Agent,
+    now: Timestamp,
+    expires: Timestamp,
+) -> Result<EffectiveRoles, OperationError> {
+    let grants = assignments::active_grants(conn, service, agent.id, now).await?;
+    let table: RoleTable = roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect();
+    let (roles, permissions) = table.resolve(grants.iter());
+    let ends_before_token =
+        grants.iter().filter_map(|grant| grant.until.filter(|end| *end < expires).map(|end| (grant, end)));
+    let until = ends_before_token.filter_map(|(grant, end)| Some((table.get(grant.role)?.name.clone(), end.seconds())));
+    Ok(EffectiveRoles { roles, permissions, until: until.collect() })
+}

@@ -1,0 +1,96 @@
+//! The error type of operations.
+
+use crate::{
+    keyring::KeyringError,
+    store::{StoreError, StoreFailure},
+};
+use countersign_identity::{Reason, Refusal};
+
+/// The kind of resource that does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotFound {
+    /// No such agent.
+    Agent,
+    /// No such service.
+    Service,
+    /// No such role at this service.
+    Role,
+    /// No such API key at this service.
+    Key,
+    /// No such signing key.
+    SigningKey,
+    /// No such webhook in this scope.
+    Webhook,
+    /// No delivery of this event to this webhook.
+    Delivery,
+}
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum OperationError {
+    /// Refused for one of the documented reasons.
+    #[error("refused: {}", .0.reason.as_str())]
+    Refused(Refusal),
+    /// The signature does not verify, or is malformed.
+    #[error("invalid signature")]
+    InvalidSignature,
+    /// A resource that the request names does not exist.
+    #[error("not found: {0:?}")]
+    NotFound(NotFound),
+    /// The request conflicts with the current state.
+    #[error("conflict: {0}")]
+    Conflict(String),
+    /// The idempotency key was used for a different request.
+    #[error("idempotency key reused")]
+    IdempotencyKeyReused,
+    /// A field is well-formed but not acceptable.
+    #[error("invalid field {field}: {message}")]
+    Invalid {
+        /// The field.
+        field: &'static str,
+        /// What is acceptable.
+        message: &'static str,
+    },
+    /// The database failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The keyring failed.
+    #[error(transparent)]
+    Keyring(KeyringError),
+}
+
+impl StoreFailure for OperationError {
+    fn store_error(&self) -> Option<&StoreError> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::Keyring(_)
+            | Self::Refused(_)
+            | Self::InvalidSignature
+            | Self::NotFound(_)
+            | Self::Conflict(_)
+            | Self::IdempotencyKeyReused
+            | Self::Invalid { .. } => None,
+        }
+    }
+}
+
+impl From<KeyringError> for OperationError {
+    fn from(error: KeyringError) -> Self {
+        match error {
+            KeyringError::Store(error) => Self::Store(error),
+            error @ (KeyringError::Sealed(_) | KeyringError::NoKey | KeyringError::Crypto) => Self::Keyring(error),
+        }
+    }
+}
+
+impl From<Reason> for OperationError {
+    fn from(reason: Reason) -> Self {
+        Self::Refused(reason.into())
+    }
+}
+
+impl From<Refusal> for OperationError {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(refusal)
+    }
+}

@@ -1,0 +1,67 @@
+//! Idempotent requests: the response is stored in the transaction that does the work, and replayed when the request is sent
+//! again.
+
+use super::OperationError;
+use crate::{
+    domain::{
+        audit::Initiator,
+        idempotency::{IdempotentRequest, RequestFingerprint, StoredResponse},
+    },
+    store::{StoreError, Write, idempotency},
+};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// How to present the result of an operation, and the idempotency key of the request if it has one.
+#[derive(Debug)]
+pub struct IdempotentReply<T, R> {
+    /// Key and body digest of the request; `None` if it has no idempotency key.
+    pub request: Option<IdempotentRequest>,
+    /// Converts the result to the response body.
+    pub present: fn(&T) -> R,
+}
+
+/// Looks up and stores the response to one request of one caller.
+pub(in crate::operations) struct IdempotencyGuard<T, R> {
+    fingerprint: Option<RequestFingerprint>,
+    present: fn(&T) -> R,
+}
+
+impl<T, R: Serialize + DeserializeOwned> IdempotentReply<T, R> {
+    /// The guard for this caller and operation. `operation` is the name of the operation and the ids it applies to.
+    pub(in crate::operations) fn guard(&self, by: &Initiator, operation: &[&str]) -> IdempotencyGuard<T, R> {
+        let (kind, issuer, id) = by.actor.parts();
+        let caller = [Some(kind), issuer, id.as_deref()];
+        let scope: Vec<_> = caller.into_iter().chain(operation.iter().copied().map(Some)).collect();
+        IdempotencyGuard {
+            fingerprint: self.request.as_ref().map(|request| request.fingerprint(&scope)),
+            present: self.present,
+        }
+    }
+}
+
+impl<T, R: Serialize + DeserializeOwned> IdempotencyGuard<T, R> {
+    /// The stored response, if the request was completed before. Must be the first statement of the transaction: a concurrent
+    /// request with the same fingerprint then waits until this transaction ends.
+    pub(in crate::operations) async fn stored_response(&self, tx: &mut Write) -> Result<Option<R>, OperationError> {
+        let Some(fingerprint) = &self.fingerprint else { return Ok(None) };
+        let now = tx.now();
+        match idempotency::claim(tx.conn(), fingerprint, now).await? {
+            StoredResponse::New => Ok(None),
+            StoredResponse::Completed(response) => {
+                let stored = serde_json::from_str(&response).map_err(|_| StoreError::Corrupt("response"))?;
+                Ok(Some(stored))
+            }
+            StoredResponse::BodyDiffers => Err(OperationError::IdempotencyKeyReused),
+        }
+    }
+
+    /// Converts the result to the response body and stores it.
+    pub(in crate::operations) async fn store_response(&self, tx: &mut Write, result: &T) -> Result<R, OperationError> {
+        let response = (self.present)(result);
+        if let Some(fingerprint) = &self.fingerprint {
+            let text = serde_json::to_string(&response).map_err(|_| StoreError::Corrupt("response"))?;
+            idempotency::set_response(tx.conn(), fingerprint, &text).await?;
+        }
+        Ok(response)
+    }
+}

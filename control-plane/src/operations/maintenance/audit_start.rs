@@ -1,0 +1,22 @@
+//! Starts the audit log of a database that has none.
+
+use crate::{
+    domain::audit::{AuditAction, Initiator, NewAuditEntry},
+    operations::OperationError,
+    store::{Store, Write, audit},
+};
+
+/// Starts the chain of the deployment, and the chains of services from before the audit log existed. This happens once: after
+/// that, `audit verify` reports a missing chain.
+pub async fn ensure_audit_started(store: &Store) -> Result<(), OperationError> {
+    let work = async |mut tx: Write| {
+        if !audit::lock_and_check_started(tx.conn()).await? {
+            tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_deployment(AuditAction::AuditBegan)).await?;
+            for service in audit::services_without_chain(tx.conn()).await? {
+                tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_service(service, AuditAction::AuditBegan)).await?;
+            }
+        }
+        Ok::<_, OperationError>(tx.commit(()).await?)
+    };
+    store.write("ensure_audit_started", work).await
+}

@@ -1,0 +1,95 @@
+//! Deletes expired rows, and probes the database.
+
+use crate::{
+    domain::webhook::health::QueueHealth,
+    operations::{Context, OperationError, context::id_lower_bound},
+    store::{Write, deliveries, feed, idempotency, outbox, sessions, webhook_targets},
+};
+use countersign_identity::EventId;
+use std::time::Duration;
+
+/// Added to the lifetime of tokens, for clock skew between replicas.
+const MARGIN: Duration = Duration::from_mins(5);
+
+/// Raises the floor past changes that are older than every live token. Deletes expired sessions and stored responses.
+pub async fn run_housekeeping(context: &Context) -> Result<(), OperationError> {
+    let horizon = context.now().saturating_sub(context.config.access_token_lifetime + MARGIN);
+    let work = async |mut tx: Write| {
+        feed::raise_floor(tx.conn(), horizon).await?;
+        sessions::delete_expired(tx.conn(), horizon).await?;
+        let now = tx.now();
+        idempotency::delete_expired(tx.conn(), now).await?;
+        Ok::<_, OperationError>(tx.commit(()).await?)
+    };
+    context.store.write("run_housekeeping", work).await
+}
+
+/// Number of events that one transaction deletes.
+const BATCH_SIZE: i64 = 1000;
+
+/// A transaction that began before the deletion of a target has ended after this time.
+const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
+
+/// Deletes events that are older than the retention, deliveries to deleted targets, and replaced webhook secrets. Works in
+/// small transactions, so that other writers do not wait.
+pub async fn delete_expired_events(context: &Context) -> Result<(), OperationError> {
+    let horizon = EventId::from_bits(id_lower_bound(context.now().saturating_sub(context.config.event_retention)));
+    let mut read = context.store.read().await?;
+    let targets = webhook_targets::list_all(read.conn()).await?;
+    drop(read);
+    for (target, deleted) in targets {
+        let before = (!deleted).then_some(horizon);
+        if !deleted && !deliveries::has_deliveries_before(context.store.read().await?.conn(), target, horizon).await? {
+            continue;
+        }
+        let batch = async |mut tx: Write| {
+            webhook_targets::lock_any_scope(tx.conn(), target).await?;
+            let more = deliveries::delete_before(tx.conn(), target, before, BATCH_SIZE).await?;
+            if deleted && !more {
+                let before = tx.now().saturating_sub(MAX_TRANSACTION_TIME);
+                webhook_targets::delete_row(tx.conn(), target, before).await?;
+            }
+            Ok::<_, OperationError>(tx.commit(more).await?)
+        };
+        while context.store.write("delete_deliveries", batch).await? {}
+    }
+    while outbox::has_events_before(context.store.read().await?.conn(), horizon).await? {
+        let batch = async |mut tx: Write| {
+            outbox::delete_events_before(tx.conn(), horizon, BATCH_SIZE).await?;
+            Ok::<_, OperationError>(tx.commit(()).await?)
+        };
+        context.store.write("delete_expired_events", batch).await?;
+    }
+    let secrets = async |mut tx: Write| {
+        let now = tx.now();
+        webhook_targets::delete_expired_secrets(tx.conn(), now).await?;
+        Ok::<_, OperationError>(tx.commit(()).await?)
+    };
+    context.store.write("delete_expired_secrets", secrets).await
+}
+
+/// Health of the webhook dispatcher.
+pub fn probe_queue(context: &Context) -> QueueHealth {
+    (context.queue_health)()
+}
+
+/// Health of the database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DatabaseHealth {
+    /// The database answers, and the last write succeeded.
+    Up,
+    /// The database answers, but the last write failed.
+    ReadOnly,
+    /// The database does not answer in time.
+    Down,
+}
+
+/// Runs a small query and reports whether the database answers within `timeout`.
+pub async fn probe_database(context: &Context, timeout: Duration) -> DatabaseHealth {
+    let probe = async { feed::position(context.store.read().await?.conn()).await };
+    match tokio::time::timeout(timeout, probe).await {
+        Ok(Ok(_)) if context.store.is_writable() => DatabaseHealth::Up,
+        Ok(Ok(_)) => DatabaseHealth::ReadOnly,
+        Ok(Err(_)) | Err(_) => DatabaseHealth::Down,
+    }
+}

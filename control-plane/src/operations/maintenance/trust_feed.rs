@@ -1,0 +1,21 @@
+//! Publishes changed trust scores to sidecars. Feedback can be more frequent than sidecars need, so changes are batched.
+
+use crate::{
+    domain::change::Change,
+    operations::{Context, OperationError},
+    store::{Write, trust},
+};
+
+/// Appends a change for every agent whose trust score changed since the last call.
+pub async fn publish_trust_changes(context: &Context) -> Result<(), OperationError> {
+    if !trust::any_marks(context.store.read().await?.conn()).await? {
+        return Ok(());
+    }
+    let work = async |mut tx: Write| {
+        for agent in trust::take_marks(tx.conn()).await? {
+            tx.record_change(Change::Trust(agent));
+        }
+        Ok::<_, OperationError>(tx.commit(()).await?)
+    };
+    context.store.write("publish_trust_changes", work).await
+}

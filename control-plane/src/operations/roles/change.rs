@@ -1,0 +1,66 @@
+//! Changes the permissions or description of a role. The name of a role never changes, because tokens contain it.
+
+use super::define::permission_names;
+use crate::{
+    domain::{
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        change::Change,
+        role::{Role, check_service_limits},
+        text::Description,
+    },
+    operations::{Context, NotFound, OperationError},
+    store::{Write, roles, services},
+};
+use countersign_identity::{Permission, RoleId, ServiceId};
+
+/// The changes to make. `None` leaves a field unchanged.
+#[derive(Debug, Clone)]
+pub struct RoleChange {
+    /// New permissions.
+    pub permissions: Option<Vec<Permission>>,
+    /// New description.
+    pub description: Option<Description>,
+}
+
+/// Changes a role. The change applies to all holders at once, because sidecars compute permissions from role definitions.
+pub async fn change_role(
+    context: &Context,
+    by: &Initiator,
+    service: ServiceId,
+    role: RoleId,
+    change: &RoleChange,
+) -> Result<Role, OperationError> {
+    let work = async |mut tx: Write| {
+        if !services::lock(tx.conn(), service).await? {
+            return Err(OperationError::NotFound(NotFound::Service));
+        }
+        let mut existing = roles::list(tx.conn(), service).await?;
+        let found = existing.iter().position(|other| other.definition.id == role);
+        let mut changed = existing.swap_remove(found.ok_or(OperationError::NotFound(NotFound::Role))?);
+        let before = changed.clone();
+        let RoleChange { permissions, description } = change.clone();
+        changed.description = description.unwrap_or(changed.description);
+        if let Some(permissions) = permissions {
+            check_service_limits(&existing, &permissions)
+                .map_err(|error| OperationError::Conflict(error.to_string()))?;
+            changed.definition.permissions = permissions;
+            tx.record_change(Change::Definitions(service));
+        }
+        roles::update(tx.conn(), &changed).await?;
+        let entry = difference(&before, &changed);
+        if !entry.details.is_empty() {
+            tx.audit(by, &entry).await?;
+        }
+        Ok(tx.commit(changed).await?)
+    };
+    context.store.write("change_role", work).await
+}
+
+/// The audit entry with the changed fields.
+fn difference(before: &Role, after: &Role) -> NewAuditEntry {
+    let (old, new) = (&before.definition, &after.definition);
+    NewAuditEntry::for_service(after.service, AuditAction::RoleChanged)
+        .object(Object::Role(new.id))
+        .changed("permissions", permission_names(&old.permissions), permission_names(&new.permissions))
+        .changed("description", before.description.as_str(), after.description.as_str())
+}

@@ -1,0 +1,64 @@
+//! Creates and lists the roles of a service.
+
+use crate::{
+    domain::{
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        change::Change,
+        role::{Role, RoleRequest, check_service_limits},
+    },
+    operations::{Context, IdempotentReply, NotFound, OperationError},
+    store::{Write, roles, services},
+};
+use countersign_identity::{Permission, RoleDefinition, RoleId, ServiceId};
+use serde::{Serialize, de::DeserializeOwned};
+
+/// Creates a role. Its name is unique at the service and never changes.
+pub async fn create_role<R: Serialize + DeserializeOwned>(
+    context: &Context,
+    by: &Initiator,
+    service: ServiceId,
+    request: &RoleRequest,
+    reply: &IdempotentReply<Role, R>,
+) -> Result<R, OperationError> {
+    let idempotency = &reply.guard(by, &["create_role", &service.to_string()]);
+    let id = context.new_id(RoleId::from_bits);
+    let RoleRequest { name, description, permissions } = request;
+    let entry = &NewAuditEntry::for_service(service, AuditAction::RoleCreated)
+        .object(Object::Role(id))
+        .detail("name", name.as_str())
+        .detail("description", description.as_str())
+        .detail("permissions", permission_names(permissions));
+    let work = async |mut tx: Write| {
+        if let Some(response) = idempotency.stored_response(&mut tx).await? {
+            return Ok(tx.commit(response).await?);
+        }
+        if !services::lock(tx.conn(), service).await? {
+            return Err(OperationError::NotFound(NotFound::Service));
+        }
+        let existing = roles::list(tx.conn(), service).await?;
+        check_service_limits(&existing, permissions).map_err(|error| OperationError::Conflict(error.to_string()))?;
+        tx.audit(by, entry).await?;
+        let created_revision = tx.revision().await?;
+        let definition = RoleDefinition { id, name: name.clone(), permissions: permissions.clone(), created_revision };
+        let role = Role { definition, service, description: description.clone(), created_at: tx.now() };
+        if !roles::insert(tx.conn(), &role).await? {
+            return Err(OperationError::Conflict(format!("the service already has a role named `{name}`")));
+        }
+        tx.record_change(Change::Definitions(service));
+        let response = idempotency.store_response(&mut tx, &role).await?;
+        Ok(tx.commit(response).await?)
+    };
+    context.store.write("create_role", work).await
+}
+
+/// Names of permissions, as written in the audit log.
+pub(in crate::operations) fn permission_names(permissions: &[Permission]) -> Vec<&str> {
+    permissions.iter().map(Permission::as_str).collect()
+}
+
+/// Lists all roles of a service, oldest first.
+pub async fn list_roles(context: &Context, service: ServiceId) -> Result<Vec<Role>, OperationError> {
+    let mut read = context.store.read().await?;
+    services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+    Ok(roles::list(read.conn(), service).await?)
+}

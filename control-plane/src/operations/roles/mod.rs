@@ -1,0 +1,13 @@
+//! Roles: their definitions, and their assignment to agents.
+
+mod assign;
+mod change;
+mod define;
+mod delete;
+mod revoke;
+
+pub use assign::{AssignmentRequest, assign_role};
+pub use change::{RoleChange, change_role};
+pub use define::{create_role, list_roles};
+pub use delete::delete_role;
+pub use revoke::revoke_role;

@@ -1,0 +1,56 @@
+//! Changes the name of a service, or whether it accepts unbound tokens.
+
+use crate::{
+    domain::{
+        audit::{AuditAction, Initiator, NewAuditEntry},
+        change::Change,
+        service::Service,
+        text::DisplayName,
+    },
+    operations::{Context, NotFound, OperationError},
+    store::{Write, services},
+};
+use countersign_identity::ServiceId;
+
+/// The changes to make. `None` leaves a field unchanged.
+#[derive(Debug, Clone)]
+pub struct ServiceChange {
+    /// New display name.
+    pub name: Option<DisplayName>,
+    /// Whether the service accepts tokens that are not bound to a service.
+    pub accepts_unbound: Option<bool>,
+}
+
+/// Changes a service. Its sidecars receive the change on their streams.
+pub async fn change_service(
+    context: &Context,
+    by: &Initiator,
+    service: ServiceId,
+    change: &ServiceChange,
+) -> Result<Service, OperationError> {
+    let work = async |mut tx: Write| {
+        if !services::lock(tx.conn(), service).await? {
+            return Err(OperationError::NotFound(NotFound::Service));
+        }
+        let before = services::find(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        let ServiceChange { name, accepts_unbound } = change.clone();
+        let after = Service {
+            name: name.unwrap_or_else(|| before.name.clone()),
+            accepts_unbound: accepts_unbound.unwrap_or(before.accepts_unbound),
+            ..before.clone()
+        };
+        let now = tx.now();
+        services::update(tx.conn(), &after, now).await?;
+        let entry = NewAuditEntry::for_service(service, AuditAction::ServiceChanged)
+            .changed("name", before.name.as_str(), after.name.as_str())
+            .changed("acceptsUnboundTokens", before.accepts_unbound, after.accepts_unbound);
+        if !entry.details.is_empty() {
+            tx.audit(by, &entry).await?;
+        }
+        if after.accepts_unbound != before.accepts_unbound {
+            tx.record_change(Change::ServiceSettings(service));
+        }
+        Ok(tx.commit(after).await?)
+    };
+    context.store.write("change_service", work).await
+}

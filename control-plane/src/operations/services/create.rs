@@ -1,0 +1,100 @@
+//! Creates services, and creates and revokes their API keys.
+
+use crate::{
+    domain::{
+        agent::Owner,
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        credential::Credential,
+        service::{KeyScope, Service, ServiceKey},
+        text::DisplayName,
+    },
+    operations::{Context, NotFound, OperationError},
+    store::{Write, services},
+};
+use countersign_identity::{ApiKeyId, ServiceId};
+use secrecy::SecretString;
+
+/// The service to create.
+#[derive(Debug)]
+pub struct NewService {
+    /// Display name.
+    pub name: DisplayName,
+    /// Whether the service accepts tokens that are not bound to a service.
+    pub accepts_unbound: bool,
+}
+
+/// The API key to create.
+#[derive(Debug)]
+pub struct NewKey {
+    /// Display name.
+    pub name: DisplayName,
+    /// Allowed operations.
+    pub scope: KeyScope,
+}
+
+/// Creates a service that is owned by `owner`.
+pub async fn create_service(
+    context: &Context,
+    by: &Initiator,
+    owner: Owner,
+    request: NewService,
+) -> Result<Service, OperationError> {
+    let NewService { name, accepts_unbound } = request;
+    let id = context.new_id(ServiceId::from_bits);
+    let service = &Service { id, owner, name, accepts_unbound, created_at: context.now() };
+    let entry = &NewAuditEntry::for_service(id, AuditAction::ServiceCreated)
+        .detail("name", service.name.as_str())
+        .detail("acceptsUnboundTokens", accepts_unbound);
+    let work = async |mut tx: Write| {
+        services::insert(tx.conn(), service).await?;
+        tx.audit(by, entry).await?;
+        Ok::<_, OperationError>(tx.commit(service.clone()).await?)
+    };
+    context.store.write("create_service", work).await
+}
+
+/// Creates an API key. Its plain text is returned here only.
+pub async fn create_service_key(
+    context: &Context,
+    by: &Initiator,
+    service: ServiceId,
+    request: NewKey,
+) -> Result<(ServiceKey, SecretString), OperationError> {
+    let NewKey { name, scope } = request;
+    let credential = Credential::new(context.new_id(ApiKeyId::from_bits), context.new_secret());
+    let (id, secret, created_at) = (credential.id(), credential.hash(), context.now());
+    let key = &ServiceKey { id, service, name, scope, secret, created_at, revoked_at: None };
+    let entry = &NewAuditEntry::for_service(service, AuditAction::ServiceKeyCreated)
+        .object(Object::ServiceKey(id))
+        .detail("name", key.name.as_str())
+        .detail("scope", scope.as_str());
+    let work = async |mut tx: Write| {
+        services::find(tx.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+        services::insert_key(tx.conn(), key).await?;
+        tx.audit(by, entry).await?;
+        Ok::<_, OperationError>(tx.commit(key.clone()).await?)
+    };
+    Ok((context.store.write("create_service_key", work).await?, credential.reveal()))
+}
+
+/// Revokes an API key of a service. Returns false if it was already revoked.
+pub async fn revoke_service_key(
+    context: &Context,
+    by: &Initiator,
+    service: ServiceId,
+    key: ApiKeyId,
+) -> Result<bool, OperationError> {
+    let entry = &NewAuditEntry::for_service(service, AuditAction::ServiceKeyRevoked).object(Object::ServiceKey(key));
+    let work = async |mut tx: Write| {
+        let now = tx.now();
+        let revoked = services::revoke_key(tx.conn(), service, key, now).await?;
+        if revoked {
+            tx.audit(by, entry).await?;
+        } else if !services::has_key(tx.conn(), service, key).await? {
+            // The key does not exist, or it is a valid key of another service.
+            return Err(OperationError::NotFound(NotFound::Key));
+        }
+        Ok::<_, OperationError>(tx.commit(revoked).await?)
+    };
+    context.store.write("revoke_service_key", work).await
+}

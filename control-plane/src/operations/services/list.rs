@@ -1,0 +1,27 @@
+//! Lists services and their API keys.
+
+use crate::{
+    domain::{
+        caller::Human,
+        page::{ListPage, Page},
+        service::{Service, ServiceKey},
+    },
+    operations::{Context, OperationError},
+    store::services,
+};
+use countersign_identity::ServiceId;
+
+/// Lists the services that the user owns, or all services for an administrator, newest first.
+pub async fn list_services(context: &Context, human: &Human, page: Page) -> Result<ListPage<Service>, OperationError> {
+    let owner = (!human.admin).then_some(&human.owner);
+    Ok(services::list(context.store.read().await?.conn(), owner, page).await?)
+}
+
+/// Lists the API keys of a service, including revoked ones, newest first.
+pub async fn list_service_keys(
+    context: &Context,
+    service: ServiceId,
+    page: Page,
+) -> Result<ListPage<ServiceKey>, OperationError> {
+    Ok(services::list_keys(context.store.read().await?.conn(), service, page).await?)
+}

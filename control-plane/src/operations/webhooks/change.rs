@@ -1,0 +1,137 @@
+//! Changes, pauses, resumes and deletes webhooks, and rotates their secrets.
+
+use super::create::check_url;
+use crate::{
+    domain::{
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        text::Description,
+        webhook::{
+            SECRET_OVERLAP, TargetStatus, WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret,
+            url::TargetUrl,
+        },
+    },
+    operations::{Context, NotFound, OperationError},
+    store::{Write, webhook_targets},
+};
+use countersign_identity::{Timestamp, WebhookId};
+use secrecy::SecretString;
+
+/// Changes to a webhook. Fields that are `None` stay as they are.
+#[derive(Debug, Clone)]
+pub struct WebhookChange {
+    /// Where events are sent.
+    pub url: Option<TargetUrl>,
+    /// Which events it receives.
+    pub events: Option<EventFilter>,
+    /// Free text.
+    pub description: Option<Description>,
+    /// True pauses the webhook; false resumes it, also if it is disabled.
+    pub paused: Option<bool>,
+}
+
+/// Changes a webhook. A new URL also applies to pending deliveries.
+pub async fn change_webhook(
+    context: &Context,
+    by: &Initiator,
+    scope: WebhookScope,
+    webhook: WebhookId,
+    change: &WebhookChange,
+) -> Result<WebhookTarget, OperationError> {
+    if let Some(url) = &change.url {
+        check_url(context, url).await?;
+    }
+    let work = async |mut tx: Write| {
+        let before = lock_webhook(&mut tx, scope, webhook).await?;
+        let after = apply_change(&before, change.clone(), tx.now());
+        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookChanged)
+            .object(Object::Webhook(webhook))
+            .changed("host", before.url.host().to_string(), after.url.host().to_string())
+            .changed("events", before.events.names(), after.events.names())
+            .changed("status", before.status().as_str(), after.status().as_str());
+        if after.url != before.url || after.description != before.description || !entry.details.is_empty() {
+            let resumed = after.status() == TargetStatus::Active && before.status() != TargetStatus::Active;
+            webhook_targets::update(tx.conn(), &after, resumed).await?;
+            tx.audit(by, &entry).await?;
+            return Ok(tx.commit(after).await?);
+        }
+        Ok::<_, OperationError>(tx.commit(before).await?)
+    };
+    let target = context.store.write("change_webhook", work).await?;
+    context.dispatcher_wakeup.notify_one();
+    Ok(target)
+}
+
+/// A webhook that is resumed starts a new failing period.
+fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -> WebhookTarget {
+    let WebhookChange { url, events, description, paused } = change;
+    let before = before.clone();
+    let (paused_at, disabled, failing_since) = match (paused, before.status()) {
+        (None, _) | (Some(true), TargetStatus::Paused) | (Some(false), TargetStatus::Active) => {
+            (before.paused_at, before.disabled, before.failing_since)
+        }
+        (Some(true), TargetStatus::Active | TargetStatus::Disabled) => {
+            (Some(now), before.disabled, before.failing_since)
+        }
+        (Some(false), TargetStatus::Paused | TargetStatus::Disabled) => (None, None, None),
+    };
+    WebhookTarget {
+        url: url.unwrap_or(before.url),
+        events: events.unwrap_or(before.events),
+        description: description.unwrap_or(before.description),
+        updated_at: now,
+        paused_at,
+        disabled,
+        failing_since,
+        ..before
+    }
+}
+
+/// Replaces the secret of a webhook. Returns the new secret, and the time until when the previous one also signs. A secret
+/// from before the previous one stops signing at once.
+pub async fn rotate_webhook_secret(
+    context: &Context,
+    by: &Initiator,
+    scope: WebhookScope,
+    webhook: WebhookId,
+) -> Result<(SecretString, Timestamp), OperationError> {
+    let secret = WebhookSecret::new(context.new_secret());
+    let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
+    let work = async |mut tx: Write| {
+        lock_webhook(&mut tx, scope, webhook).await?;
+        let until = tx.now().saturating_add(SECRET_OVERLAP);
+        webhook_targets::rotate_secret(tx.conn(), webhook, sealed, until).await?;
+        let entry =
+            NewAuditEntry::new(scope.chain(), AuditAction::WebhookSecretRotated).object(Object::Webhook(webhook));
+        tx.audit(by, &entry).await?;
+        Ok::<_, OperationError>(tx.commit(until).await?)
+    };
+    Ok((secret.reveal(), context.store.write("rotate_webhook_secret", work).await?))
+}
+
+/// Deletes a webhook with its pending deliveries.
+pub async fn delete_webhook(
+    context: &Context,
+    by: &Initiator,
+    scope: WebhookScope,
+    webhook: WebhookId,
+) -> Result<(), OperationError> {
+    let work = async |mut tx: Write| {
+        let deleted = lock_webhook(&mut tx, scope, webhook).await?;
+        let now = tx.now();
+        webhook_targets::mark_deleted(tx.conn(), webhook, now).await?;
+        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookDeleted).object(Object::Webhook(webhook));
+        tx.audit(by, &entry.detail("host", deleted.url.host().to_string())).await?;
+        Ok::<_, OperationError>(tx.commit(()).await?)
+    };
+    context.store.write("delete_webhook", work).await
+}
+
+/// Reads a webhook and locks its row until the transaction ends.
+pub(super) async fn lock_webhook(
+    tx: &mut Write,
+    scope: WebhookScope,
+    webhook: WebhookId,
+) -> Result<WebhookTarget, OperationError> {
+    webhook_targets::lock(tx.conn(), scope, webhook).await?;
+    webhook_targets::find(tx.conn(), scope, webhook).await?.ok_or(OperationError::NotFound(NotFound::Webhook))
+}

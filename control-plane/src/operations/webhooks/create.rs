@@ -1,0 +1,84 @@
+//! Creates a webhook.
+
+use crate::{
+    domain::{
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        text::Description,
+        webhook::{
+            MAX_TARGETS, WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret, url::TargetUrl,
+        },
+    },
+    operations::{Context, NotFound, OperationError},
+    store::{Write, deployment, services, webhook_targets},
+};
+use countersign_identity::WebhookId;
+use secrecy::SecretString;
+
+/// The settings of a new webhook.
+#[derive(Debug)]
+pub struct NewWebhook {
+    /// Where events are sent.
+    pub url: TargetUrl,
+    /// Which events it receives.
+    pub events: EventFilter,
+    /// Free text.
+    pub description: Description,
+}
+
+/// Creates a webhook. This is the only operation that returns its secret in plain text, except for a rotation.
+pub async fn create_webhook(
+    context: &Context,
+    by: &Initiator,
+    scope: WebhookScope,
+    request: NewWebhook,
+) -> Result<(WebhookTarget, SecretString), OperationError> {
+    let NewWebhook { url, events, description } = request;
+    check_url(context, &url).await?;
+    let (id, secret, now) =
+        (context.new_id(WebhookId::from_bits), WebhookSecret::new(context.new_secret()), context.now());
+    let sealed = &context.keyring.seal_webhook_secret(id, &secret, context.rng.as_ref())?;
+    let target = &WebhookTarget {
+        id,
+        scope,
+        url,
+        events,
+        description,
+        created_at: now,
+        updated_at: now,
+        paused_at: None,
+        disabled: None,
+        failing_since: None,
+        previous_until: None,
+    };
+    let entry = &NewAuditEntry::new(scope.chain(), AuditAction::WebhookCreated)
+        .object(Object::Webhook(id))
+        .detail("host", target.url.host().to_string())
+        .detail("events", target.events.names());
+    let work = async |mut tx: Write| {
+        lock_scope(&mut tx, scope).await?;
+        if webhook_targets::list(tx.conn(), scope).await?.len() >= MAX_TARGETS {
+            return Err(OperationError::Conflict(format!(
+                "the maximum of {MAX_TARGETS} webhooks is reached: delete or change one"
+            )));
+        }
+        webhook_targets::insert(tx.conn(), target, sealed).await?;
+        tx.audit(by, entry).await?;
+        Ok(tx.commit(target.clone()).await?)
+    };
+    Ok((context.store.write("create_webhook", work).await?, secret.reveal()))
+}
+
+/// Rejects a URL whose host resolves to no allowed address.
+pub(super) async fn check_url(context: &Context, url: &TargetUrl) -> Result<(), OperationError> {
+    let result = context.address_guard.check(url).await;
+    result.map_err(|rejection| OperationError::Invalid { field: "url", message: rejection.as_str() })
+}
+
+/// Serializes the creation of webhooks in one scope, so that concurrent requests cannot exceed the maximum.
+async fn lock_scope(tx: &mut Write, scope: WebhookScope) -> Result<(), OperationError> {
+    match scope {
+        WebhookScope::Service(service) if services::lock(tx.conn(), service).await? => Ok(()),
+        WebhookScope::Service(_) => Err(OperationError::NotFound(NotFound::Service)),
+        WebhookScope::Deployment => Ok(deployment::lock(tx.conn()).await?),
+    }
+}

@@ -1,0 +1,60 @@
+//! Reads webhooks and their deliveries.
+
+use crate::{
+    domain::{
+        page::{ListPage, Page},
+        webhook::{
+            WebhookScope, WebhookTarget,
+            delivery::{Delivery, DeliveryStatus},
+        },
+    },
+    operations::{Context, NotFound, OperationError},
+    store::{deliveries, outbox, services, webhook_targets},
+};
+use countersign_identity::{EventId, WebhookId};
+
+/// The webhooks of a scope, oldest first.
+pub async fn list_webhooks(context: &Context, scope: WebhookScope) -> Result<Vec<WebhookTarget>, OperationError> {
+    let mut read = context.store.read().await?;
+    if let WebhookScope::Service(service) = scope {
+        services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
+    }
+    Ok(webhook_targets::list(read.conn(), scope).await?)
+}
+
+/// One webhook.
+pub async fn read_webhook(
+    context: &Context,
+    scope: WebhookScope,
+    webhook: WebhookId,
+) -> Result<WebhookTarget, OperationError> {
+    let target = webhook_targets::find(context.store.read().await?.conn(), scope, webhook).await?;
+    target.ok_or(OperationError::NotFound(NotFound::Webhook))
+}
+
+/// A page of the deliveries of a webhook, newest event first.
+pub async fn list_deliveries(
+    context: &Context,
+    scope: WebhookScope,
+    webhook: WebhookId,
+    status: Option<DeliveryStatus>,
+    page: Page,
+) -> Result<ListPage<Delivery>, OperationError> {
+    read_webhook(context, scope, webhook).await?;
+    Ok(deliveries::list(context.store.read().await?.conn(), webhook, status, page).await?)
+}
+
+/// A delivery with its exact body.
+pub async fn read_delivery(
+    context: &Context,
+    scope: WebhookScope,
+    webhook: WebhookId,
+    event: EventId,
+) -> Result<(Delivery, String), OperationError> {
+    read_webhook(context, scope, webhook).await?;
+    let mut read = context.store.read().await?;
+    let delivery =
+        deliveries::find(read.conn(), webhook, event).await?.ok_or(OperationError::NotFound(NotFound::Delivery))?;
+    let body = outbox::event_body(read.conn(), event).await?.ok_or(OperationError::NotFound(NotFound::Delivery))?;
+    Ok((delivery, body))
+}

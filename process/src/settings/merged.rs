@@ -1,0 +1,202 @@
+//! The merged layers: the effective value of each key, its source, and all errors.
+
+use super::{Layers, SettingsError, from_environment, known_keys::KnownKeys, known_keys::leaves, read_file};
+use config::{Config, File, FileFormat, Map, Value, ValueKind};
+use serde::de::DeserializeOwned;
+use std::{
+    collections::BTreeMap,
+    fmt::{self, Display, Formatter},
+    path::{Path, PathBuf},
+};
+
+/// Where a value was set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// The default file.
+    Default,
+    /// A preset of a mode such as `--dev`.
+    Mode,
+    /// The operator's file.
+    File(PathBuf),
+    /// An environment variable, by name.
+    Environment(String),
+    /// A flag.
+    Flag,
+}
+
+impl Display for Source {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("default"),
+            Self::Mode => f.write_str("the default of this mode"),
+            Self::File(path) => path.display().fmt(f),
+            Self::Environment(name) => write!(f, "the environment ({name})"),
+            Self::Flag => f.write_str("a flag"),
+        }
+    }
+}
+
+/// The effective value of a key.
+#[derive(Debug, Clone)]
+struct Setting {
+    value: Value,
+    source: Source,
+}
+
+/// The effective settings of all layers.
+pub struct MergedSettings {
+    defaults: BTreeMap<String, Value>,
+    settings: BTreeMap<String, Setting>,
+    problems: Vec<SettingsError>,
+}
+
+impl MergedSettings {
+    /// Reads all layers and collects their errors.
+    pub(super) fn from_layers(layers: &Layers) -> Result<Self, SettingsError> {
+        let defaults = Config::builder().add_source(File::from_str(layers.defaults, FileFormat::Toml)).build()?;
+        let known_keys = KnownKeys::from_defaults(&defaults);
+        let defaults: BTreeMap<_, _> =
+            known_keys.without_wildcards().map(|(key, value)| (key.clone(), value.clone())).collect();
+        let settings =
+            defaults.iter().map(|(key, value)| (key.clone(), Setting::from_default(value.clone()))).collect();
+        let mut merged = Self { defaults, settings, problems: Vec::new() };
+        for (key, text) in &layers.presets {
+            merged.set(&known_keys, key, known_keys.parse(key, text.clone()).into(), Source::Mode);
+        }
+        if let Some(path) = &layers.file {
+            match read_file(path).and_then(|text| read_toml(path, &text)) {
+                Ok(file) => {
+                    for (key, value) in leaves(&file.cache) {
+                        merged.set(&known_keys, &key, value, Source::File(path.clone()));
+                    }
+                }
+                Err(error) => merged.problems.push(error),
+            }
+        }
+        for variable in from_environment(&layers.environment, &known_keys) {
+            match variable {
+                Ok((name, key, text)) => {
+                    merged.set(&known_keys, &key, known_keys.parse(&key, text).into(), Source::Environment(name));
+                }
+                Err(error) => merged.problems.push(error),
+            }
+        }
+        for (key, text) in &layers.flags {
+            merged.set(&known_keys, key, known_keys.parse(key, text.clone()).into(), Source::Flag);
+        }
+        Ok(merged)
+    }
+
+    fn set(&mut self, known_keys: &KnownKeys, key: &str, value: Value, source: Source) {
+        if let Err(problem) = known_keys.get(key, &source.to_string()) {
+            return self.problems.push(problem);
+        }
+        for (sibling, default) in known_keys.table_defaults(key) {
+            self.defaults.insert(sibling.clone(), default.clone());
+            self.settings.entry(sibling).or_insert_with(|| Setting::from_default(default));
+        }
+        self.settings.insert(key.to_owned(), Setting { value, source });
+    }
+
+    /// The settings, or the first error.
+    pub fn read<T: DeserializeOwned>(mut self) -> Result<T, SettingsError> {
+        if self.problems.is_empty() { deserialize(&self.settings) } else { Err(self.problems.remove(0)) }
+    }
+
+    /// The settings, or the messages of all errors.
+    pub fn read_or_list_errors<T: DeserializeOwned>(&self) -> Result<T, Vec<String>> {
+        let type_errors = self.settings.iter().filter_map(|(key, setting)| self.type_error::<T>(key, setting));
+        let problems: Vec<_> = self.problems.iter().map(ToString::to_string).chain(type_errors).collect();
+        if problems.is_empty() {
+            deserialize(&self.settings).map_err(|error| vec![error.to_string()])
+        } else {
+            Err(problems)
+        }
+    }
+
+    /// The error of one setting, found by deserializing it with the defaults of all others.
+    fn type_error<T: DeserializeOwned>(&self, key: &str, setting: &Setting) -> Option<String> {
+        if setting.source == Source::Default {
+            return None;
+        }
+        let settings = self.defaults.iter().map(|(key, value)| (key.clone(), Setting::from_default(value.clone())));
+        let mut settings: BTreeMap<_, _> = settings.collect();
+        settings.insert(key.to_owned(), setting.clone());
+        let error = deserialize::<T>(&settings).err()?;
+        Some(format!("`{key}` in {}: {error}", setting.source))
+    }
+
+    /// The settings as TOML, each with its source in a comment. Values of `secrets` are hidden unless empty.
+    pub fn to_toml(&self, secrets: &[&str]) -> String {
+        let mut tables: BTreeMap<&str, String> = BTreeMap::new();
+        for (key, setting) in &self.settings {
+            let (table, name) = key.rsplit_once('.').unwrap_or(("", key));
+            let value = match self.defaults.get(key) {
+                Some(default) => with_type_of(&setting.value, default),
+                None => setting.value.clone(),
+            };
+            let hidden = secrets.contains(&key.as_str()) && !value.to_string().is_empty();
+            let value = if hidden { "\"(hidden)\"".to_owned() } else { to_toml_value(&value).to_string() };
+            let line = format!("{name} = {value} # {}\n", setting.source.to_string().replace(char::is_control, " "));
+            tables.entry(table).or_default().push_str(&line);
+        }
+        let text = tables.iter().map(|(table, lines)| match *table {
+            "" => lines.clone(),
+            table => format!("\n[{table}]\n{lines}"),
+        });
+        text.collect()
+    }
+}
+
+impl Setting {
+    const fn from_default(value: Value) -> Self {
+        Self { value, source: Source::Default }
+    }
+}
+
+fn read_toml(path: &Path, text: &str) -> Result<Config, SettingsError> {
+    toml::from_str::<toml::Table>(text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+        let line = before.matches('\n').count() + 1;
+        SettingsError::InvalidToml { path: path.to_owned(), line, error: error.message().to_owned() }
+    })?;
+    Ok(Config::builder().add_source(File::from_str(text, FileFormat::Toml)).build()?)
+}
+
+fn deserialize<T: DeserializeOwned>(settings: &BTreeMap<String, Setting>) -> Result<T, SettingsError> {
+    let mut root = Map::new();
+    for (key, setting) in settings {
+        insert(&mut root, key, setting.value.clone());
+    }
+    Ok(Value::from(ValueKind::Table(root)).try_deserialize()?)
+}
+
+/// Inserts a value at its dotted key.
+fn insert(table: &mut Map<String, Value>, key: &str, value: Value) {
+    let Some((first, rest)) = key.split_once('.') else { return drop(table.insert(key.to_owned(), value)) };
+    let inner = table.entry(first.to_owned()).or_insert_with(|| Value::from(ValueKind::Table(Map::new())));
+    if let ValueKind::Table(inner) = &mut inner.kind {
+        insert(inner, rest, value);
+    }
+}
+
+/// Converts the value to the type of the default: the environment and flags contain text only.
+fn with_type_of(value: &Value, default: &Value) -> Value {
+    let converted = match default.kind {
+        ValueKind::I64(_) => value.clone().into_int().ok().map(Value::from),
+        ValueKind::Boolean(_) => value.clone().into_bool().ok().map(Value::from),
+        ValueKind::Float(_) => value.clone().into_float().ok().map(Value::from),
+        _ => None,
+    };
+    converted.unwrap_or_else(|| value.clone())
+}
+
+fn to_toml_value(value: &Value) -> toml::Value {
+    match &value.kind {
+        ValueKind::Boolean(boolean) => (*boolean).into(),
+        ValueKind::I64(number) => (*number).into(),
+        ValueKind::Float(number) => (*number).into(),
+        ValueKind::Array(items) => toml::Value::Array(items.iter().map(to_toml_value).collect()),
+        _ => value.to_string().into(),
+    }
+}

@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+"""Checks the documentation: every link and anchor resolves, every page is in the table of contents, and every path
+that the pages for contributors name exists.
+
+    check-docs.py [BOOK]    BOOK: the built site, in which every link must resolve too
+"""
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+SUMMARY = DOCS / "SUMMARY.md"
+ROOT_PAGES = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+# Pages whose `paths` must exist, with the folders that a path may start from.
+PATHS_CHECKED = {
+    "ARCHITECTURE.md": ["", "control-plane/src", "ext-authz/src"],
+    "CONTRIBUTING.md": ["", "control-plane/src"],
+    "docs/work/contributing.md": ["", "control-plane/src"],
+    "docs/work/testing.md": [""],
+    "docs/understand/decisions.md": [""],
+}
+NAMES_CHECKED = ["ARCHITECTURE.md", "docs/work/contributing.md", "docs/understand/decisions.md", "docs/glossary.md"]
+# Looks like a path, and is made at run time.
+NOT_IN_THE_TREE = re.compile(r"^(/|~|target/|\.tools/|https?://)|[<>*{}$ ]")
+PATH = re.compile(r"^[\w.-]+(/[\w.-]+)*/?$")
+EXTENSIONS = {"rs", "toml", "sh", "py", "md", "sql", "proto", "yaml", "lua", "json", "lock"}
+
+SOURCES = {".rs", ".proto", ".sql", ".lua", ".toml"}
+
+FENCE = re.compile(r"^( *)(```|~~~).*?^\1?\2 *$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"(?<!!)\[(?:[^\[\]]|\[[^\[\]]*\])*\]\(([^()\s]+)\)")
+CODE = re.compile(r"`([^`\n]+)`")
+HEADING = re.compile(r"^(#{1,6}) +(.+?) *#*$", re.MULTILINE)
+
+
+def main() -> int:
+    pages = sorted(DOCS.rglob("*.md"))
+    root_pages = [ROOT / name for name in ROOT_PAGES if (ROOT / name).exists()]
+    problems = [
+        *(problem for page in [*root_pages, *pages] for problem in broken_links(page)),
+        *unreachable(pages),
+        *(problem for page, bases in PATHS_CHECKED.items() for problem in missing_paths(ROOT / page, bases)),
+        *unknown_names(),
+        *unknown_settings(),
+    ]
+    if len(sys.argv) > 1:
+        problems += broken_links_of_site(Path(sys.argv[1]))
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if not problems:
+        print(f"documentation: {len(pages) - 1} pages, all links and paths resolve")
+    return 1 if problems else 0
+
+
+def broken_links(page: Path) -> list[str]:
+    problems = []
+    for target in LINK.findall(CODE.sub("", prose(page))):
+        parts = urlsplit(target)
+        if parts.scheme or parts.netloc:
+            continue
+        file = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+        if not file.exists():
+            problems.append(f"{name(page)}: {target} does not exist")
+        elif DOCS in page.parents and DOCS not in file.parents:
+            problems.append(f"{name(page)}: {target} is outside docs/, and so not on the site")
+        elif parts.fragment and file.suffix == ".md" and parts.fragment not in anchors(file):
+            problems.append(f"{name(page)}: {target}: there is no such heading")
+    return problems
+
+
+def unreachable(pages: list[Path]) -> list[str]:
+    listed = {(DOCS / target).resolve() for target in LINK.findall(prose(SUMMARY))}
+    return [f"{name(page)}: is not in docs/SUMMARY.md" for page in pages if page != SUMMARY and page not in listed]
+
+
+def missing_paths(page: Path, bases: list[str]) -> list[str]:
+    named = {span for span in CODE.findall(prose(page)) if is_path(span)}
+    exists = lambda path: any((ROOT / base / path).exists() for base in bases)
+    return [f"{name(page)}: `{path}` does not exist" for path in sorted(named) if not exists(path)]
+
+
+def is_path(span: str) -> bool:
+    if NOT_IN_THE_TREE.search(span) or not PATH.match(span):
+        return False
+    file = span.rsplit("/", 1)[-1]
+    return "/" in span or file.rsplit(".", 1)[-1] in EXTENSIONS and "." in file
+
+
+def unknown_names() -> list[str]:
+    """Names such as `View::apply` must occur in the sources."""
+    folders = ["identity", "proto", "process", "control-plane", "ext-authz", "client", "mangle", "tests", "examples"]
+    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in SOURCES]
+    words = set(re.findall(r"\w+", "\n".join(path.read_text() for path in files)))
+    words |= {*folders, *(part for path in files for part in path.relative_to(ROOT).with_suffix("").parts)}
+    problems = []
+    for page in NAMES_CHECKED:
+        spans = {span for span in CODE.findall(prose(ROOT / page)) if re.fullmatch(r"[A-Za-z_]\w*(::\w+)*", span)}
+        missing = (span for span in sorted(spans) if not words.issuperset(span.split("::")))
+        problems += [f"{page}: `{span}` is nowhere in the sources" for span in missing]
+    return problems
+
+
+def unknown_settings() -> list[str]:
+    """Settings that the configuration page names must exist, and each that exists must be named."""
+    page = DOCS / "run/configuration.md"
+    text, problems = page.read_text(), []
+    for server, part in (("control-plane", "## Control plane"), ("ext-authz", "## Sidecar")):
+        section = text.split(part, 1)[1].split("\n## ", 1)[0]
+        rows = "\n".join(line.split("|")[1] for line in section.splitlines() if line.startswith("| `"))
+        named = {span.strip("[]") for span in CODE.findall(rows)}
+        known = keys((ROOT / server / "config.default.toml").read_text())
+        tables = {key.split(".")[0] for key in known}
+        problems += [f"{name(page)}: {server} has no setting `{key}`" for key in sorted(named - known - tables)]
+        missing = (key for key in sorted(known) if key not in named and key.split(".")[0] not in named)
+        problems += [f"{name(page)}: the setting `{key}` of {server} is missing" for key in missing]
+    return problems
+
+
+def keys(toml: str) -> set[str]:
+    """The keys of a file that has one on each line. (Python 3.10 has no parser of TOML.)"""
+    found, table = set(), ""
+    for line in toml.splitlines():
+        if header := re.match(r"\[(.+)\]$", line):
+            table = header[1] + "."
+        elif key := re.match(r"(\w+) = ", line):
+            found.add(table + key[1])
+    return found
+
+
+def prose(page: Path) -> str:
+    return FENCE.sub("", page.read_text())
+
+
+def anchors(page: Path) -> set[str]:
+    """The ids that mdBook and GitHub give to headings."""
+    found: dict[str, int] = {}
+    ids = set()
+    for _, heading in HEADING.findall(prose(page)):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        slug = "".join(c for c in text.lower().replace(" ", "-") if c.isalnum() or c in "-_")
+        count = found.get(slug, 0)
+        found[slug] = count + 1
+        ids.add(f"{slug}-{count}" if count else slug)
+    return ids
+
+
+class Site(HTMLParser):
+    """The ids and the links of a page."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.ids: set[str] = set()
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        if given.get("id"):
+            self.ids.add(given["id"])
+        if tag == "a" and given.get("href"):
+            self.links.append(given["href"])
+        if tag in ("script", "img", "iframe") and given.get("src"):
+            self.loaded.append(given["src"])
+        if tag == "link" and given.get("href"):
+            self.loaded.append(given["href"])
+
+
+def broken_links_of_site(book: Path) -> list[str]:
+    pages = {path.resolve(): Site(path.read_text()) for path in book.rglob("*.html")}
+    problems = []
+    for path, page in pages.items():
+        if path.name in ("404.html", "print.html", "toc.html"):
+            continue
+        for target in page.loaded + page.links:
+            parts = urlsplit(target)
+            if parts.scheme or parts.netloc:
+                if target in page.loaded:
+                    problems.append(f"{path}: loads {target} from elsewhere")
+                continue
+            file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            there = pages.get(file)
+            if not file.exists() or there and parts.fragment and unquote(parts.fragment) not in there.ids:
+                problems.append(f"{path}: {target} leads nowhere")
+    return problems
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+//! TLS for test servers: self-signed certificates, each its own authority.
+
+use rustls::pki_types::PrivatePkcs8KeyDer;
+use std::sync::Arc;
+use tokio_rustls::TlsAcceptor;
+
+/// A TLS acceptor with a new certificate for `localhost` and 127.0.0.1, and the certificate as PEM.
+pub fn self_signed() -> (TlsAcceptor, String) {
+    let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
+    let pair = rcgen::generate_simple_self_signed(names).expect("a certificate");
+    let key = PrivatePkcs8KeyDer::from(pair.signing_key.serialize_der());
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("protocols")
+        .with_no_client_auth()
+        .with_single_cert(vec![pair.cert.der().clone()], key.into())
+        .expect("a certificate and its key");
+    (TlsAcceptor::from(Arc::new(config)), pair.cert.pem())
+}

@@ -1,0 +1,212 @@
+//! Each route that changes what people manage leaves one link, with all that must be in it; a refusal leaves none.
+
+use super::{
+    super::bad_input::{
+        routes::{Door, ROUTES, Route},
+        stage::Stage,
+    },
+    assert_whole, links,
+};
+use countersign_process::{Clock, SystemClock};
+use countersign_tests::Answer;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
+
+/// What each route that changes something leaves in the audit. A new one is an entry here.
+const ACTS: &[(&str, &str, Option<&str>)] = &[
+    ("POST", "/auth/register", Some("agent.registered")),
+    ("POST", "/services", Some("service.created")),
+    ("PATCH", "/services/{service}", Some("service.changed")),
+    ("POST", "/services/{service}/keys", Some("service_key.created")),
+    ("POST", "/services/{service}/roles", Some("role.created")),
+    ("PATCH", "/services/{service}/roles/{role}", Some("role.changed")),
+    ("POST", "/services/{service}/agents/{agent}/roles", Some("role.assigned")),
+    ("DELETE", "/services/{service}/agents/{agent}/roles/{role}", Some("role.revoked")),
+    ("DELETE", "/services/{service}/roles/{role}", Some("role.deleted")),
+    ("DELETE", "/services/{service}/keys/{key}", Some("service_key.revoked")),
+    ("POST", "/signing-keys/rotate", Some("signing_key.rotated")),
+    ("DELETE", "/signing-keys/{kid}", Some("signing_key.revoked")),
+    ("POST", "/services/{service}/webhooks", Some("webhook.created")),
+    ("POST", "/services/{service}/webhooks/{webhook}/rotate-secret", Some("webhook.secret_rotated")),
+    ("POST", "/services/{service}/webhooks/{webhook}/test", Some("webhook.tested")),
+    ("POST", "/services/{service}/webhooks/{webhook}/deliveries/{event}/replay", Some("webhook.replayed")),
+    ("POST", "/services/{service}/webhooks/{webhook}/replay", Some("webhook.replayed")),
+    ("PATCH", "/services/{service}/webhooks/{webhook}", Some("webhook.changed")),
+    ("DELETE", "/services/{service}/webhooks/{webhook}", Some("webhook.deleted")),
+    ("POST", "/webhooks", Some("webhook.created")),
+    ("POST", "/webhooks/{webhook}/rotate-secret", Some("webhook.secret_rotated")),
+    ("POST", "/webhooks/{webhook}/test", Some("webhook.tested")),
+    ("POST", "/webhooks/{webhook}/deliveries/{event}/replay", Some("webhook.replayed")),
+    ("POST", "/webhooks/{webhook}/replay", Some("webhook.replayed")),
+    ("PATCH", "/webhooks/{webhook}", Some("webhook.changed")),
+    ("DELETE", "/webhooks/{webhook}", Some("webhook.deleted")),
+    // What agents do with their own tokens is no act of management.
+    ("POST", "/auth/challenge", None),
+    ("POST", "/auth/authenticate", None),
+    ("POST", "/auth/refresh", None),
+    ("POST", "/auth/revoke", None),
+    // What services say of agents has a history of its own.
+    ("POST", "/trust/feedback", None),
+    // Last, for it suspends the agent.
+    ("PUT", "/agents/{agent}/status", Some("agent.status_changed")),
+];
+
+#[test]
+fn every_route_that_changes_something_is_in_the_table() {
+    let changing = ROUTES.iter().filter(|route| route.method != "GET").map(|route| (route.method, route.path));
+    let told = ACTS.iter().map(|(method, path, _)| (*method, *path));
+    assert_eq!(told.collect::<BTreeSet<_>>(), changing.collect(), "left: the table here, right: routes.rs");
+}
+
+/// A good body that changes something.
+async fn body(stage: &Stage, route: &Route) -> Map<String, Value> {
+    let mut body = stage.body(route).await;
+    if route.path == "/agents/{agent}/status" {
+        body.insert("status".to_owned(), json!("suspended"));
+    } else if route.path.ends_with("/webhooks/{webhook}") && route.method == "PATCH" {
+        body.insert("status".to_owned(), json!("paused"));
+    }
+    body
+}
+
+async fn send(stage: &Stage, route: &Route, body: &Map<String, Value>, request_id: &str) -> Answer {
+    let request = stage.admitted(route).header("x-request-id", request_id);
+    Answer::to(if route.fields.is_empty() { request } else { request.json(body) }).await
+}
+
+#[tokio::test]
+async fn every_act_leaves_one_link_and_a_refusal_none() {
+    let stage = Stage::set().await;
+    for (number, (method, path, act)) in ACTS.iter().enumerate() {
+        let route = ROUTES.iter().find(|route| (route.method, route.path) == (*method, *path)).unwrap();
+        let body = body(&stage, route).await;
+        // A replay has nothing to do until all is delivered that was on its way.
+        stage.rows().await;
+        let before = links(&stage.control, "").await.len();
+        for status in refusals(&stage, route, &body).await {
+            assert!((400..500).contains(&status), "{path}: {status}");
+        }
+        assert_eq!(links(&stage.control, "").await.len(), before, "{method} {path} was refused");
+
+        let (id, sent) = (format!("request-{number}"), SystemClock.now().micros());
+        let answer = send(&stage, route, &body, &id).await;
+        assert_eq!(answer.status, route.good, "{method} {path}: {}", answer.body);
+        let after = links(&stage.control, "").await;
+        assert_eq!(after.len() - before, usize::from(act.is_some()), "{method} {path}");
+        if let Some(act) = act {
+            judge(&stage, route, act, &after[0], &answer.body);
+            assert_eq!((&after[0]["requestId"], &after[0]["address"]), (&json!(id), &json!("127.0.0.1")));
+            let at = after[0]["at"].as_str().unwrap().parse::<Timestamp>().unwrap().as_microsecond();
+            assert!(sent <= at && at <= SystemClock.now().micros(), "{at}");
+        }
+        // Once more, it either makes another thing or changes nothing.
+        let again = send(&stage, route, &body, "again").await;
+        let makes =
+            ["/services", "/services/{service}/keys", "/services/{service}/webhooks", "/webhooks"].contains(path);
+        assert_eq!(again.status == 201 && *path != "/auth/register", makes, "{method} {path}: {}", again.body);
+        let once_more = links(&stage.control, "").await.len() - after.len();
+        if path.ends_with("{webhook}/replay") {
+            let found = again.body["replayed"].as_u64().unwrap();
+            assert_eq!(once_more, usize::from(found > 0), "{path} once more: {found} had arrived again");
+        } else {
+            let does = makes || ["/rotate-secret", "/test", "/{event}/replay"].iter().any(|end| path.ends_with(end));
+            assert_eq!(once_more, usize::from(does), "{method} {path} once more");
+        }
+    }
+    assert_whole(&stage.control);
+}
+
+/// The statuses of requests that must be refused: no credential, a wrong field.
+async fn refusals(stage: &Stage, route: &Route, body: &Map<String, Value>) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    if !matches!(route.door, Door::Open | Door::Registrant) {
+        statuses.push(Answer::to(stage.request(route).json(body)).await.status);
+    }
+    if !route.fields.is_empty() {
+        let bad: Map<_, _> = [("unheard".to_owned(), json!("of"))].into_iter().chain(body.clone()).collect();
+        statuses.push(Answer::to(stage.admitted(route).json(&bad)).await.status);
+    }
+    statuses
+}
+
+/// Who, what, to whom, with what.
+fn judge(stage: &Stage, route: &Route, act: &str, link: &Value, answer: &Value) {
+    assert_eq!(link["action"], act);
+    let id_of = |key: &str| format!("key_{}", &key["svc_sk_".len()..][..26]);
+    let actor = match route.door {
+        Door::Registrant => json!({ "kind": "public", "issuer": null, "id": null }),
+        Door::Manager => json!({ "kind": "service_key", "issuer": null, "id": id_of(stage.control.key()) }),
+        _ => json!({ "kind": "human", "issuer": "urn:countersign:operator", "id": "developer" }),
+    };
+    assert_eq!(link["actor"], actor, "{act}");
+    let service = match act {
+        "agent.registered" | "agent.status_changed" | "signing_key.rotated" | "signing_key.revoked" => Value::Null,
+        "service.created" => answer["serviceId"].clone(),
+        _ if route.path.starts_with("/webhooks") => Value::Null,
+        _ => json!(stage.control.service()),
+    };
+    assert_eq!(link["serviceId"], service, "{act}");
+    let agent = match act {
+        "agent.registered" => answer["agentId"].clone(),
+        _ if route.path.contains("{agent}") => json!(stage.agent.id),
+        _ => Value::Null,
+    };
+    assert_eq!(link["agentId"], agent, "{act}");
+    let object = match act {
+        "role.created" => json!({ "kind": "role", "id": answer["roleId"] }),
+        "role.deleted" => json!({ "kind": "role", "id": stage.doomed }),
+        _ if act.starts_with("role.") => json!({ "kind": "role", "id": stage.role }),
+        "service_key.created" => json!({ "kind": "service_key", "id": answer["keyId"] }),
+        "service_key.revoked" => json!({ "kind": "service_key", "id": id_of(&stage.spare_key) }),
+        "webhook.created" => json!({ "kind": "webhook", "id": answer["webhookId"] }),
+        "webhook.deleted" => json!({ "kind": "webhook", "id": stage.webhooks_of(route).doomed }),
+        _ if act.starts_with("webhook.") => json!({ "kind": "webhook", "id": stage.webhooks_of(route).lasting }),
+        _ if act.starts_with("signing_key.") => json!({ "kind": "signing_key", "id": stage.next_kid }),
+        _ => Value::Null,
+    };
+    assert_eq!(link["object"], object, "{act}");
+    let expected = match act {
+        "webhook.replayed" if route.path.contains("{event}") => json!({ "event": stage.event }),
+        _ => details(act, answer),
+    };
+    assert_eq!(link["details"], expected, "{act}");
+}
+
+/// What else is said of the acts of the test.
+fn details(act: &str, answer: &Value) -> Value {
+    match act {
+        "agent.registered" => json!({ "name": "Agent", "publicKeyHash": answer["publicKeyHash"] }),
+        "service.created" => json!({ "name": "Service", "acceptsUnboundTokens": true }),
+        "service.changed" => json!({ "name": { "from": "development", "to": "Service" } }),
+        "service_key.created" => json!({ "name": "Key", "scope": "sync" }),
+        "service_key.revoked" | "signing_key.revoked" | "webhook.secret_rotated" | "webhook.tested" => json!({}),
+        "webhook.created" => json!({ "host": "127.0.0.1", "events": ["agent.role_assigned"] }),
+        "webhook.changed" => json!({ "status": { "from": "active", "to": "paused" } }),
+        "webhook.deleted" => json!({ "host": "127.0.0.1" }),
+        "webhook.replayed" => json!({ "since": 1_577_836_800 }),
+        "role.created" => json!({ "name": answer["name"], "description": "Reads", "permissions": ["read"] }),
+        "role.changed" => json!({ "description": { "from": "", "to": "Reads" } }),
+        "signing_key.rotated" => {
+            json!({ "signsFrom": answer["signsFrom"].as_str().unwrap().parse::<Timestamp>().unwrap().as_second() })
+        }
+        "role.assigned" => json!({ "name": "reader", "until": 4_070_908_800_u64, "untilBefore": null }),
+        "role.revoked" => json!({ "name": "reader" }),
+        "role.deleted" => json!({ "name": "doomed" }),
+        "agent.status_changed" => json!({ "status": { "from": "active", "to": "suspended" } }),
+        _ => panic!("{act} is not known here"),
+    }
+}
+
+#[tokio::test]
+async fn a_person_is_named_wherever_a_key_would_do() {
+    let stage = Stage::set().await;
+    let body = json!({ "name": "by hand", "permissions": [] });
+    stage.control.api.send_as(stage.control.human(), "POST", &stage.control.path("/roles"), body).await.expect(201);
+    let body = json!({ "email": "a@example.org", "name": "mine", "publicKey": stage.agent.key.public_pem().unwrap() });
+    stage.control.api.send_as(&stage.control.mint_human("dora"), "POST", "/auth/register", body).await.expect(201);
+    let links = links(&stage.control, "").await;
+    let by: Vec<_> = links[..2].iter().map(|link| (&link["action"], &link["actor"]["id"])).collect();
+    let expected = [(&json!("agent.registered"), &json!("dora")), (&json!("role.created"), &json!("developer"))];
+    assert_eq!(by, expected);
+}

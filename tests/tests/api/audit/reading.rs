@@ -1,0 +1,187 @@
+//! Who may read the audit, what it never holds, and how an outsider checks it.
+
+use super::{assert_whole, links, on_both, verify};
+use aws_lc_rs::digest::{SHA256, digest};
+use countersign_tests::{Agent, ControlPlane, Postgres, Shell, control_plane::text};
+use serde_json::{Value, json};
+use std::{process::Stdio, time::Duration};
+
+/// A link's hash as README.md describes it, worked out from nothing but what the API tells.
+fn hash(link: &Value) -> String {
+    let at: jiff::Timestamp = link["at"].as_str().unwrap().parse().unwrap();
+    let optional = |value: &Value| value.as_str().map(str::to_owned);
+    let fields = [
+        Some("countersign audit link v1".to_owned()),
+        Some(optional(&link["serviceId"]).unwrap_or("deployment".to_owned())),
+        Some(link["sequence"].to_string()),
+        Some(at.as_microsecond().to_string()),
+        optional(&link["action"]),
+        optional(&link["actor"]["kind"]),
+        optional(&link["actor"]["issuer"]),
+        optional(&link["actor"]["id"]),
+        optional(&link["address"]),
+        optional(&link["requestId"]),
+        optional(&link["agentId"]),
+        optional(&link["object"]["kind"]),
+        optional(&link["object"]["id"]),
+        Some(link["details"].to_string()),
+        optional(&link["previousHash"]),
+    ];
+    let written = |field: &Option<String>| match field {
+        Some(text) => format!("{}:{text},", text.len()),
+        None => "-,".to_owned(),
+    };
+    hex::encode(digest(&SHA256, fields.iter().map(written).collect::<String>().as_bytes()))
+}
+
+#[tokio::test]
+async fn an_outsider_can_check_what_was_exported() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "Ägent \"Ü\" \\").await;
+    let role = control.make_role("réader", &["read", "a<b&c"]).await;
+    control.assign(&agent.id, &role).await;
+    let output = control.command(&["audit", "export"]);
+    assert!(output.status.success());
+    let exported: Vec<Value> = output
+        .stdout
+        .split_inclusive(|byte| *byte == b'\n')
+        .map(|line| serde_json::from_slice(line).unwrap())
+        .collect();
+    assert_eq!(exported.len(), 6, "{exported:?}");
+    let mut last: std::collections::BTreeMap<String, (u64, String)> = std::collections::BTreeMap::new();
+    for link in &exported {
+        assert_eq!(link["hash"], hash(link), "{link}");
+        let (length, before) = last.remove(&link["serviceId"].to_string()).unwrap_or_default();
+        assert_eq!((&link["previousHash"], &link["sequence"]), (&json!(before), &json!(length + 1)), "{link}");
+        last.insert(link["serviceId"].to_string(), (length + 1, text(&link["hash"])));
+    }
+    let mut read = links(&control, "").await;
+    let order = |link: &Value| (link["serviceId"].to_string(), link["sequence"].as_i64());
+    read.sort_by_key(order);
+    let mut sorted = exported.clone();
+    sorted.sort_by_key(order);
+    assert_eq!(read, sorted, "the API and the export tell the same");
+    let (said, _) = verify(&control);
+    assert!(
+        last.values().all(|(length, hash)| said.contains(&format!(": ok, {length} entries, head {hash}"))),
+        "{said}"
+    );
+    let one = control.command(&["audit", "verify", "--service", control.service()]);
+    assert_eq!(String::from_utf8(one.stdout).unwrap().lines().count(), 1);
+    let none = control.command(&["audit", "verify", "--service", "service_of_nobody"]);
+    assert!(!none.status.success() && String::from_utf8_lossy(&none.stderr).contains("no chain"));
+}
+
+#[tokio::test]
+async fn owners_read_their_services_and_administrators_all() {
+    let control = ControlPlane::start().await;
+    let (owner, stranger) = (control.mint_human("olga"), control.mint_human("sven"));
+    let made = control.api.send_as(&owner, "POST", "/services", json!({ "name": "olga's" })).await.expect(201);
+    let hers = text(&made["serviceId"]);
+    let read = async |who: &str, query: &str| control.api.get_as(who, &format!("/audit{query}")).await;
+    let own = read(&owner, &format!("?serviceId={hers}")).await.expect(200);
+    assert_eq!((&own["pagination"]["total"], &own["data"][0]["action"]), (&json!(1), &json!("service.created")));
+    for (who, query) in [
+        (&owner, String::new()),
+        (&owner, format!("?serviceId={}", control.service())),
+        (&stranger, format!("?serviceId={hers}")),
+    ] {
+        assert_eq!(read(who, &query).await.error(), (403, "INSUFFICIENT_PERMISSIONS", "not_yours"), "{query}");
+    }
+    let all = links(&control, "").await;
+    assert!(all.iter().any(|link| link["serviceId"] == hers) && all.iter().any(|link| link["serviceId"].is_null()));
+    assert!(all.is_sorted_by(|later, earlier| text(&later["at"]) >= text(&earlier["at"])), "newest first");
+    assert_eq!(read(control.human(), "?serviceId=service_no").await.status, 404);
+}
+
+#[tokio::test]
+async fn filters_leave_what_was_asked_for() {
+    let postgres = Postgres::start().await;
+    for control in on_both(&postgres).await {
+        let [one, other] = [Agent::register(&control, "one").await, Agent::register(&control, "other").await];
+        let role = control.make_role("reader", &[]).await;
+        for agent in [&one, &other] {
+            control.assign(&agent.id, &role).await;
+        }
+        let acts = async |query: &str| {
+            let found = links(&control, query).await;
+            found.iter().map(|link| text(&link["action"])).collect::<Vec<_>>()
+        };
+        assert_eq!(acts(&format!("&agentId={}", one.id)).await, ["role.assigned", "agent.registered"]);
+        assert_eq!(acts("&action=role.assigned").await.len(), 2);
+        let all = links(&control, "").await;
+        let middle = text(&all[1]["at"]);
+        assert_eq!(links(&control, &format!("&since={middle}")).await, all[..2]);
+        assert_eq!(links(&control, &format!("&until={middle}")).await, all[2..]);
+        let second = control.api.get_as(control.human(), "/audit?limit=1&offset=1").await.expect(200);
+        assert_eq!((&second["data"][0], &second["pagination"]["hasMore"]), (&all[1], &json!(true)));
+        for (query, field) in [
+            ("action=role.made", "action"),
+            ("act=role.made", "act"),
+            ("since=yesterday", "since"),
+            ("until=&until=", "until"),
+        ] {
+            let answer = control.api.get_as(control.human(), &format!("/audit?{query}")).await;
+            assert_eq!(answer.status, 400, "{query}");
+            assert!(answer.body["error"]["details"]["fields"][field].is_string(), "{}", answer.body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_secret_is_ever_recorded() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let body = json!({
+        "email": "private@example.org", "name": "second", "publicKey": agent.key.public_pem().unwrap(),
+        "metadata": { "note": "planted-metadata" },
+    });
+    control.api.send_as(control.human(), "POST", "/auth/register", body).await.expect(201);
+    let (key, token) = (control.make_key(control.service(), "full").await, agent.token().await);
+    let path = format!("/audit?agentId={}", agent.id);
+    control.api.get_as(control.human(), &path).await.expect(200);
+    let recorded = String::from_utf8(control.command(&["audit", "export"]).stdout).unwrap();
+    assert!(recorded.contains("service_key.created") && recorded.contains("agent.registered"));
+    let secret = |key: &str| key["svc_sk_".len() + 26..].to_owned();
+    let hidden = [secret(&key), secret(control.key()), token, control.human().to_owned(), control.master_key()];
+    for hidden in hidden.into_iter().chain(["planted-metadata".into(), "private@example.org".into()]) {
+        assert!(hidden.len() > 10 && !recorded.contains(&hidden), "{hidden}");
+    }
+    assert_whole(&control);
+}
+
+#[tokio::test]
+async fn the_command_line_lists_what_a_person_may_read() {
+    let control = ControlPlane::start().await;
+    let role = control.make_role("reader", &[]).await;
+    let agent = Agent::register(&control, "agent").await;
+    control.assign(&agent.id, &role).await;
+    let mut shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "HUMAN_TOKEN"]);
+    let said = shell.said(&["audit", "list"]);
+    let first = said.lines().nth(1).unwrap();
+    assert!(first.contains("role.assigned") && first.contains(&agent.id) && first.contains(&role), "{said}");
+    assert_eq!(said.lines().count(), 1 + 4);
+    let all = shell.json(&["audit", "list", "--all", "--limit", "3"]);
+    assert_eq!(all.as_array().unwrap(), &links(&control, "").await[..3]);
+    let some = shell.json(&["audit", "list", "--all", "--agent", &agent.id, "--act", "agent.registered"]);
+    assert_eq!(some.as_array().unwrap().len(), 1);
+    let (code, error) = shell.failed(&["audit", "list", "--act", "role.made"]);
+    assert!(code == 2 && error.contains("`act` must be one of"), "{code} {error}");
+    shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("sven"));
+    assert_eq!(shell.failed(&["audit", "list"]).0, 3);
+}
+
+/// More than a pipe holds, so that the export waits in the middle for longer than a request's transaction may take.
+#[tokio::test]
+async fn an_export_takes_as_long_as_its_reader() {
+    const LINKS: usize = 200;
+    let control = ControlPlane::start().await;
+    for number in 0..LINKS {
+        control.make_role(&format!("role {number}"), &[]).await;
+    }
+    let export = control.prepare(&["audit", "export"]).stdout(Stdio::piped()).spawn().unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let output = export.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert!(std::str::from_utf8(&output.stdout).unwrap().lines().count() > LINKS);
+}

@@ -1,0 +1,311 @@
+//! Hostile bodies, the same for every route that reads one.
+
+use super::{
+    routes::{Field, ROUTES, Route, Shape},
+    stage::{Stage, assert_none, fault, unlisted},
+};
+use countersign_tests::Answer;
+use serde_json::{Map, Value, json};
+
+const INVALID: (u16, &str) = (400, "VALIDATION_ERROR");
+
+/// A body, and what it must be answered with, about which fields.
+struct Case {
+    name: String,
+    body: Vec<u8>,
+    expected: (u16, &'static str),
+    fields: Option<Vec<String>>,
+}
+
+fn case(name: impl Into<String>, body: impl Into<Vec<u8>>, fields: &[&str]) -> Case {
+    let fields = Some(fields.iter().map(ToString::to_string).collect());
+    Case { name: name.into(), body: body.into(), expected: INVALID, fields }
+}
+
+/// What is not one JSON object in UTF-8, whatever the route wants.
+fn no_object(good: &str) -> Vec<Case> {
+    let utf16 = |encode: fn(u16) -> [u8; 2]| good.encode_utf16().flat_map(encode).collect::<Vec<u8>>();
+    let inner = good.trim_start_matches('{').trim_end_matches('}');
+    let texts = [
+        ("empty", String::new()),
+        ("white space", " \r\n\t".into()),
+        ("null", "null".into()),
+        ("an array", "[]".into()),
+        ("an array of it", format!("[{good}]")),
+        ("a string", "\"x\"".into()),
+        ("it, in a string", json!(good).to_string()),
+        ("a number", "1".into()),
+        ("true", "true".into()),
+        ("NaN", "NaN".into()),
+        ("truncated", good[..good.len() - 1].into()),
+        ("cut in the middle", good[..good.len() / 2].into()),
+        ("trailing garbage", format!("{good} x")),
+        ("twice", format!("{good}{good}")),
+        ("a line feed and another", format!("{good}\n{{}}")),
+        ("NUL behind", format!("{good}\0")),
+        ("NUL before", format!("\0{good}")),
+        ("a trailing comma", format!("{{{inner},}}")),
+        ("a comment", format!("{{/* */{inner}}}")),
+        ("single quotes", good.replace('"', "'")),
+        ("a form", "email=a&name=b".into()),
+        ("XML", "<?xml version=\"1.0\"?><a/>".into()),
+        ("byte-order mark", format!("\u{feff}{good}")),
+        ("10,000 brackets", "[".repeat(10_000)),
+        ("10,000 braces", "{\"a\":".repeat(2_000)),
+        ("arrays, closed", format!("{{\"a\":{}{},{inner}}}", "[".repeat(5_000), "]".repeat(5_000))),
+        ("objects, closed", format!("{{\"a\":{}1{},{inner}}}", "{\"a\":".repeat(2_000), "}".repeat(2_000))),
+        ("a lone surrogate as a value", format!("{{\"a\":\"\\ud800\",{inner}}}")),
+        ("a lone low surrogate", format!("{{\"a\":\"\\udc00x\",{inner}}}")),
+        ("a lone surrogate in a name", format!("{{\"\\ud800\":1,{inner}}}")),
+        ("a control character as it is", format!("{{\"a\":\"\n\",{inner}}}")),
+        ("an escape that is none", format!("{{\"a\":\"\\x41\",{inner}}}")),
+    ];
+    let bytes = [
+        ("UTF-16, little end first", utf16(u16::to_le_bytes)),
+        ("UTF-16, big end first", utf16(u16::to_be_bytes)),
+        ("invalid UTF-8 in a value", [b"{\"a\":\"\xff\",", inner.as_bytes(), b"}"].concat()),
+        ("invalid UTF-8 in a name", [b"{\"\xc3\":1,", inner.as_bytes(), b"}"].concat()),
+        ("NUL in two bytes", [b"{\"a\":\"\xc0\x80\",", inner.as_bytes(), b"}"].concat()),
+        ("a surrogate in UTF-8", [b"{\"a\":\"\xed\xa0\x80\",", inner.as_bytes(), b"}"].concat()),
+        ("invalid UTF-8 alone", vec![0xff; 64]),
+        ("a gzip stream", vec![0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3]),
+    ];
+    let texts = texts.into_iter().map(|(name, text)| case(name, text, &[]));
+    texts.chain(bytes.into_iter().map(|(name, bytes)| case(name, bytes, &[]))).collect()
+}
+
+/// The good body with the JSON text of one field replaced, which need not be JSON.
+fn with(good: &Map<String, Value>, field: &str, text: &str) -> String {
+    let member = |(name, value): (&String, &Value)| {
+        let value = if name == field { text.to_owned() } else { value.to_string() };
+        format!("{}:{value}", json!(name))
+    };
+    format!("{{{}}}", good.iter().map(member).collect::<Vec<_>>().join(","))
+}
+
+/// One field wrong, in every way.
+fn wrong_field(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
+    let name = field.name;
+    let mut cases = Vec::new();
+    for literal in ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "0x10", "01", "+1", ".5", "1.", "undefined", ""]
+    {
+        cases.push(case(format!("`{name}`: {literal}"), with(good, name, literal), &[]));
+    }
+    let value = good[name].to_string();
+    for other in ["0", "-1", "1.5", "1e308", "18446744073709551616", "true", "false", "\"x\"", "[]", "{}", "[null]"]
+        .into_iter()
+        .map(str::to_owned)
+        .chain([format!("[{value}]"), format!("{{\"{name}\":{value}}}"), "[[[[1]]]]".into(), "{\"a\":{}}".into()])
+    {
+        if is_of(field.shape, &serde_json::from_str(&other).unwrap()) {
+            continue;
+        }
+        cases.push(case(format!("`{name}`: {other}"), with(good, name, &other), &[name]));
+    }
+    let twice = format!("{},\"{name}\":{value}}}", Value::Object(good.clone()).to_string().strip_suffix('}').unwrap());
+    cases.push(case(format!("`{name}` twice"), twice, &[name]));
+    if field.shape == Shape::Object {
+        for inside in [r#"{"a":1,"a":1}"#, r#"{"a":[{"b":{"c":1,"d":2,"c":3}}]}"#] {
+            cases.push(case(format!("`{name}`: {inside}"), with(good, name, inside), &[name]));
+        }
+    }
+    let absent: Map<_, _> =
+        good.iter().filter(|(other, _)| *other != name).map(|(a, b)| (a.clone(), b.clone())).collect();
+    if field.required {
+        cases.push(case(format!("`{name}` missing"), Value::Object(absent).to_string(), &[name]));
+        cases.push(case(format!("`{name}` null"), with(good, name, "null"), &[name]));
+        let other_case = format!("\"{}\":", name.to_uppercase());
+        let spelled = Value::Object(good.clone()).to_string().replacen(&format!("\"{name}\":"), &other_case, 1);
+        let mut both = [name.to_owned(), name.to_uppercase()];
+        both.sort();
+        cases.push(case(format!("`{name}` in capitals"), spelled, &both.each_ref().map(String::as_str)));
+    }
+    cases
+}
+
+/// Texts and items that mean nothing to any field.
+fn nonsense(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
+    let name = field.name;
+    let value = good[name].as_str().unwrap_or_default();
+    let odd = ["\0".to_owned(), format!("{value}\0"), format!("{value}\u{7f}"), "\u{1b}[2J".into(), "a".repeat(5_000)];
+    let odder = [String::new(), " ".into(), format!("{value}\n"), format!("{value}\u{202e}"), "\u{feff}".into()];
+    let texts = match field.shape {
+        Shape::Line => odd.iter().chain(&odder).map(|text| json!(text)).collect::<Vec<_>>(),
+        Shape::Prose => odd.iter().map(|text| json!(text)).collect(),
+        Shape::Array => odd.iter().chain(&odder).map(|text| json!(["fine", text])).collect(),
+        Shape::Boolean => vec![],
+        Shape::Number => [-0.000_001, 100.000_001, -1.0, 1e300].iter().map(|number| json!(number)).collect(),
+        Shape::Object => vec![json!({ "a": "a".repeat(9_000) })],
+    };
+    let items = if field.shape == Shape::Array { vec![json!([1]), json!([["read"]]), json!(["a,b"])] } else { vec![] };
+    let cases = texts.into_iter().chain(items).map(|text| {
+        let shown: String = text.to_string().chars().take(40).collect();
+        let fields = (field.nonsense == INVALID).then(|| vec![name.to_owned()]);
+        let body = with(good, name, &text.to_string()).into_bytes();
+        Case { name: format!("`{name}`: {shown}"), body, expected: field.nonsense, fields }
+    });
+    cases.collect()
+}
+
+fn is_of(shape: Shape, value: &Value) -> bool {
+    match shape {
+        Shape::Line | Shape::Prose => value.is_string(),
+        Shape::Boolean => value.is_boolean(),
+        Shape::Number => value.as_f64().is_some_and(|number| (0.0..=100.0).contains(&number)),
+        Shape::Object => value.is_object(),
+        Shape::Array => value.as_array().is_some_and(|items| items.iter().all(Value::is_string)),
+    }
+}
+
+/// A field that no route knows.
+fn unknown_fields(good: &str) -> Vec<Case> {
+    ["extra", "__proto__", "constructor", "", " name", "$where", "\\u0000"]
+        .iter()
+        .map(|name| {
+            let body = format!("{{\"{name}\":{{\"admin\":true}},{}", &good[1..]);
+            let name: String = serde_json::from_str(&format!("\"{name}\"")).unwrap();
+            case(format!("a field {name:?} more"), body, &[name.as_str()])
+        })
+        .collect()
+}
+
+fn all(route: &Route, good: &Map<String, Value>) -> Vec<Case> {
+    let text = Value::Object(good.clone()).to_string();
+    let fields = route.fields.iter().flat_map(|field| {
+        let wrong = wrong_field(good, field);
+        wrong.into_iter().chain(nonsense(good, field))
+    });
+    no_object(&text).into_iter().chain(unknown_fields(&text)).chain(fields).collect()
+}
+
+fn reading() -> impl Iterator<Item = &'static Route> {
+    ROUTES.iter().filter(|route| !route.fields.is_empty())
+}
+
+#[tokio::test]
+async fn every_hostile_body_is_refused_by_name_and_changes_nothing() {
+    let stage = Stage::set().await;
+    let mut faults = Vec::new();
+    for route in reading() {
+        let good = stage.body(route).await;
+        let admitted = stage.admitted(route).header("content-type", "application/json");
+        let before = stage.rows().await;
+        for Case { name, body, expected, fields } in all(route, &good) {
+            let answer = Answer::to(admitted.try_clone().unwrap().body(body)).await;
+            let fields: Option<Vec<_>> = fields.as_ref().map(|fields| fields.iter().map(String::as_str).collect());
+            // Where nonsense is nothing to do, only an empty text is refused, as if it were missing.
+            let said = if answer.status == 400 && expected.0 < 400 { INVALID } else { expected };
+            let fault = if answer.status == expected.0 && expected.0 < 400 {
+                None
+            } else {
+                fault(&answer, said, fields.as_deref())
+            };
+            faults.extend(fault.map(|fault| format!("{} {}: {name}: {fault}", route.method, route.path)));
+            faults.extend(unlisted(route, &answer));
+        }
+        let after = stage.rows().await;
+        faults.extend(after.symmetric_difference(&before).map(|row| format!("{}: a row changed: {row}", route.path)));
+        // The body that all of these were made of is good: nothing else was wrong with them.
+        let answer = Answer::to(admitted.json(&good)).await;
+        let accepted = route.admits(answer.status);
+        faults.extend((!accepted).then(|| format!("{} is wrong when good: {}", route.path, answer.body)));
+    }
+    assert_none(&faults);
+}
+
+#[tokio::test]
+async fn what_may_be_left_out_may_be_null() {
+    let stage = Stage::set().await;
+    for route in reading() {
+        let mut body = stage.body(route).await;
+        for field in route.fields.iter().filter(|field| !field.required) {
+            body[field.name] = Value::Null;
+        }
+        let answer = Answer::to(stage.admitted(route).json(&body)).await;
+        assert_eq!(answer.status, route.good, "{}: {}", route.path, answer.body);
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_json_by_its_own_word_is_not_read() {
+    let stage = Stage::set().await;
+    let types: [&[&[u8]]; 15] = [
+        &[b""],
+        &[b"text/plain"],
+        &[b"text/json"],
+        &[b"application/x-www-form-urlencoded"],
+        &[b"multipart/form-data; boundary=a"],
+        &[b"application/xml"],
+        &[b"application/octet-stream"],
+        &[b"application/json5"],
+        &[b"application/json; charset=latin1"],
+        &[b"application/json;charset=\"utf-16\""],
+        &[b"application/json; charset = latin1"],
+        &[b"application/json, text/plain"],
+        &[b"application/json", b"text/plain"],
+        &[b"application/json", b"application/json"],
+        &[b"application/json\xff"],
+    ];
+    let mut faults = Vec::new();
+    for route in reading() {
+        let body = Value::Object(stage.body(route).await).to_string();
+        let admitted = stage.admitted(route).body(body);
+        let send = async |headers: Vec<(&str, &[u8])>| {
+            let request = admitted.try_clone().unwrap();
+            Answer::to(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
+        };
+        let mut wrong: Vec<Vec<(&str, &[u8])>> = Vec::new();
+        wrong.extend(types.iter().map(|values| values.iter().map(|value| ("content-type", *value)).collect()));
+        for coding in ["gzip", "br", "gzip, identity", "x"] {
+            wrong.push(vec![("content-type", b"application/json"), ("content-encoding", coding.as_bytes())]);
+        }
+        let form = |headers: &Vec<(&str, &[u8])>| headers.iter().any(|(_, value)| value.ends_with(b"urlencoded"));
+        for headers in wrong.into_iter().filter(|headers| route.path != "/auth/revoke" || !form(headers)) {
+            let answer = send(headers.clone()).await;
+            let fault = fault(&answer, (415, "UNSUPPORTED_MEDIA_TYPE"), None);
+            let shown: Vec<_> = headers.iter().map(|(_, value)| String::from_utf8_lossy(value)).collect();
+            faults.extend(fault.map(|fault| format!("{} {shown:?}: {fault}", route.path)));
+        }
+    }
+    assert_none(&faults);
+    let right: [&[(&str, &str)]; 6] = [
+        &[],
+        &[("content-type", "application/json; charset=utf-8")],
+        &[("content-type", "Application/JSON;Charset=\"UTF-8\"; q=1")],
+        &[("content-type", "application/vnd.countersign+json")],
+        &[("content-type", "application/json"), ("content-encoding", "identity")],
+        &[("content-encoding", "")],
+    ];
+    let route = ROUTES.iter().find(|route| route.path == "/auth/challenge").unwrap();
+    for headers in right {
+        let body = Value::Object(stage.body(route).await).to_string();
+        let request = headers.iter().fold(stage.request(route).body(body), |request, (a, b)| request.header(*a, *b));
+        assert_eq!(Answer::to(request).await.status, 200, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_above_the_limit_is_refused_everywhere_and_one_that_nobody_reads_is_not_looked_at() {
+    let stage = Stage::set().await;
+    let mut faults = Vec::new();
+    for route in ROUTES {
+        let admitted = stage.admitted(route).header("content-type", "application/json");
+        let limit = route.limit();
+        for size in [limit + 1, 1024 * 1024] {
+            let padded = format!("{{\"a\":\"{}\"}}", "a".repeat(size - 8));
+            let answer = Answer::to(admitted.try_clone().unwrap().body(padded)).await;
+            let fault = fault(&answer, (413, "PAYLOAD_TOO_LARGE"), None);
+            faults.extend(fault.map(|fault| format!("{} {}: {size} bytes: {fault}", route.method, route.path)));
+        }
+        let fits = format!("{{\"a\":\"{}\"}}", "a".repeat(limit - 8));
+        let answer = Answer::to(admitted.try_clone().unwrap().body(fits)).await;
+        let expected = if route.fields.is_empty() { route.admits(answer.status) } else { answer.status == 400 };
+        faults.extend((!expected).then(|| format!("{}: {} if it fits", route.path, answer.status)));
+        for body in [&b"null"[..], b"\xff", b"{"].into_iter().filter(|_| route.fields.is_empty()) {
+            let answer = Answer::to(admitted.try_clone().unwrap().body(body)).await;
+            let same = route.admits(answer.status);
+            faults.extend((!same).then(|| format!("{} {}: {}", route.method, route.path, answer.body)));
+        }
+    }
+    assert_none(&faults);
+}

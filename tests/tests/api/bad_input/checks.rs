@@ -1,0 +1,317 @@
+//! Envoy's question, asked wrongly: whatever comes, it is a denial with a status, or an error; never an allow.
+
+use super::stage::{Stage, assert_none};
+use countersign_tests::{
+    Envoy, RawRequest, Sidecar, World,
+    envoy::replaced,
+    process::free_port,
+    sidecar::{Verdict, request},
+};
+use envoy_types::pb::envoy::{
+    config::core::v3::{HeaderMap, HeaderValue},
+    service::auth::v3::{
+        AttributeContext, CheckRequest,
+        attribute_context::{HttpRequest, Request},
+    },
+};
+use reqwest::{Client, Response};
+
+const MIB: usize = 1024 * 1024;
+
+/// Where Envoy calls.
+const CHECK: &str = "envoy.service.auth.v3.Authorization/Check";
+
+/// Headers in their order.
+type Headers = Vec<(&'static str, Vec<u8>)>;
+
+/// A sidecar that guards the first service of a stage.
+async fn guarded() -> (Stage, Sidecar) {
+    let stage = Stage::set().await;
+    let sidecar = Sidecar::start(&stage.control).await;
+    (stage, sidecar)
+}
+
+async fn ask(sidecar: &Sidecar, check: CheckRequest) -> (u16, String) {
+    let verdict = Verdict::of(sidecar.client().await.check(check).await.unwrap().into_inner());
+    (verdict.status, verdict.reason)
+}
+
+/// A check with headers as `encode_raw_headers` sends them.
+fn raw(headers: &[(&str, &[u8])], extensions: &[(&str, &str)]) -> CheckRequest {
+    let header = |(key, value): &(&str, &[u8])| HeaderValue {
+        key: (*key).to_owned(),
+        raw_value: value.to_vec(),
+        ..HeaderValue::default()
+    };
+    let mut check = request(&[], extensions);
+    http(&mut check).header_map = Some(HeaderMap { headers: headers.iter().map(header).collect() });
+    check
+}
+
+fn http(check: &mut CheckRequest) -> &mut HttpRequest {
+    check.attributes.as_mut().unwrap().request.as_mut().unwrap().http.as_mut().unwrap()
+}
+
+#[tokio::test]
+async fn what_lacks_a_part_is_denied_on_every_route() {
+    let (_stage, sidecar) = guarded().await;
+    let empty = AttributeContext::default;
+    let with = |request: Option<Request>| CheckRequest { attributes: Some(AttributeContext { request, ..empty() }) };
+    let anonymous = [("allow_anonymous".to_owned(), "true".to_owned())].into();
+    let open = AttributeContext { context_extensions: anonymous, ..empty() };
+    for (name, check, expected) in [
+        ("empty", CheckRequest::default(), (503, "request_invalid")),
+        ("without request", with(None), (503, "request_invalid")),
+        ("without http", with(Some(Request::default())), (503, "request_invalid")),
+        ("without request, open", CheckRequest { attributes: Some(open) }, (503, "request_invalid")),
+        (
+            "without headers",
+            with(Some(Request { http: Some(HttpRequest::default()), ..Request::default() })),
+            (401, "token_missing"),
+        ),
+        ("an empty list of headers", raw(&[], &[]), (401, "token_missing")),
+        ("a header without name", raw(&[("", b"Bearer x")], &[]), (401, "token_missing")),
+    ] {
+        assert_eq!(ask(&sidecar, check).await, (expected.0, expected.1.to_owned()), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn rules_that_are_not_understood_keep_everybody_out() {
+    let (stage, sidecar) = guarded().await;
+    let unknown = stage.control.service().replacen("svc_0", "svc_1", 1);
+    let (other, _) = stage.control.another_service(serde_json::json!({ "name": "other" })).await;
+    let long = "a".repeat(MIB);
+    let rules: [(&str, &str); 24] = [
+        ("service_id", &unknown),
+        ("service_id", &other),
+        ("service_id", ""),
+        ("service_id", "svc_"),
+        ("service_id", "*"),
+        ("service_id", &long),
+        ("", ""),
+        ("", "true"),
+        ("allow_anonymous ", "true"),
+        ("ALLOW_ANONYMOUS", "true"),
+        ("allow-anonymous", "true"),
+        ("allow_anonymous", "TRUE"),
+        ("allow_anonymous", " true"),
+        ("allow_anonymous", "true\0"),
+        ("allow_anonymous", "1"),
+        ("allow_anonymous", ""),
+        ("allow_unassigned", "yes"),
+        ("forward_token", "on"),
+        ("require_roles", ""),
+        ("require_roles", ","),
+        ("require_permissions", "read,,write"),
+        ("min_trust_score", "-1"),
+        ("min_trust_score", "1e999"),
+        (&long, "x"),
+    ];
+    let bearer = format!("Bearer {}", stage.token);
+    let mut faults = Vec::new();
+    for (name, value) in rules {
+        for headers in [&[][..], &[("authorization", bearer.as_str())]] {
+            let (status, reason) = ask(&sidecar, request(headers, &[(name, value)])).await;
+            let right = status == 503 && ["rule_invalid", "service_unknown"].contains(&reason.as_str());
+            faults.extend((!right).then(|| format!("{name:.20}={value:.20}: {status} {reason}")));
+        }
+    }
+    let contradiction = request(&[], &[("allow_anonymous", "true"), ("min_trust_score", "1")]);
+    assert_eq!(ask(&sidecar, contradiction).await, (503, "rule_invalid".to_owned()));
+    assert_none(&faults);
+    assert_eq!(ask(&sidecar, request(&[("authorization", &bearer)], &[])).await.0, 200, "the token is good");
+}
+
+#[tokio::test]
+async fn one_token_is_read_in_either_form_of_headers_and_nothing_else() {
+    let (stage, sidecar) = guarded().await;
+    let v = |text: &str| text.replace("{}", &stage.token).into_bytes();
+    let a = |values: &[&str]| values.iter().map(|value| ("authorization", v(value))).collect::<Vec<_>>();
+    let mut cases: Vec<(Headers, (u16, &str))> = vec![
+        (a(&["Bearer {}"]), (200, "")),
+        (a(&["Basic YTpi"]), (401, "token_missing")),
+        (a(&["{}"]), (401, "token_missing")),
+        (a(&["Bearer {}", "Bearer {}"]), (401, "token_repeated")),
+        (a(&["Bearer {}", ""]), (401, "token_repeated")),
+        (a(&["Basic YTpi", "Bearer {}"]), (401, "token_repeated")),
+        (a(&["Bearer {},Bearer {}"]), (401, "token_repeated")),
+        (a(&["Basic YTpi, Bearer {}"]), (401, "token_repeated")),
+        (a(&["Bearer {}, Basic YTpi"]), (401, "token_repeated")),
+        (a(&["Bearer {}\0"]), (401, "token_malformed")),
+        (a(&["Bearer {} x"]), (401, "token_malformed")),
+        (a(&["Bearer"]), (401, "token_malformed")),
+        (vec![("authorization", [&v("Bearer {}")[..], b"\xff"].concat())], (401, "token_malformed")),
+        (vec![("authorization", b"\xff".to_vec())], (401, "token_malformed")),
+        (vec![("authorization", format!("Bearer {}", "a".repeat(MIB)).into())], (401, "token_malformed")),
+        (vec![("Authorization", v("Bearer {}")), ("authorization", v("Bearer {}"))], (401, "token_repeated")),
+        (vec![("x-agent-token", v("")), ("authorization", v("Bearer {}"))], (401, "token_malformed")),
+        (vec![("x-agent-token", v("nonsense")), ("authorization", v("Bearer {}"))], (401, "token_malformed")),
+        (vec![("x-agent-token", v("{}")), ("authorization", v("Bearer nonsense"))], (200, "")),
+        (vec![("x-agent-token", v("{}")), ("X-AGENT-TOKEN", v("{}"))], (401, "token_repeated")),
+    ];
+    let many = (0..1_000).map(|_| ("authorization", v("Bearer {}"))).collect();
+    cases.push((many, (401, "token_repeated")));
+    let mut faults = Vec::new();
+    for (headers, expected) in cases {
+        let pairs: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_slice())).collect();
+        let said = ask(&sidecar, raw(&pairs, &[])).await;
+        let right = (said.0, said.1.as_str()) == expected;
+        faults.extend((!right).then(|| format!("{} headers, expected {expected:?}: {said:?}", headers.len())));
+    }
+    assert_none(&faults);
+    let mut both = raw(&[("authorization", &v("Bearer {}"))], &[]);
+    http(&mut both).headers.insert("authorization".into(), format!("Bearer {}", stage.token));
+    assert_eq!(ask(&sidecar, both).await, (401, "token_repeated".into()), "in both forms at once");
+}
+
+#[tokio::test]
+async fn a_flood_of_headers_is_judged_by_its_token_and_cleaned_of_every_forgery() {
+    let (stage, sidecar) = guarded().await;
+    let bearer = format!("Bearer {}", stage.token);
+    let value = "x".repeat(MIB);
+    for (token, status) in [(bearer.as_str(), 200), ("Bearer nonsense", 401)] {
+        let names: Vec<String> = (0..20_000).map(|n| format!("x-header-{n}")).collect();
+        let mut headers: Vec<(&str, &[u8])> =
+            names.iter().map(|name| (name.as_str(), &value.as_bytes()[..40])).collect();
+        headers.push(("authorization", token.as_bytes()));
+        assert_eq!(ask(&sidecar, raw(&headers, &[])).await.0, status, "many");
+        let one = [("x-long", value.as_bytes()), ("authorization", token.as_bytes())];
+        assert_eq!(ask(&sidecar, raw(&one, &[])).await.0, status, "one long");
+    }
+    let forged: Vec<(&str, &[u8])> =
+        (0..20_000).map(|n| (["x_agent-id", "x.agent_roles", "X~AGENT~PERMISSIONS"][n % 3], &b"forged"[..])).collect();
+    let sent = [&forged[..], &[("authorization", bearer.as_bytes())]].concat();
+    let verdict = Verdict::of(sidecar.client().await.check(raw(&sent, &[])).await.unwrap().into_inner());
+    assert_eq!(verdict.status, 200);
+    for (name, _) in &forged[..3] {
+        assert!(verdict.removed.iter().any(|removed| removed.eq_ignore_ascii_case(name)), "{name}");
+    }
+}
+
+/// A field of a protobuf message that holds bytes.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    let (mut length, mut bytes) = (content.len(), vec![number << 3 | 2]);
+    while length > 0x7f {
+        bytes.push(u8::try_from(length & 0x7f).unwrap() | 0x80);
+        length >>= 7;
+    }
+    bytes.push(u8::try_from(length).unwrap());
+    [&bytes, content].concat()
+}
+
+/// A check with one header, as it is on the wire.
+fn message(name: &[u8], value: &[u8]) -> Vec<u8> {
+    let header = [field(1, name), field(2, value)].concat();
+    field(1, &field(4, &field(2, &field(3, &header))))
+}
+
+fn framed(compressed: u8, length: usize, message: &[u8]) -> Vec<u8> {
+    [&[compressed], &u32::try_from(length).unwrap().to_be_bytes()[..], message].concat()
+}
+
+fn whole(message: &[u8]) -> Vec<u8> {
+    framed(0, message.len(), message)
+}
+
+/// The gRPC status, if it came at once: then there is no message.
+fn status(response: &Response) -> Option<&str> {
+    response.headers().get("grpc-status")?.to_str().ok()
+}
+
+#[tokio::test]
+async fn what_is_no_grpc_is_an_error_and_no_answer() {
+    let stage = Stage::set().await;
+    let listen = format!("127.0.0.1:{}", free_port());
+    let sidecar = Sidecar::start_with(&stage.control, &[stage.control.key()], &[&format!("listen.grpc={listen}")]);
+    sidecar.await_ready().await;
+    let client = Client::builder().http2_prior_knowledge().build().unwrap();
+    let post = |path: &str, body: Vec<u8>| {
+        let request = client.post(format!("http://{listen}/{path}")).header("te", "trailers").body(body);
+        request.header("content-type", "application/grpc")
+    };
+    let good = message(b"authorization", format!("Bearer {}", stage.token).as_bytes());
+    let said = post(CHECK, whole(&good)).send().await.unwrap();
+    assert_eq!((said.status().as_u16(), status(&said)), (200, None), "the bytes are good before they are bent");
+    assert!(!said.bytes().await.unwrap().is_empty());
+
+    let not_utf8 = message(b"authorization", b"Bearer \xff");
+    let cases = [
+        ("text that is not UTF-8", CHECK, whole(&not_utf8)),
+        ("truncated", CHECK, whole(&good[..good.len() - 1])),
+        ("a length above what follows", CHECK, framed(0, good.len() + 1, &good)),
+        ("garbage", CHECK, whole(&[0xff; 64])),
+        ("JSON", CHECK, whole(b"{\"attributes\":{}}")),
+        ("not framed", CHECK, good.clone()),
+        ("said to be compressed", CHECK, framed(1, good.len(), &good)),
+        ("an unknown flag", CHECK, framed(7, good.len(), &good)),
+        ("nothing at all", CHECK, vec![]),
+        ("more than Envoy can send", CHECK, whole(&message(b"a", &vec![b'x'; 17 * MIB]))),
+        ("said to be 4 GiB", CHECK, framed(0, u32::MAX as usize, &good)),
+        ("another method", "envoy.service.auth.v3.Authorization/Allow", whole(&good)),
+        ("another version", "envoy.service.auth.v2.Authorization/Check", whole(&good)),
+    ];
+    let mut faults = Vec::new();
+    for (name, path, body) in cases {
+        // A server that has seen enough may hang up while the rest is on its way: that is no answer either.
+        let Ok(response) = post(path, body).send().await else { continue };
+        let error = status(&response).is_some_and(|status| status != "0");
+        faults.extend((!error).then(|| format!("{name}: {response:?}")));
+    }
+    assert_none(&faults);
+    assert_eq!(sidecar.check_token(&stage.token).await.status, 200, "and on it goes");
+}
+
+/// The largest request head that Envoy can be told to take, and a filter that lets pass whom it could not
+/// ask about: a request must not get in by being too large for the sidecar to read.
+#[tokio::test]
+async fn no_request_is_too_large_to_be_judged() {
+    let world = World::start().await;
+    let (agent, _) = world.agent("reader", &["read"]).await;
+    let token = agent.token().await;
+    let careless = |text: String| {
+        let text = replaced(&text, "failure_mode_allow: false", "failure_mode_allow: true");
+        let text = replaced(&text, "timeout: 0.25s", "timeout: 10s");
+        replaced(&text, "stat_prefix: agents\n", "stat_prefix: agents\n                max_request_headers_kb: 8192\n")
+    };
+    let large = Envoy::edited(&world.sidecar.socket(), world.upstream.port, careless).await;
+    for (name, size) in
+        [("x-long", 5 * MIB), ("x-long", 8 * MIB - 4096), ("x-agent-token", 5 * MIB), ("authorization", 5 * MIB)]
+    {
+        for path in ["/", "/admin"] {
+            let value = format!("Bearer {}", "a".repeat(size));
+            let answer = RawRequest::get(path).with(name, value).send(&large.site).await;
+            let reason = if name == "x-long" { "token_missing" } else { "token_malformed" };
+            assert_eq!(answer.error(), (401, "AUTHENTICATION_FAILED", reason), "{size} bytes of {name} on {path}");
+        }
+    }
+    for (name, size, status) in [("authorization", 50 * 1024, 401), ("x-agent-token", 50 * 1024, 401), ("a", MIB, 431)]
+    {
+        let answer = RawRequest::get("/").with(name, "a".repeat(size)).bearer(&token).judged(&world.envoy.site).await;
+        assert_eq!(answer.status, status, "{size} bytes of {name} through Envoy as shipped");
+    }
+    assert_eq!(world.upstream.seen(), 0);
+    world.call("/", &token).await.expect(200);
+}
+
+/// Envoy joins what was repeated by commas, and writes `!` for what is not UTF-8: a token is in there all the same.
+#[tokio::test]
+async fn a_good_token_among_others_does_not_pass_through_envoy() {
+    let world = World::start().await;
+    let (agent, _) = world.agent("reader", &["read"]).await;
+    let bearer = format!("Bearer {}", agent.token().await).into_bytes();
+    world.envoy.site.get_as(std::str::from_utf8(&bearer[7..]).unwrap(), "/").await.expect(200);
+    let seen = world.upstream.seen();
+    for others in [&b"Bearer nonsense"[..], b"Basic YTpi", b"\xff", b"a=b", &bearer] {
+        for name in ["authorization", "x-agent-token"] {
+            for values in [[&bearer, others], [others, &bearer]] {
+                for path in ["/", "/admin", "/open"] {
+                    let request = values.iter().fold(RawRequest::get(path), |request, value| request.with(name, value));
+                    let answer = request.judged(&world.envoy.site).await;
+                    assert_eq!(answer.status, 401, "{name}: {others:?} on {path}: {}", answer.body);
+                }
+            }
+        }
+    }
+    assert_eq!(world.upstream.seen(), seen);
+}

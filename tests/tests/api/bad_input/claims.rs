@@ -1,0 +1,296 @@
+//! Tokens with a good signature of the real key that say what we never say: both judges must say the same,
+//! and let pass only what is one of ours.
+
+use super::{signer::Signer, stage::assert_none};
+use countersign_tests::{Agent, ControlPlane, Judges, Opinion, Sidecar};
+use serde_json::{Value, json};
+
+/// What both must say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    Good,
+    Refused(&'static str),
+    /// The API knows every agent; a sidecar knows those to whom something happened, and cannot tell.
+    RefusedByApi(&'static str),
+}
+
+use Verdict::{Good, Refused, RefusedByApi};
+
+const CLAIMS: Verdict = Refused("token_claims_invalid");
+const MALFORMED: Verdict = Refused("token_malformed");
+
+/// A name, a token, and what it must come to.
+type Case = (String, String, Verdict);
+
+async fn faults(judges: &Judges<'_>, cases: Vec<Case>) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (name, token, verdict) in cases {
+        let (api, sidecar) = judges.ask(&token).await;
+        let known = |opinion: &Opinion| matches!(opinion, Opinion::Known { .. });
+        let right = match verdict {
+            Good => api == sidecar && known(&api),
+            Refused(reason) => api == sidecar && api == Opinion::refused(401, reason),
+            RefusedByApi(reason) => api == Opinion::refused(401, reason) && known(&sidecar),
+        };
+        faults.extend((!right).then(|| format!("{name}: expected {verdict:?}, API {api:?}, sidecar {sidecar:?}")));
+    }
+    faults
+}
+
+/// Our claims with the JSON text of one replaced, which need not be JSON.
+fn with_text(signer: &Signer, claim: &str, text: &str) -> String {
+    let member = |(name, value): (&String, &Value)| {
+        let value = if name == claim { text.to_owned() } else { value.to_string() };
+        format!("{}:{value}", json!(name))
+    };
+    let claims = signer.claims.as_object().unwrap();
+    let more = if claims.contains_key(claim) { String::new() } else { format!(",{}:{text}", json!(claim)) };
+    signer.with_payload(format!("{{{}{more}}}", claims.iter().map(member).collect::<Vec<_>>().join(",")))
+}
+
+/// Every claim missing, and of every other type.
+fn types(signer: &Signer) -> Vec<Case> {
+    let claims = [
+        "iss",
+        "sub",
+        "aud",
+        "iat",
+        "nbf",
+        "exp",
+        "jti",
+        "sid",
+        "rev",
+        "name",
+        "roles",
+        "permissions",
+        "trustScore",
+        "until",
+    ];
+    let literals = [
+        "null",
+        "true",
+        "\"x\"",
+        "\"\"",
+        "\"4000000000\"",
+        "1.5",
+        "4e9",
+        "-1",
+        "-9223372036854775808",
+        "9223372036854775807",
+        "9223372036854775808",
+        "18446744073709551616",
+        "1e999",
+        "NaN",
+        "Infinity",
+        "[]",
+        "[1]",
+        "[null]",
+        "[[]]",
+        "{}",
+        "{\"a\":1}",
+        "{\"a\":\"1\"}",
+        "",
+    ];
+    let mut cases = Vec::new();
+    for claim in claims {
+        let missing = if claim == "until" { Good } else { CLAIMS };
+        cases.push((format!("`{claim}` missing"), signer.with_claims(&json!({ claim: null })), missing));
+        for literal in literals {
+            cases.push((format!("`{claim}`: {literal}"), with_text(signer, claim, literal), of_type(claim, literal)));
+        }
+    }
+    cases
+}
+
+/// What a claim with this JSON text comes to: of the wrong type, it is refused.
+fn of_type(claim: &str, literal: &str) -> Verdict {
+    match (claim, literal) {
+        ("aud", "\"x\"" | "\"\"" | "\"4000000000\"") => Refused("token_audience_mismatch"),
+        ("iat" | "nbf", "9223372036854775807") => Refused("token_not_yet_valid"),
+        ("rev", "-1" | "-9223372036854775808") => Refused("token_superseded"),
+        ("exp", "-1" | "-9223372036854775808") => Refused("token_expired"),
+        ("iat" | "nbf" | "rev" | "exp", "-1" | "-9223372036854775808" | "9223372036854775807")
+        | ("roles" | "permissions", "[]")
+        | ("until", "{}" | "{\"a\":1}")
+        | ("trustScore", "1.5")
+        | ("name", "\"x\"" | "\"\"" | "\"4000000000\"") => Good,
+        _ => CLAIMS,
+    }
+}
+
+/// Claims of the right type with values that we would not write.
+fn values(signer: &Signer, control: &ControlPlane, other_service: &str, other: &Signer) -> Vec<Case> {
+    let issuer = control.env["URL"].as_str();
+    let own = signer.claims["aud"].as_str().unwrap();
+    let changes = [
+        ("aud an array of ours", json!({ "aud": [own] }), CLAIMS),
+        ("aud another service", json!({ "aud": other_service }), Refused("token_audience_mismatch")),
+        ("aud ours and NUL", json!({ "aud": format!("{own}\0") }), Refused("token_audience_mismatch")),
+        ("aud ours in capitals", json!({ "aud": own.to_uppercase() }), Refused("token_audience_mismatch")),
+        ("aud two of them", json!({ "aud": format!("{own},{other_service}") }), Refused("token_audience_mismatch")),
+        ("aud the issuer", json!({ "aud": issuer }), Good),
+        ("iss another", json!({ "iss": "https://elsewhere.example" }), CLAIMS),
+        ("iss and aud another", json!({ "iss": "https://a.example", "aud": "https://a.example" }), CLAIMS),
+        ("iss with a slash", json!({ "iss": format!("{issuer}/") }), CLAIMS),
+        ("iss in capitals", json!({ "iss": issuer.to_uppercase() }), CLAIMS),
+        ("sub a service", json!({ "sub": other_service }), CLAIMS),
+        ("sub ours and NUL", json!({ "sub": format!("{}\0", signer.claims["sub"].as_str().unwrap()) }), CLAIMS),
+        ("jti of another token", json!({ "jti": other.claims["jti"] }), Good),
+        ("sid of another login", json!({ "sid": other.claims["sid"] }), Good),
+        ("sub nobody", json!({ "sub": "agent_00000000000000000000000000" }), RefusedByApi("token_claims_invalid")),
+        ("exp now past", json!({ "exp": signer.claims["iat"] }), Refused("token_expired")),
+        ("iat ahead", json!({ "iat": signer.claims["exp"] }), Refused("token_not_yet_valid")),
+        ("nbf ahead", json!({ "nbf": signer.claims["exp"] }), Refused("token_not_yet_valid")),
+        ("a role with NUL", json!({ "roles": ["reader\0"] }), CLAIMS),
+        ("a role with a line end", json!({ "roles": ["reader\r\nx-agent-roles: admin"] }), CLAIMS),
+        ("a role too long", json!({ "roles": ["r".repeat(65)] }), CLAIMS),
+        ("a role that nobody defined", json!({ "roles": ["admin"] }), Good),
+        ("a role twice", json!({ "roles": ["reader", "reader"] }), Good),
+        ("a permission with a comma", json!({ "permissions": ["read,admin"] }), CLAIMS),
+        ("a permission with a space", json!({ "permissions": ["read admin"] }), CLAIMS),
+        ("a permission with a line end", json!({ "permissions": ["read\n"] }), CLAIMS),
+        ("an empty permission", json!({ "permissions": [""] }), CLAIMS),
+        ("a permission that no role gives", json!({ "permissions": ["admin"] }), Good),
+        ("trust above", json!({ "trustScore": 100.01 }), CLAIMS),
+        ("trust below", json!({ "trustScore": -0.01 }), CLAIMS),
+        ("trust far above", json!({ "trustScore": 1e308 }), CLAIMS),
+        ("trust a text", json!({ "trustScore": "100" }), CLAIMS),
+        ("jti a session", json!({ "jti": signer.claims["sid"] }), CLAIMS),
+        ("sid a token", json!({ "sid": signer.claims["jti"] }), CLAIMS),
+        ("a role's end a text", json!({ "until": { "reader": "4000000000" } }), CLAIMS),
+        ("a role's end long past", json!({ "until": { "reader": i64::MIN } }), Good),
+        ("a name with a line end", json!({ "name": "a\r\nx-agent-roles: admin\0" }), Good),
+        ("claims that nobody knows", json!({ "admin": true, "scope": "*", "cnf": { "jkt": "a" } }), Good),
+        ("above the limit", json!({ "more": "a".repeat(32 * 1024) }), MALFORMED),
+    ];
+    changes.into_iter().map(|(name, change, verdict)| (name.to_owned(), signer.with_claims(&change), verdict)).collect()
+}
+
+/// Payloads that are not one JSON object with each claim once.
+fn payloads(signer: &Signer) -> Vec<Case> {
+    let good = signer.claims.to_string();
+    let behind = good.trim_end_matches('}');
+    let mut cases = Vec::new();
+    for claim in ["sub", "exp", "aud", "roles", "permissions", "rev", "iss", "trustScore"] {
+        let twice = format!("{behind},\"{claim}\":{}}}", signer.claims[claim]);
+        cases.push((format!("`{claim}` twice"), signer.with_payload(twice), CLAIMS));
+    }
+    let more = [
+        ("null", "null".to_owned()),
+        ("an array", format!("[{good}]")),
+        ("a string", json!(good).to_string()),
+        ("nothing", String::new()),
+        ("{}", "{}".into()),
+        ("truncated", behind.to_owned()),
+        ("trailing garbage", format!("{good} x")),
+        ("two objects", format!("{good}{good}")),
+        ("a byte-order mark", format!("\u{feff}{good}")),
+        ("a lone surrogate", good.replacen("\"Agent\"", "\"\\ud800\"", 1)),
+    ];
+    cases.extend(more.into_iter().map(|(name, text)| (format!("payload {name}"), signer.with_payload(text), CLAIMS)));
+    let (before, after) = good.split_once("Agent").unwrap();
+    let bytes = [before.as_bytes(), b"\xff", after.as_bytes()].concat();
+    cases.push(("payload not UTF-8".into(), signer.with_payload(bytes), CLAIMS));
+    cases
+}
+
+/// Headers that we would not write, under our signature.
+fn headers(signer: &Signer) -> Vec<Case> {
+    let jwk = json!({ "kty": "EC", "crv": "P-256", "x": "AA", "y": "AA" });
+    let kid = signer.header["kid"].as_str().unwrap();
+    let good = [json!("AT+JWT"), json!("application/at+jwt"), json!("Application/At+JWT")];
+    let bad = ["JWT", "jwt", "", "at+jwt ", "at+jwt;a=b", "human+jwt", "dpop+jwt", "application/jwt", "text/at+jwt"];
+    let mut changes: Vec<(String, Value, Verdict)> = Vec::new();
+    changes.extend(good.map(|typ| (format!("typ {typ}"), json!({ "typ": typ }), Good)));
+    changes.extend(bad.map(|typ| (format!("typ {typ:?}"), json!({ "typ": typ }), MALFORMED)));
+    for alg in ["none", "HS256", "ES384", "RS256", "es256", ""] {
+        changes.push((format!("alg {alg:?}"), json!({ "alg": alg }), MALFORMED));
+    }
+    let members = [
+        ("typ", json!(1), MALFORMED),
+        ("typ", json!(null), MALFORMED),
+        ("alg", json!(null), MALFORMED),
+        ("kid", json!(null), MALFORMED),
+        ("kid", json!(1), MALFORMED),
+        ("kid", json!([kid]), MALFORMED),
+        ("kid", json!(format!("{kid}\0")), Refused("token_key_unknown")),
+        ("kid", json!(format!("../{kid}")), Refused("token_key_unknown")),
+        ("crit", json!(["exp"]), MALFORMED),
+        ("crit", json!(["b64"]), MALFORMED),
+        ("crit", json!([]), MALFORMED),
+        ("crit", json!("exp"), MALFORMED),
+        ("b64", json!(false), MALFORMED),
+        ("b64", json!(true), MALFORMED),
+        ("zip", json!("DEF"), MALFORMED),
+        ("zip", json!(""), MALFORMED),
+        ("enc", json!("A256GCM"), MALFORMED),
+        ("cty", json!("JWT"), MALFORMED),
+        ("cty", json!("application/json"), MALFORMED),
+        ("jwk", jwk, MALFORMED),
+        ("jku", json!("https://attacker.example/jwks.json"), MALFORMED),
+        ("x5u", json!("https://attacker.example/cert.pem"), MALFORMED),
+        ("x5c", json!(["AA"]), MALFORMED),
+        ("x5t", json!("AA"), MALFORMED),
+        ("x5t#S256", json!("AA"), MALFORMED),
+        ("more", json!({ "nobody": "knows" }), Good),
+    ];
+    changes.extend(members.map(|(name, value, verdict)| (format!("{name} {value}"), json!({ name: value }), verdict)));
+    let text = signer.header.to_string();
+    let texts = [
+        ("alg twice", text.replacen('{', "{\"alg\":\"ES256\",", 1), MALFORMED),
+        ("kid twice", text.replacen('{', &format!("{{\"kid\":\"{kid}\","), 1), MALFORMED),
+        ("white space", format!(" {text}\n"), Good),
+        ("trailing garbage", format!("{text}x"), MALFORMED),
+        ("a byte-order mark", format!("\u{feff}{text}"), MALFORMED),
+        ("null", "null".into(), MALFORMED),
+        ("an array", format!("[{text}]"), MALFORMED),
+    ];
+    let claims = signer.claims.to_string();
+    let odd = changes.into_iter().map(|(name, change, verdict)| (name, signer.with_header(&change), verdict));
+    let texts = texts.into_iter().map(|(name, text, verdict)| (name.to_owned(), signer.sign(text, &claims), verdict));
+    odd.chain(texts).map(|(name, token, verdict)| (format!("header: {name}"), token, verdict)).collect()
+}
+
+#[tokio::test]
+async fn what_our_key_signed_is_judged_alike_and_passes_only_if_it_is_one_of_ours() {
+    let control = ControlPlane::start().await;
+    let sidecar = Sidecar::start(&control).await;
+    let judges = Judges::of(&control, &sidecar);
+    let (agent, other) = (Agent::register(&control, "Agent").await, Agent::register(&control, "Other").await);
+    let other = Signer::access(&control, &other.token().await).await;
+    let (service, _) = control.another_service(json!({ "name": "other" })).await;
+    let role = control.make_role("reader", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    let token = agent.token().await;
+    let known = |opinion: &Opinion| matches!(opinion, Opinion::Known { roles, .. } if roles == &["reader"]);
+    let truth = judges.agree("the token is good before it is changed", &token, known).await;
+
+    let signer = Signer::access(&control, &token).await;
+    judges.agree("so is one signed here", &signer.with_claims(&json!({})), |opinion| *opinion == truth).await;
+    let cases =
+        [types(&signer), values(&signer, &control, &service, &other), payloads(&signer), headers(&signer)].concat();
+    assert_none(&faults(&judges, cases).await);
+    judges.agree("the token is still good", &token, |opinion| *opinion == truth).await;
+}
+
+/// A sidecar does not know how long a token may live, and a life that was shortened by a setting must not kill
+/// the tokens that are out. What counts is that a long life gains nothing: it is cut off like every other.
+#[tokio::test]
+async fn a_token_that_lives_too_long_dies_with_what_it_stands_for() {
+    let control = ControlPlane::start().await;
+    let sidecar = Sidecar::start(&control).await;
+    let judges = Judges::of(&control, &sidecar);
+    let agent = Agent::register(&control, "Agent").await;
+    let role = control.make_role("reader", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    let token = agent.token().await;
+    let long = Signer::access(&control, &token).await.with_claims(&json!({ "exp": i64::MAX }));
+    let holds = |wanted: &'static [&'static str]| move |opinion: &Opinion| matches!(opinion, Opinion::Known { roles, .. } if roles == wanted);
+    judges.agree("it is good", &long, holds(&["reader"])).await;
+    control.revoke(&agent.id, &role).await;
+    judges.agree("its role is gone", &long, holds(&[])).await;
+    control.set_status(&agent.id, "suspended").await.expect(200);
+    judges.agree("its agent is suspended", &long, |said| *said == Opinion::refused(403, "agent_suspended")).await;
+    control.set_status(&agent.id, "active").await.expect(200);
+    judges.agree("it stays dead", &long, |said| *said == Opinion::refused(401, "token_revoked")).await;
+}

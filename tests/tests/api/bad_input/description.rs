@@ -1,0 +1,87 @@
+//! The description of the API has every route, with the fields that are tried, and the errors that docs/use/api.md promises.
+
+use super::{
+    contract::{Line, line},
+    routes::{Field, ROUTES, Shape},
+    stage::assert_none,
+};
+use countersign_tests::description::{operations, read, resolve};
+use serde_json::Value;
+use std::collections::BTreeSet;
+
+#[test]
+fn every_route_that_is_described_is_in_the_table() {
+    let here: BTreeSet<_> = ROUTES.iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
+    let described = read();
+    let there: BTreeSet<_> = operations(&described).map(|(method, path, _)| (method, path.to_owned())).collect();
+    assert_eq!(here, there, "left: the table in routes.rs, right: the description, which every route must be in");
+}
+
+#[test]
+fn bodies_are_described_as_they_are_read() {
+    let description = read();
+    let mut faults = Vec::new();
+    for (method, path, operation) in operations(&description) {
+        let route = ROUTES.iter().find(|route| route.method == method && route.path == path).unwrap();
+        let body = &operation["requestBody"]["content"]["application/json"]["schema"];
+        let body = resolve(&description, body);
+        if route.fields.is_empty() {
+            faults.extend((!body.is_null()).then(|| format!("{method} {path}: a body that nobody reads")));
+            continue;
+        }
+        let required: BTreeSet<_> =
+            body["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let described: BTreeSet<_> = body["properties"]
+            .as_object()
+            .unwrap()
+            .iter()
+            .map(|(name, form)| (name.as_str(), required.contains(name.as_str()), type_of(&description, form)))
+            .collect();
+        let tried: BTreeSet<_> =
+            route.fields.iter().map(|field| (field.name, field.required, type_tried(field))).collect();
+        let right = described == tried && body["additionalProperties"] == false;
+        faults.extend((!right).then(|| format!("{method} {path}: described {described:?}, tried {tried:?}")));
+    }
+    assert_none(&faults);
+}
+
+/// The type of a field, of which there may be alternatives: null, or others of the same type.
+fn type_of<'a>(description: &'a Value, form: &'a Value) -> &'a str {
+    let form = resolve(description, form);
+    match form["oneOf"].as_array() {
+        Some(either) => type_of(description, &either[0]),
+        None => form["type"].as_str().unwrap_or_default(),
+    }
+}
+
+fn type_tried(field: &Field) -> &'static str {
+    match field.shape {
+        Shape::Line | Shape::Prose => "string",
+        Shape::Boolean => "boolean",
+        Shape::Number => "number",
+        Shape::Object => "object",
+        Shape::Array => "array",
+    }
+}
+
+#[test]
+fn errors_are_described_as_they_are_promised() {
+    let description = read();
+    let mut faults = Vec::new();
+    for (method, path, operation) in operations(&description) {
+        let Line { errors, good, .. } = line(&method, path);
+        let answers = operation["responses"].as_object().unwrap();
+        let examples = answers.values().filter_map(|answer| {
+            answer["content"]["application/json"]["examples"].as_object().map(serde_json::Map::values)
+        });
+        let described: BTreeSet<_> =
+            examples.flatten().filter_map(|example| example["value"]["error"]["code"].as_str()).collect();
+        let missing: Vec<_> = errors.iter().filter(|code| !described.contains(code.as_str())).collect();
+        let surplus: Vec<_> = described.iter().filter(|code| !line(&method, path).allows(code)).collect();
+        let limited = line(&method, path).category.is_some() == answers.contains_key("429");
+        let right = limited && missing.is_empty() && surplus.is_empty() && answers.contains_key(&good.to_string());
+        let said = || format!("{method} {path}: described {described:?}, promised {errors:?} and {good}");
+        faults.extend((!right).then(said));
+    }
+    assert_none(&faults);
+}

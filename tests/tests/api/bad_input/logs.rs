@@ -1,0 +1,183 @@
+//! No secret gets into a log, wherever it is sent, whatever the log's level.
+
+use super::{
+    credentials::{KINDS, Kind, Purse, knock},
+    routes::{ROUTES, Route},
+    stage::{Stage, assert_none},
+};
+use countersign_tests::{Answer, RawRequest, Sidecar, openssl::openssl_text, sidecar::request};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// What a log does repeat: the id that a caller gives to a request, and a rule that the operator wrote.
+const SENTINELS: [&str; 2] = ["sentinel-of-a-caller", "sentinel-of-an-operator"];
+
+/// Every secret there is, by name, as it is sent.
+struct Secrets(BTreeMap<String, String>);
+
+impl Secrets {
+    async fn of(stage: &Stage, purse: &Purse) -> Self {
+        let kinds = KINDS.into_iter().filter(|kind| {
+            !matches!(kind, Kind::Nothing | Kind::ServiceId | Kind::Challenge | Kind::Garbage | Kind::RawBytes)
+        });
+        let mut all: BTreeMap<_, _> = kinds.map(|kind| (format!("{kind:?}"), purse.text(kind).to_owned())).collect();
+        let challenge = stage.challenge().await;
+        let pem = openssl_text("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256", "");
+        let file = |name: &str| std::fs::read_to_string(stage.control.folder().join(name)).unwrap();
+        let more = [
+            ("a nonce", challenge.nonce),
+            ("its signature", challenge.signature),
+            ("a spare key", stage.spare_key.clone()),
+            ("an agent's private key", pem),
+            ("the master key", stage.control.master_key()),
+            ("the operator key", file("operator.key")),
+        ];
+        all.extend(more.map(|(name, text)| (name.to_owned(), text)));
+        Self(all)
+    }
+
+    /// The parts by which a secret would be recognised: without what is said in the open.
+    fn marks(&self) -> Vec<(&str, &str)> {
+        let mut marks = Vec::new();
+        for (name, text) in &self.0 {
+            let parts: Vec<&str> = if text.starts_with("eyJ") {
+                text.split('.').skip(1).collect()
+            } else if text.contains("-----") {
+                text.lines().filter(|line| !line.contains("-----") && line.len() > 20).collect()
+            } else {
+                vec![&text[text.len() - 32..]]
+            };
+            marks.extend(parts.into_iter().map(|part| (name.as_str(), part)));
+        }
+        marks
+    }
+
+    fn found_in<'a>(&'a self, log: &'a str) -> impl Iterator<Item = String> + 'a {
+        let line =
+            |mark: &str| log.lines().find(|line| line.contains(mark)).map(|line| line.chars().take(300).collect());
+        self.marks().into_iter().filter_map(move |(name, mark)| {
+            let line: Option<String> = line(mark);
+            line.map(|line| format!("{name} stands in the log: {line}"))
+        })
+    }
+}
+
+/// The secret in every place of a body, and in bodies that are none.
+async fn send_in_bodies(stage: &Stage, route: &Route, secret: &str) {
+    let good = stage.body(route).await;
+    let mut bodies: Vec<String> = Vec::new();
+    for field in route.fields {
+        for value in [json!(secret), json!([secret]), json!({ secret: secret })] {
+            let mut body = good.clone();
+            body.insert(field.name.to_owned(), value);
+            bodies.push(Value::Object(body).to_string());
+        }
+    }
+    let mut more = good.clone();
+    more.insert(secret.to_owned(), json!(secret));
+    let text = json!(secret).to_string();
+    bodies.extend([
+        Value::Object(more).to_string(),
+        text.clone(),
+        format!("{{{text}:{text},{text}:{text}}}"),
+        secret.into(),
+    ]);
+    bodies.push(format!("{{\"a\":{text}"));
+    for body in bodies {
+        let request = stage.admitted(route).header("content-type", "application/json").body(body);
+        let _whatever = Answer::to(request).await;
+    }
+}
+
+/// The secret in paths, queries and headers.
+async fn send_in_heads(stage: &Stage, secret: &str) {
+    let plain: String = secret.chars().filter(char::is_ascii_graphic).collect();
+    let api = &stage.control.api;
+    for path in [
+        format!("/{plain}"),
+        format!("/services/{plain}/roles"),
+        format!("/services/{}/agents/{plain}", stage.control.service()),
+        format!("/health?access_token={plain}"),
+        format!("/health?{plain}"),
+    ] {
+        let _whatever = Answer::to(api.request("GET", &path).bearer_auth(stage.control.key())).await;
+        let _whatever = RawRequest::get(&path).send_tls(&stage.control, b"").await;
+    }
+    for (name, value) in [
+        ("cookie", format!("token={plain}")),
+        ("user-agent", plain.clone()),
+        ("referer", format!("https://a.example/?{plain}")),
+        ("content-type", plain.clone()),
+        ("x-forwarded-for", plain.clone()),
+        ("authorization", format!("Basic {plain}")),
+        ("authorization", format!("Bearer {plain}, Bearer {plain}")),
+        ("proxy-authorization", format!("Bearer {plain}")),
+        (
+            &format!("x-{}", &plain[..plain.len().min(20)].to_lowercase().replace(['_', '.', '+', '/', '='], "-")),
+            plain.clone(),
+        ),
+    ] {
+        let _whatever = Answer::to(api.request("GET", "/health").header(name, &value)).await;
+        let _whatever = RawRequest::get("/health").with(name, &value).send_tls(&stage.control, b"").await;
+    }
+    let _whatever = RawRequest::new(&plain[..plain.len().min(64)], "/health").send_tls(&stage.control, b"").await;
+}
+
+/// The secret in everything that a sidecar is sent.
+async fn send_in_checks(sidecar: &Sidecar, secret: &str) {
+    let plain: String = secret.chars().filter(char::is_ascii_graphic).collect();
+    let bearer = format!("Bearer {plain}");
+    for (name, value) in [
+        ("authorization", bearer.as_str()),
+        ("authorization", &format!("{bearer},{bearer}")),
+        ("x-agent-token", &bearer),
+        ("x-agent-token", &plain),
+        ("x-agent-id", &plain),
+        ("cookie", &plain),
+        (&plain, &plain),
+    ] {
+        for extensions in
+            [&[][..], &[("allow_unassigned", "true")], &[("allow_anonymous", "true"), ("forward_token", "true")]]
+        {
+            let mut check = request(&[(name, value)], extensions);
+            let http = check.attributes.as_mut().and_then(|attributes| attributes.request.as_mut()?.http.as_mut());
+            http.unwrap().path = format!("/?token={plain}");
+            sidecar.client().await.check(check).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn no_secret_gets_into_a_log_and_what_is_logged_is_found() {
+    let stage = Stage::set_with(&["log.level=trace"]).await;
+    let sync = stage.control.make_key(stage.control.service(), "sync").await;
+    let sidecar = Sidecar::start_with(&stage.control, &[&sync], &["log.level=trace"]);
+    sidecar.await_ready().await;
+    let purse = Purse::of(&stage).await;
+    let mut secrets = Secrets::of(&stage, &purse).await;
+    secrets.0.insert("the sidecar's key".into(), sync);
+
+    assert_none(&knock(&stage, &purse).await);
+    for secret in secrets.0.values() {
+        for route in ROUTES.iter().filter(|route| !route.fields.is_empty()) {
+            send_in_bodies(&stage, route, secret).await;
+        }
+        send_in_heads(&stage, secret).await;
+        send_in_checks(&sidecar, secret).await;
+    }
+    let named = stage.control.api.request("GET", "/health").header("x-request-id", SENTINELS[0]);
+    Answer::to(named).await.expect(200);
+    assert_eq!(
+        sidecar.check_with(&[], &[("require_roles", &format!("{},", SENTINELS[1]))]).await.reason,
+        "rule_invalid"
+    );
+
+    let logs = [stage.control.log(), sidecar.log()];
+    // Before anything fails: a server that is stopped by a failure shows its whole log.
+    drop((stage, sidecar));
+    for (log, sentinel) in logs.iter().zip(SENTINELS) {
+        assert!(log.contains("TRACE") && log.contains(sentinel), "the search would find what is there: {}", log.len());
+    }
+    let found: Vec<_> = logs.iter().flat_map(|log| secrets.found_in(log)).collect();
+    assert_none(&found);
+}

@@ -1,0 +1,86 @@
+//! Hostile ids in paths, on every route that has one.
+
+use super::{
+    routes::ROUTES,
+    stage::{Stage, assert_none, fault, unlisted},
+};
+use countersign_tests::Answer;
+
+/// What an id in a path may be, percent-encoded, and whether it is text at all.
+fn hostile(good: &str) -> Vec<(String, bool)> {
+    // The thumbprint of a key has no prefix.
+    let (prefix, digits) = good.split_once('_').filter(|_| good.len() == 31).unwrap_or(("kid", good));
+    let texts = [
+        "nonsense".to_owned(),
+        "%00".into(),
+        format!("{good}%00"),
+        format!("%20{good}"),
+        format!("{good}%0a"),
+        format!("{good}%2f"),
+        format!("..%2f{good}"),
+        good.to_uppercase(),
+        format!("{prefix}_{}", &digits[1..]),
+        format!("{prefix}_{digits}0"),
+        format!("{prefix}_8{}", &digits[1..]),
+        format!("tok_{digits}"),
+        "%27%20OR%201=1--".into(),
+        "%F0%9F%A4%96".into(),
+        "%7Bservice%7D".into(),
+        "a".repeat(8_000),
+        "%25".into(),
+    ];
+    let not_text = ["%ff".to_owned(), "%c0%80".into(), format!("{good}%ed%a0%80")];
+    texts.map(|text| (text, true)).into_iter().chain(not_text.map(|bytes| (bytes, false))).collect()
+}
+
+#[tokio::test]
+async fn an_id_that_is_none_leads_nowhere() {
+    let stage = Stage::set().await;
+    let mut faults = Vec::new();
+    for route in ROUTES {
+        let body = stage.body(route).await;
+        let before = stage.rows().await;
+        let path = stage.path(route);
+        for (name, code) in [
+            ("service", "SERVICE_NOT_FOUND"),
+            ("agent", "AGENT_NOT_FOUND"),
+            ("role", "ROLE_NOT_FOUND"),
+            ("key", "NOT_FOUND"),
+            ("kid", "NOT_FOUND"),
+        ] {
+            let Some(position) = route.path.split('/').position(|part| part == format!("{{{name}}}")) else { continue };
+            let parts: Vec<_> = path.split('/').collect();
+            for (id, is_text) in hostile(parts[position]) {
+                let there = [&parts[..position], &[id.as_str()], &parts[position + 1..]].concat().join("/");
+                let request = stage.admit(route, stage.control.api.request(route.method, &there));
+                let answer = Answer::to(if route.fields.is_empty() { request } else { request.json(&body) }).await;
+                let expected = (404, if is_text { code } else { "NOT_FOUND" });
+                let fault = fault(&answer, expected, None);
+                faults.extend(fault.map(|fault| format!("{} {} with {name} {id}: {fault}", route.method, route.path)));
+                faults.extend(if is_text { unlisted(route, &answer) } else { None });
+            }
+        }
+        let after = stage.rows().await;
+        faults.extend(after.difference(&before).map(|row| format!("{}: a row changed: {row}", route.path)));
+    }
+    assert_none(&faults);
+}
+
+#[tokio::test]
+async fn a_path_answers_to_its_own_methods_only() {
+    let stage = Stage::set().await;
+    let mut faults = Vec::new();
+    for route in ROUTES {
+        for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"] {
+            if ROUTES.iter().any(|other| other.path == route.path && other.method == method) {
+                continue;
+            }
+            let answer = Answer::to(stage.admit(route, stage.control.api.request(method, &stage.path(route)))).await;
+            let fault = fault(&answer, (405, "METHOD_NOT_ALLOWED"), None);
+            faults.extend(fault.map(|fault| format!("{method} {}: {fault}", route.path)));
+            let allowed = answer.header("allow").split(',').any(|allowed| allowed == route.method);
+            faults.extend((!allowed).then(|| format!("{method} {}: allow {:?}", route.path, answer.header("allow"))));
+        }
+    }
+    assert_none(&faults);
+}

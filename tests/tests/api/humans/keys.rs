@@ -1,0 +1,213 @@
+//! Where keys come from and how often, and an issuer that is slow, wrong or away.
+
+use super::{INVALID, UNAVAILABLE, ask, control_of};
+use countersign_tests::{
+    ControlPlane, Issuer, SigningKey, eventually,
+    issuer::{Mood, jwks},
+    process::free_port,
+};
+use serde_json::json;
+use std::time::Duration;
+
+/// Asks as often as there are tokens, all at once; gives the statuses.
+async fn ask_at_once(control: &ControlPlane, tokens: Vec<String>) -> Vec<u16> {
+    let mut asking = tokio::task::JoinSet::new();
+    for token in tokens {
+        let site = control.api.clone();
+        asking.spawn(async move { site.get_as(&token, "/services").await.status });
+    }
+    asking.join_all().await
+}
+
+#[tokio::test]
+async fn a_hundred_first_requests_are_one_fetch() {
+    let key = SigningKey::rsa("r");
+    let issuer = Issuer::start(&[&key]).await;
+    issuer.be(Mood::Slow(Duration::from_millis(300)));
+    let control = control_of(&issuer, &[]).await;
+    let tokens = (0..100).map(|number| key.token(&issuer.claims(&format!("person {number}")))).collect();
+    assert_eq!(ask_at_once(&control, tokens).await, [200; 100]);
+    assert_eq!((issuer.discoveries(), issuer.fetches()), (1, 1));
+}
+
+#[tokio::test]
+async fn invented_names_of_keys_reach_the_issuer_once() {
+    let (key, inventor) = (SigningKey::p256("p"), SigningKey::p256("x"));
+    let issuer = Issuer::start(&[&key]).await;
+    let control = control_of(&issuer, &[]).await;
+    ask(&control, &key.token(&issuer.claims("ann"))).await.expect(200);
+    assert_eq!(issuer.fetches(), 1);
+    let header = |number| json!({ "alg": "ES256", "kid": format!("invented {number}") });
+    let tokens = (0..200).map(|number| inventor.signed(&header(number), &issuer.claims("ann"))).collect();
+    assert_eq!(ask_at_once(&control, tokens).await, [401; 200]);
+    assert_eq!(issuer.fetches(), 2, "the first unknown name is reason to look again, once a minute");
+    ask(&control, &key.token(&issuer.claims("ann"))).await.expect(200);
+}
+
+#[tokio::test]
+async fn a_new_key_of_the_issuer_is_found_and_the_old_one_is_gone_with_it() {
+    let (old, new) = (SigningKey::rsa("old"), SigningKey::ed25519("new"));
+    let issuer = Issuer::start(&[&old]).await;
+    let control = control_of(&issuer, &[]).await;
+    ask(&control, &old.token(&issuer.claims("ann"))).await.expect(200);
+    issuer.publish(&[&new]);
+    ask(&control, &new.token(&issuer.claims("ann"))).await.expect(200);
+    assert_eq!(ask(&control, &old.token(&issuer.claims("ann"))).await.error(), INVALID);
+}
+
+#[tokio::test]
+async fn a_key_that_is_withdrawn_is_not_believed_after_the_refresh() {
+    let key = SigningKey::rsa("r");
+    let issuer = Issuer::start(&[&key]).await;
+    let mut settings = issuer.settings("corp", &[]);
+    settings.push("humans.keys_refresh_seconds=1".to_owned());
+    let control = super::start(&settings).await;
+    let token = key.token(&issuer.claims("ann"));
+    ask(&control, &token).await.expect(200);
+    issuer.publish(&[]);
+    let refused = async || Some(ask(&control, &token).await).filter(|answer| answer.status != 200);
+    assert_eq!(eventually("the key is withdrawn", refused, || control.log()).await.error(), INVALID);
+}
+
+#[tokio::test]
+async fn an_issuer_that_is_away_at_the_start_is_503_and_comes_back_without_a_restart() {
+    let key = SigningKey::p256("p");
+    let port = free_port();
+    let url = format!("http://127.0.0.1:{port}");
+    let settings = [format!("humans.issuers.corp.issuer={url}"), "humans.issuers.corp.audience=countersign".to_owned()];
+    let control = super::start(&settings).await;
+    let token = key.token(&json!({ "iss": url, "aud": "countersign", "sub": "ann", "exp": 4_102_444_800_u64 }));
+    let answer = ask(&control, &token).await;
+    assert_eq!((answer.error(), answer.header("retry-after")), (UNAVAILABLE, "1"), "{}", answer.body);
+    ask(&control, control.human()).await.expect(200);
+    let _issuer = Issuer::start_on(port, &[&key]).await;
+    let good = async || Some(ask(&control, &token).await).filter(|answer| answer.status == 200);
+    eventually("the issuer is asked again", good, || control.log()).await;
+}
+
+#[tokio::test]
+async fn while_the_issuer_is_away_known_keys_serve_up_to_their_age() {
+    let key = SigningKey::p256("p");
+    let issuer = Issuer::start(&[&key]).await;
+    let mut settings = issuer.settings("corp", &[]);
+    settings.extend(["humans.keys_refresh_seconds=1".to_owned(), "humans.keys_max_age_seconds=4".to_owned()]);
+    let control = super::start(&settings).await;
+    let token = key.token(&issuer.claims("ann"));
+    ask(&control, &token).await.expect(200);
+    let before = issuer.discoveries();
+    issuer.be(Mood::Status(500));
+    let refreshed = async || {
+        ask(&control, &token).await.expect(200);
+        (issuer.discoveries() > before).then_some(())
+    };
+    eventually("keys are to be fetched again", refreshed, || control.log()).await;
+    ask(&control, &token).await.expect(200);
+    let refused = async || Some(ask(&control, &token).await).filter(|answer| answer.status != 200);
+    let answer = eventually("keys are too old", refused, || control.log()).await;
+    assert_eq!(answer.error(), UNAVAILABLE);
+    issuer.be(Mood::Fair);
+    let good = async || Some(ask(&control, &token).await).filter(|answer| answer.status == 200);
+    eventually("the issuer is back", good, || control.log()).await;
+}
+
+#[tokio::test]
+async fn what_is_no_answer_of_the_issuer_is_not_taken_for_one() {
+    let (key, foreign) = (SigningKey::p256("p"), SigningKey::p256("p"));
+    let elsewhere = Issuer::start(&[&foreign]).await;
+    let huge = json!({ "keys": [key.jwk()], "padding": "x".repeat(256 * 1024) }).to_string();
+    let moods = [
+        Mood::Status(500),
+        Mood::Status(204),
+        Mood::Redirect(elsewhere.jwks_url()),
+        Mood::Says(huge),
+        Mood::Says("<html>".to_owned()),
+        Mood::Says(String::new()),
+        Mood::Endless,
+    ];
+    for mood in moods {
+        let issuer = Issuer::start(&[&key]).await;
+        issuer.be(mood.clone());
+        let control = control_of(&issuer, &[]).await;
+        for signer in [&key, &foreign] {
+            assert_eq!(ask(&control, &signer.token(&issuer.claims("ann"))).await.error(), UNAVAILABLE, "{mood:?}");
+        }
+    }
+    assert_eq!(elsewhere.fetches(), 0, "a redirect is not followed");
+}
+
+#[tokio::test]
+async fn a_discovery_document_must_name_its_issuer_and_a_place_that_is_safe() {
+    let key = SigningKey::p256("p");
+    for (name, value) in [
+        ("issuer", "https://somebody.example"),
+        ("jwks_uri", "http://192.0.2.1/keys"),
+        ("jwks_uri", "file:///etc/passwd"),
+    ] {
+        let issuer = Issuer::start(&[&key]).await;
+        issuer.discover(name, value);
+        let control = control_of(&issuer, &[]).await;
+        assert_eq!(ask(&control, &key.token(&issuer.claims("ann"))).await.error(), UNAVAILABLE, "{name} = {value}");
+        assert_eq!(issuer.fetches(), 0);
+    }
+}
+
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "a test that measures")]
+async fn a_slow_issuer_holds_up_nobody_else_and_its_own_not_for_long() {
+    let key = SigningKey::p256("p");
+    let issuer = Issuer::start(&[&key]).await;
+    issuer.be(Mood::Slow(Duration::from_mins(2)));
+    let control = control_of(&issuer, &[]).await;
+    let began = std::time::Instant::now();
+    let waiting = {
+        let (site, token) = (control.api.clone(), key.token(&issuer.claims("ann")));
+        tokio::spawn(async move { site.get_as(&token, "/services").await })
+    };
+    let fetching = async || (issuer.discoveries() > 0).then_some(());
+    eventually("the issuer is asked", fetching, || control.log()).await;
+    for _ in 0..20 {
+        control.api.get("/health").await.expect(200);
+        ask(&control, control.human()).await.expect(200);
+    }
+    assert!(!waiting.is_finished(), "the others did not wait for it");
+    assert_eq!(waiting.await.unwrap().error(), UNAVAILABLE);
+    assert!(began.elapsed() < Duration::from_mins(1), "it waited for the issuer: {:?}", began.elapsed());
+}
+
+#[tokio::test]
+async fn a_file_of_keys_is_read_again_for_a_key_that_is_not_in_it() {
+    let (old, new) = (SigningKey::p256("old"), SigningKey::p256("new"));
+    let issuer = Issuer::start(&[]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("jwks.json");
+    std::fs::write(&file, jwks(&[&old]).to_string()).unwrap();
+    let control = control_of(&issuer, &[("jwks_file", &file.display().to_string())]).await;
+    ask(&control, &old.token(&issuer.claims("ann"))).await.expect(200);
+    std::fs::write(&file, jwks(&[&new]).to_string()).unwrap();
+    ask(&control, &new.token(&issuer.claims("ann"))).await.expect(200);
+    assert_eq!(ask(&control, &old.token(&issuer.claims("ann"))).await.error(), INVALID);
+    assert_eq!((issuer.discoveries(), issuer.fetches()), (0, 0));
+}
+
+#[tokio::test]
+async fn over_tls_an_issuer_is_who_the_named_authority_vouches_for() {
+    let key = SigningKey::rsa("r");
+    let (issuer, authority) = Issuer::start_tls(&[&key]).await;
+    let (_, other) = Issuer::start_tls(&[]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, pem: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, pem).unwrap();
+        path.display().to_string()
+    };
+    let (right, wrong) = (file("right.pem", &authority), file("wrong.pem", &other));
+    let token = key.token(&issuer.claims("ann"));
+    let control = control_of(&issuer, &[("ca_file", &right)]).await;
+    ask(&control, &token).await.expect(200);
+    let asked = issuer.fetches();
+    for settings in [&[("ca_file", wrong.as_str())][..], &[]] {
+        let control = control_of(&issuer, settings).await;
+        assert_eq!(ask(&control, &token).await.error(), UNAVAILABLE, "{settings:?}");
+    }
+    assert_eq!(issuer.fetches(), asked, "nothing is asked of whoever is not vouched for");
+}

@@ -1,0 +1,82 @@
+//! A control plane without `--dev`: what becomes of the operator key when the platform brings its issuers.
+
+use super::{INVALID, settings::control_plane};
+use countersign_tests::{
+    Answer, Issuer, SigningKey, eventually,
+    issuer::jwks,
+    process::{Process, free_port},
+    tools,
+    web::Site,
+};
+use std::{path::Path, process::Command};
+
+/// A real deployment in a folder: a certificate of its own, the embedded database, and these settings besides.
+async fn start(folder: &Path, more: &[String]) -> (Process, Site) {
+    let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let (certificate, key) = (folder.join("tls.crt"), folder.join("tls.key"));
+    std::fs::write(&certificate, pair.cert.pem()).unwrap();
+    std::fs::write(&key, pair.signing_key.serialize_pem()).unwrap();
+    let port = free_port();
+    let mut command = Command::new(tools::binary("countersign-control-plane"));
+    let settings = [
+        format!("data_dir={}", folder.join("data").display()),
+        format!("tls.certificate={}", certificate.display()),
+        format!("tls.private_key={}", key.display()),
+        "public_url=https://localhost".to_owned(),
+        format!("listen.api=127.0.0.1:{port}"),
+        "listen.sync=127.0.0.1:0".to_owned(),
+        "listen.admin=127.0.0.1:0".to_owned(),
+    ];
+    for setting in settings.iter().chain(more) {
+        command.args(["--set", setting]);
+    }
+    let process = Process::start(command, &folder.join("log"));
+    let api = Site::trusting(format!("https://localhost:{port}"), pair.cert.pem().as_bytes());
+    let up = async || Answer::try_to(api.request("GET", "/health")).await.filter(|answer| answer.status == 200);
+    eventually("the control plane is up", up, || process.log()).await;
+    (process, api)
+}
+
+#[tokio::test]
+async fn the_operators_tokens_are_good_until_there_is_an_issuer() {
+    let key = SigningKey::p256("p");
+    let issuer = Issuer::start(&[]).await;
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("jwks.json");
+    std::fs::write(&keys, jwks(&[&key]).to_string()).unwrap();
+    let data = format!("data_dir={}", folder.path().join("data").display());
+    let minted = control_plane(&["human-token", "mint", "--subject", "ann", "--admin"], &[&data], &[]);
+    let minted = String::from_utf8(minted.stdout).unwrap().trim().to_owned();
+    let theirs = key.token(&issuer.claims("ann"));
+
+    let (mut process, api) = start(folder.path(), &[]).await;
+    api.get_as(&minted, "/services").await.expect(200);
+    assert_eq!(api.get_as(&theirs, "/services").await.error(), INVALID);
+    assert!(process.terminate().await.success());
+
+    let corp = issuer.settings("corp", &[("jwks_file", keys.to_str().unwrap())]);
+    let (_process, api) = start(folder.path(), &corp).await;
+    assert_eq!(api.get_as(&minted, "/services").await.error(), INVALID);
+    api.get_as(&theirs, "/services").await.expect(200);
+}
+
+#[test]
+fn nothing_is_minted_once_there_is_an_issuer() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = format!("data_dir={}", folder.path().display());
+    let mint = |settings: &[&str]| {
+        let output =
+            control_plane(&["human-token", "mint", "--subject", "ann"], &[&[data.as_str()], settings].concat(), &[]);
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, token, _) = mint(&[]);
+    assert!(code == Some(0) && token.matches('.').count() == 2, "{token}");
+    let corp = ["humans.issuers.corp.issuer=https://login.example", "humans.issuers.corp.audience=countersign"];
+    for (settings, expected) in [
+        (&corp[..], "humans.issuers: people's tokens come from the issuers"),
+        (&["database.url=postgres://db/x"], "with PostgreSQL"),
+    ] {
+        let (code, said, error) = mint(settings);
+        assert!(code == Some(1) && said.is_empty() && error.contains(expected), "{settings:?}: {error}");
+    }
+}

@@ -1,0 +1,176 @@
+//! Which settings of issuers are refused, what becomes of the operator key, and what `config` says.
+
+use countersign_tests::{Issuer, SigningKey, tools};
+use std::process::{Command, Output};
+
+pub fn control_plane(arguments: &[&str], settings: &[&str], environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(tools::binary("countersign-control-plane"));
+    command.args(arguments).envs(environment.iter().copied()).current_dir(std::env::temp_dir());
+    for setting in settings {
+        command.args(["--set", setting]);
+    }
+    command.output().unwrap()
+}
+
+fn text(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+const REAL: [&str; 3] = ["public_url=https://id.example", "tls.certificate=c.pem", "tls.private_key=k.pem"];
+const ISSUER: &str = "humans.issuers.corp.issuer=https://login.example";
+const AUDIENCE: &str = "humans.issuers.corp.audience=countersign";
+
+#[test]
+fn a_check_says_ok_or_everything_that_is_wrong() {
+    let good = [&REAL[..], &[ISSUER, AUDIENCE]].concat();
+    assert_eq!(text(&control_plane(&["config", "check"], &good, &[])), (Some(0), "ok\n".into(), String::new()));
+    let bad =
+        ["humans.issuers.corp.admin_value=boss", "humans.issuers.corp.algorithms=", "humans.keys_refresh_seconds=0"];
+    let (code, said, error) = text(&control_plane(&["config", "check"], &bad, &[]));
+    assert_eq!((code, said.as_str()), (Some(2), ""), "{error}");
+    for key in
+        ["tls.certificate", "public_url", "corp.issuer:", "corp.audience:", "corp.algorithms:", "corp.admin_value:"]
+    {
+        assert!(error.contains(key), "{key}: {error}");
+    }
+    assert!(error.contains("humans.keys_refresh_seconds"), "{error}");
+    let environment = [("COUNTERSIGN_TOKENS__ACCESS_SECONDS", "soon"), ("COUNTERSIGN_NONSENSE", "1")];
+    let (code, _, error) = text(&control_plane(&["config", "check"], &["listen.api=nowhere", "lst=1"], &environment));
+    assert_eq!(code, Some(2), "{error}");
+    for said in [
+        "`tokens.access_seconds` in the environment",
+        "`nonsense` in the environment",
+        "`listen.api` in a flag",
+        "`lst` in a flag",
+    ] {
+        assert!(error.contains(said), "{said}: {error}");
+    }
+}
+
+#[test]
+fn settings_of_an_issuer_that_contradict_each_other_are_refused_by_name() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let ca = format!("humans.issuers.corp.ca_file={}", file.path().display());
+    let jwks = format!("humans.issuers.corp.jwks_file={}", file.path().display());
+    let cases: [(&[&str], &str); 15] = [
+        (&[AUDIENCE], "humans.issuers.corp.issuer:"),
+        (&[ISSUER], "humans.issuers.corp.audience:"),
+        (
+            &[AUDIENCE, "humans.issuers.corp.issuer=http://login.example"],
+            "humans.issuers.corp.issuer: must be an https",
+        ),
+        (&[AUDIENCE, "humans.issuers.corp.issuer=http://127.0.0.1:1"], "humans.issuers.corp.issuer: must be an https"),
+        (&[AUDIENCE, "humans.issuers.corp.issuer=https://a:b@login.example"], "humans.issuers.corp.issuer:"),
+        (&[AUDIENCE, "humans.issuers.corp.issuer=https://id.example"], "humans.issuers.corp.issuer: is a name of this"),
+        (&[ISSUER, AUDIENCE, "humans.issuers.corp.jwks_url=ftp://x"], "humans.issuers.corp.jwks_url:"),
+        (
+            &[ISSUER, AUDIENCE, "humans.issuers.corp.jwks_url=https://x", &jwks],
+            "humans.issuers.corp.jwks_file: contradicts",
+        ),
+        (&[ISSUER, AUDIENCE, &jwks, &ca], "humans.issuers.corp.ca_file: contradicts"),
+        (&[ISSUER, AUDIENCE, "humans.issuers.corp.algorithms=HS256"], "`HS256` is none of RS256, ES256, EdDSA"),
+        (&["log.level=a=b=c"], "log.level: "),
+        (&["secrets.master_key=abcd"], "secrets.master_key: must be 32 bytes"),
+        (&[ISSUER, AUDIENCE, "humans.issuers.corp.admin_value=x"], "humans.issuers.corp.admin_value:"),
+        (
+            &[ISSUER, AUDIENCE, "humans.issuers.again.issuer=https://login.example", "humans.issuers.again.audience=x"],
+            "humans.issuers.corp.issuer: is that of humans.issuers.again",
+        ),
+        (&[ISSUER, AUDIENCE, "humans.issuers.corp.adience=x"], "did you mean `humans.issuers.corp.audience`?"),
+    ];
+    for (settings, expected) in cases {
+        for command in [&["serve"][..], &["config", "check"]] {
+            let (code, _, error) = text(&control_plane(command, &[&REAL[..], settings].concat(), &[]));
+            assert!(code == Some(2) && error.contains(expected), "{settings:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_file_of_an_issuer_that_is_no_good_stops_the_start() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = format!("data_dir={}", folder.path().display());
+    let file = folder.path().join("file");
+    std::fs::write(&file, "{}").unwrap();
+    for key in ["jwks_file", "ca_file"] {
+        for path in [file.display().to_string(), "/nowhere".to_owned()] {
+            let setting = format!("humans.issuers.corp.{key}={path}");
+            let ports = ["listen.api=127.0.0.1:0", "listen.sync=127.0.0.1:0", "listen.admin=127.0.0.1:0"];
+            let settings = [&[data.as_str(), ISSUER, AUDIENCE, &setting], &ports[..]].concat();
+            let (code, _, error) = text(&control_plane(&["--dev"], &settings, &[]));
+            assert!(code == Some(1) && error.contains(&format!("humans.issuers.corp.{key}: ")), "{setting}: {error}");
+        }
+    }
+}
+
+#[test]
+fn what_is_printed_is_what_holds_and_who_said_it_without_secrets() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("settings.toml");
+    std::fs::write(&file, "[humans.issuers.corp]\nissuer = \"https://login.example\"\nadmin_claim = \"https://x/y\"\n")
+        .unwrap();
+    let environment = [
+        ("COUNTERSIGN_HUMANS__ISSUERS__CORP__AUDIENCE", "countersign"),
+        ("COUNTERSIGN_SECRETS__MASTER_KEY", "hunter2"),
+        ("COUNTERSIGN_HUMANS__ISSUERS__CORP__ALGORITHMS", "ES256,EdDSA"),
+        ("COUNTERSIGN_TOKENS__ACCESS_SECONDS", "600"),
+    ];
+    let arguments = ["config", "print", "--config", file.to_str().unwrap()];
+    let settings = [&REAL[..], &["database.url=postgres://me:hunter2@db/x"]].concat();
+    let (_, printed, error) = text(&control_plane(&arguments, &settings, &environment));
+    assert!(!printed.contains("hunter2") && !error.contains("hunter2"), "{printed}{error}");
+    let lines = [
+        "access_seconds = 600 # the environment (COUNTERSIGN_TOKENS__ACCESS_SECONDS)",
+        "master_key = \"(hidden)\" # the environment (COUNTERSIGN_SECRETS__MASTER_KEY)",
+        "url = \"(hidden)\" # a flag",
+        "[humans.issuers.corp]",
+        "algorithms = [\"ES256\", \"EdDSA\"] # the environment (COUNTERSIGN_HUMANS__ISSUERS__CORP__ALGORITHMS)",
+        &format!("admin_claim = \"https://x/y\" # {}", file.display()),
+        "refresh_seconds = 2592000 # default",
+    ];
+    for line in lines {
+        assert!(printed.lines().any(|printed| printed == line), "{line}:\n{printed}");
+    }
+    let own = folder.path().join("printed.toml");
+    std::fs::write(&own, printed.replace("\"(hidden)\"", "\"\"")).unwrap();
+    let again = control_plane(&["config", "check", "--config", own.to_str().unwrap()], &[], &[]);
+    assert_eq!(text(&again), (Some(0), "ok\n".into(), String::new()), "it reads back");
+}
+
+#[test]
+fn what_is_no_toml_is_named_by_its_line_and_not_repeated() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    for wrong in ["master_key = \"hunter2", "master_key = hunter2", "master_key = \"hunter2\" x"] {
+        std::fs::write(file.path(), format!("# ü\n[secrets]\n{wrong}\n")).unwrap();
+        for command in [&["config", "print"][..], &["config", "check"], &["serve"]] {
+            let (code, printed, error) = text(&control_plane(&[command, &["--config", path]].concat(), &[], &[]));
+            assert!(
+                code == Some(2) && error.contains(&format!("{path}: invalid TOML at line 3: ")),
+                "{wrong}: {error}"
+            );
+            assert!(!printed.contains("hunter2") && !error.contains("hunter2"), "{printed}{error}");
+        }
+    }
+}
+
+#[test]
+fn a_token_whose_subject_is_none_is_not_minted() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = format!("data_dir={}", folder.path().display());
+    let long = "x".repeat(256);
+    for wrong in ["", "a\nb", &long] {
+        let (code, minted, error) = text(&control_plane(&["human-token", "mint", "--subject", wrong], &[&data], &[]));
+        assert!(code == Some(2) && minted.is_empty() && error.contains("--subject"), "{wrong:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn with_dev_the_operators_token_goes_on_beside_an_issuer() {
+    let key = SigningKey::p256("p");
+    let issuer = Issuer::start(&[&key]).await;
+    let control = super::control_of(&issuer, &[]).await;
+    super::ask(&control, control.human()).await.expect(200);
+    super::ask(&control, &control.mint_human("ann")).await.expect(200);
+}

@@ -1,0 +1,18 @@
+//! The HTTP API: every endpoint, who may call it, and what it refuses.
+
+mod agent_keys;
+mod audit;
+mod bad_input;
+mod contract;
+mod description;
+mod endpoints;
+mod humans;
+mod idempotency;
+mod limits;
+mod listings;
+mod proxies;
+mod revocation;
+mod roles_and_agents;
+mod signatures;
+mod single_use;
+mod trust;

@@ -1,0 +1,10 @@
+//! The command line `countersign`, and clients in other languages.
+
+mod client;
+mod client_advice;
+mod client_commands;
+mod client_errors;
+mod client_listen;
+mod client_webhooks;
+mod doctor;
+mod foreign_clients;

@@ -1,0 +1,111 @@
+//! Comparing what a block printed with what its page shows.
+//!
+//! A line `...` stands for any lines, and `...` within a line for any text. Ids of one kind are equal, as are times; spaces are
+//! compared as one space, because the width of a column depends on the values in it.
+
+use crate::page::{Block, Kind};
+
+const ANYTHING: &str = "...";
+
+/// Characters of an id after its prefix.
+const ID_DIGITS: usize = 26;
+
+/// The message for a block whose output is not what its page shows.
+pub fn difference(block: &Block, printed: &str) -> Option<String> {
+    let expected = block.expected.as_deref()?;
+    let mut pattern: Vec<_> = expected.lines().map(normalised).collect();
+    if block.kind == Kind::Background {
+        // It goes on printing.
+        pattern.push(ANYTHING.to_owned());
+    }
+    let lines: Vec<_> = printed.lines().map(normalised).collect();
+    let place = &block.place;
+    (!matches(&pattern, &lines))
+        .then(|| format!("{place}: the output differs\n---- the page shows\n{expected}\n---- it printed\n{printed}"))
+}
+
+fn matches(pattern: &[String], lines: &[String]) -> bool {
+    let Some((first, rest)) = pattern.split_first() else { return lines.is_empty() };
+    if first == ANYTHING {
+        return (0..=lines.len()).any(|skipped| matches(rest, &lines[skipped..]));
+    }
+    lines.split_first().is_some_and(|(line, after)| line_matches(first, line) && matches(rest, after))
+}
+
+fn line_matches(pattern: &str, line: &str) -> bool {
+    let Some((literal, rest)) = pattern.split_once(ANYTHING) else { return pattern == line };
+    let Some(after) = line.strip_prefix(literal) else { return false };
+    let starts = after.char_indices().map(|(start, _)| start).chain([after.len()]);
+    starts.into_iter().any(|start| line_matches(rest, &after[start..]))
+}
+
+/// The longest text of the last line that a page shows, without what differs from run to run.
+pub fn last_literal(expected: &str) -> Option<&str> {
+    let line = expected.lines().rfind(|line| *line != ANYTHING)?;
+    line.split(ANYTHING).max_by_key(|literal| literal.len())
+}
+
+fn normalised(line: &str) -> String {
+    let mut rest = line.trim_end();
+    let mut normal = String::new();
+    while let Some(character) = rest.chars().next() {
+        let (seen, taken) = match (time(rest), id(rest), character) {
+            (Some(length), ..) => ("TIME".to_owned(), length),
+            (_, Some(length), _) => ("_ID".to_owned(), length),
+            (.., ' ') => (" ".to_owned(), rest.len() - rest.trim_start_matches(' ').len()),
+            _ => (character.to_string(), character.len_utf8()),
+        };
+        normal.push_str(&seen);
+        rest = &rest[taken..];
+    }
+    normal
+}
+
+/// The length of a time in RFC 3339, in UTC, at the beginning of the text.
+fn time(text: &str) -> Option<usize> {
+    let shape = "0000-00-00T00:00:00";
+    let mut fits = shape.bytes().zip(text.bytes()).map(|(wanted, byte)| match wanted {
+        b'0' => byte.is_ascii_digit(),
+        other => byte == other,
+    });
+    if text.len() <= shape.len() || !fits.all(|fits| fits) {
+        return None;
+    }
+    let fraction =
+        text[shape.len()..].trim_start_matches(|character: char| character == '.' || character.is_ascii_digit());
+    fraction.starts_with('Z').then(|| text.len() - fraction.len() + 1)
+}
+
+/// The length of `_` and the digits of an id at the beginning of the text: the prefix before them is compared.
+fn id(text: &str) -> Option<usize> {
+    let digits = text.strip_prefix('_')?;
+    let length = digits.bytes().take_while(|byte| byte.is_ascii_digit() || byte.is_ascii_lowercase()).count();
+    (length == ID_DIGITS).then_some(1 + ID_DIGITS)
+}
+
+#[test]
+fn ids_times_and_spaces_are_compared_by_their_form() {
+    let shown = "agent_01m7xt1d9yfjk9pv2t3jtw2n8c  2026-11-21T10:15:39.651684Z  ok";
+    let printed = "agent_01m7xt1d9yfjk9pv2t3jtw2n8d 2027-01-01T00:00:00Z ok";
+    assert_eq!(normalised(shown), normalised(printed));
+    for other in ["role_01m7xt1d9yfjk9pv2t3jtw2n8d 2027-01-01T00:00:00Z ok", "agent_01 2027-01-01T00:00:00Z ok"] {
+        assert_ne!(normalised(shown), normalised(other));
+    }
+}
+
+#[test]
+fn three_dots_stand_for_any_lines_or_text() {
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    for (pattern, printed, expected) in [
+        ("a\nb", "a\nb", true),
+        ("a", "a\nb", false),
+        ("a\n...", "a", true),
+        ("...\nb", "a\na\nb", true),
+        ("...\nc", "a\nb", false),
+        ("x...z", "x y z", true),
+        ("x...z", "x y", false),
+        ("...y...", "x y z", true),
+    ] {
+        assert_eq!(matches(&lines(pattern), &lines(printed)), expected, "{pattern} {printed}");
+    }
+}

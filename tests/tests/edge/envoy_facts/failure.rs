@@ -1,0 +1,64 @@
+//! Fact 6, Envoy's part: an authorizer that is away or does not answer lets nobody in, and the answer is
+//! 403 unless `status_on_error` says otherwise.
+
+use super::{Said, Stage, scripted::Scripted};
+use countersign_tests::{Answer, Envoy, RawRequest, Upstream, eventually};
+use std::time::{Duration, Instant};
+
+const UNAVAILABLE: &str = "status_on_error: { code: ServiceUnavailable }";
+
+#[tokio::test]
+async fn an_authorizer_that_does_not_answer_is_a_403_unless_status_on_error_says_otherwise() {
+    for (case, filter, status) in [("by default", "", 403), ("told to say 503", UNAVAILABLE, 503)] {
+        let stage = Stage::start(Said { filter, call: "timeout: 1s", ..Said::default() }).await;
+        let slow = RawRequest::get("/").send(&stage.envoy.site).await;
+        assert_eq!((slow.status, stage.authorizer.times_asked()), (status, 1), "{case}, slow");
+        let Stage { authorizer, upstream, envoy } = stage;
+        drop(authorizer);
+        let down = RawRequest::get("/").send(&envoy.site).await;
+        assert_eq!((down.status, upstream.seen()), (status, 0), "{case}, down");
+    }
+}
+
+#[tokio::test]
+async fn envoy_waits_as_long_as_told_and_a_fifth_of_a_second_if_not() {
+    for (call, least, most) in [("", 150, 900), ("timeout: 1s", 950, 5000)] {
+        let stage = Stage::start(Said { call, ..Said::default() }).await;
+        // A busy machine may delay some answers, not all.
+        let in_time = async || {
+            let (answer, wait) = timed(&stage.envoy).await;
+            assert_eq!(answer.status, 403);
+            assert!(wait >= Duration::from_millis(least), "{call:?}: {wait:?}");
+            (wait < Duration::from_millis(most)).then_some(())
+        };
+        eventually(&format!("{call:?}: Envoy gives up in time"), in_time, || stage.envoy.log()).await;
+        assert_eq!(stage.upstream.seen(), 0);
+    }
+}
+
+#[tokio::test]
+async fn the_shipped_configuration_says_503_in_time_and_logs_whose_fault_it_was() {
+    let (authorizer, upstream) = (Scripted::start(), Upstream::start().await);
+    let envoy = Envoy::shipped(&authorizer.socket(), upstream.port).await;
+    for path in ["/", "/admin", "/open"] {
+        let slow = RawRequest::get(path).send(&envoy.site).await;
+        assert_eq!(slow.status, 503, "{path}");
+    }
+    assert!(authorizer.times_asked() > 0, "it was slow, not away");
+    drop(authorizer);
+    for path in ["/", "/admin", "/open"] {
+        let down = RawRequest::get(path).send(&envoy.site).await;
+        assert_eq!(down.status, 503, "{path}");
+    }
+    assert_eq!(upstream.seen(), 0);
+    let logged = async || (envoy.log().matches("ext_authz_error").count() == 6).then_some(());
+    eventually("six errors of the authorizer are logged", logged, || envoy.log()).await;
+    RawRequest::get("/health").send(&envoy.site).await.expect(200);
+}
+
+#[expect(clippy::disallowed_methods, reason = "measures how long Envoy waits")]
+async fn timed(envoy: &Envoy) -> (Answer, Duration) {
+    let began = Instant::now();
+    let answer = RawRequest::get("/").send(&envoy.site).await;
+    (answer, began.elapsed())
+}

@@ -1,0 +1,106 @@
+//! Fact 5, paths: Envoy leaves them as they came unless told otherwise, and the shipped listener tells it.
+
+use super::{Said, Stage};
+use countersign_tests::{Answer, RawRequest, World, envoy::Envoy};
+
+/// Spellings of `/admin` and of paths below it.
+const ADMIN: [&str; 17] = [
+    "/admin",
+    "/admin/",
+    "/admin/users",
+    "/admin?x=1",
+    "//admin",
+    "///admin",
+    "/./admin",
+    "/x/../admin",
+    "/%2e/admin",
+    "/x/%2E%2e/admin",
+    "/%2Fadmin",
+    "/x/%2e%2e%2fadmin",
+    "/%5Cadmin",
+    "/\\admin",
+    "/x\\..\\admin",
+    "/admin%2fusers",
+    "/%61dmin",
+];
+
+const TIDY: [&str; 3] =
+    ["normalize_path: true", "merge_slashes: true", "path_with_escaped_slashes_action: UNESCAPE_AND_REDIRECT"];
+const NEXT_LINE: &str = "\n                ";
+
+#[tokio::test]
+async fn a_path_is_left_as_it_came_unless_envoy_is_told_otherwise() {
+    let stage = Stage::start(Said::default()).await;
+    for path in ["//admin", "/x/../admin", "/%2e/admin", "/%2Fadmin", "/admin/"] {
+        let answer = stage.allowed(RawRequest::get(path)).await;
+        assert_eq!((answer.status, answer.header("x-upstream-path")), (200, path));
+        assert_eq!(stage.authorizer.asked().path, path);
+    }
+}
+
+#[tokio::test]
+async fn a_path_is_tidied_before_the_authorizer_sees_it_where_envoy_is_told_to() {
+    let stage = Stage::start(Said { manager: &TIDY.join(NEXT_LINE), ..Said::default() }).await;
+    for (path, tidy) in [
+        ("//admin", "/admin"),
+        ("/x/../admin", "/admin"),
+        ("/%2e/admin", "/admin"),
+        ("/%61dmin", "/admin"),
+        ("/admin/", "/admin/"),
+    ] {
+        let answer = stage.allowed(RawRequest::get(path)).await;
+        assert_eq!((answer.status, answer.header("x-upstream-path")), (200, tidy), "{path}");
+        assert_eq!(stage.authorizer.asked().path, tidy, "{path}");
+    }
+    let before = stage.upstream.seen();
+    let answer = stage.allowed(RawRequest::get("/%2Fadmin")).await;
+    assert_eq!((answer.status, answer.header("location")), (307, "/admin"), "an escaped slash");
+    assert_eq!(stage.upstream.seen(), before);
+}
+
+#[tokio::test]
+async fn with_the_shipped_listener_every_spelling_of_admin_needs_its_permission() {
+    let world = World::start().await;
+    let (reader, _) = world.agent("reader", &["read"]).await;
+    let (admin, _) = world.agent("administrator", &["admin"]).await;
+    let (reader, admin) = tokio::join!(reader.token(), admin.token());
+    for path in ADMIN {
+        let anybody = followed(&world.envoy, path, None).await;
+        assert_eq!(anybody.error(), (401, "AUTHENTICATION_FAILED", "token_missing"), "{path}");
+        let refused = followed(&world.envoy, path, Some(&reader)).await;
+        assert_eq!(refused.error(), (403, "INSUFFICIENT_PERMISSIONS", "permission_missing"), "{path}");
+    }
+    assert_eq!(world.upstream.seen(), 0);
+    for path in ADMIN {
+        let answer = followed(&world.envoy, path, Some(&admin)).await;
+        assert_eq!(answer.status, 200, "{path}: {answer:?}");
+        let tidy = answer.header("x-upstream-path");
+        assert!(tidy == "/admin" || tidy.starts_with("/admin/") || tidy == "/admin?x=1", "{path}: {tidy}");
+    }
+}
+
+#[tokio::test]
+async fn with_the_shipped_listener_other_paths_do_not_need_the_permission_of_admin() {
+    let world = World::start().await;
+    let (reader, _) = world.agent("reader", &["read"]).await;
+    let token = reader.token().await;
+    for (path, tidy) in [
+        ("/administrators", "/administrators"),
+        ("/admin/../x", "/x"),
+        ("/x/admin", "/x/admin"),
+        ("/?/admin", "/?/admin"),
+    ] {
+        let answer = followed(&world.envoy, path, Some(&token)).await;
+        assert_eq!((answer.status, answer.header("x-upstream-path")), (200, tidy), "{path}");
+    }
+}
+
+/// The answer after the redirect with which Envoy meets an escaped slash.
+async fn followed(envoy: &Envoy, path: &str, token: Option<&str>) -> Answer {
+    let request = |path: &str| match token {
+        Some(token) => RawRequest::get(path).bearer(token),
+        None => RawRequest::get(path),
+    };
+    let answer = request(path).judged(&envoy.site).await;
+    if answer.status == 307 { request(answer.header("location")).judged(&envoy.site).await } else { answer }
+}

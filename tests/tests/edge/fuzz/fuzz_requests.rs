@@ -1,0 +1,198 @@
+//! Whatever is asked: never a 5xx, and every refusal in the shape of the specification.
+
+use super::is_well;
+use countersign_client::PrivateKey;
+use countersign_mangle::{any_bytes, any_json, any_text, cases_divided_by, mutated_bytes, mutated_text};
+use countersign_tests::{Agent, Answer, ControlPlane};
+use proptest::{prelude::*, sample::select, test_runner::TestRunner};
+use reqwest::header::{CONTENT_TYPE, HeaderValue};
+use secrecy::ExposeSecret;
+use serde_json::{Value, json};
+use tokio::runtime::Runtime;
+
+/// A request that is good: who asks, where, and with which body.
+#[derive(Debug, Clone)]
+struct Good {
+    method: &'static str,
+    path: String,
+    bearer: Option<String>,
+    body: Value,
+}
+
+/// A request that was good.
+#[derive(Debug, Clone)]
+struct Sent {
+    method: &'static str,
+    path: String,
+    bearer: Option<String>,
+    content_type: Option<String>,
+    body: Vec<u8>,
+}
+
+const METHODS: [&str; 6] = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"];
+
+/// One request to every endpoint that takes a body.
+async fn good(control: &ControlPlane) -> Vec<Good> {
+    let agent = Agent::register(control, "agent").await;
+    let tokens = agent.login().await;
+    let role = control.make_role("reader", &["read"]).await;
+    let challenge = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
+    let signature = agent.key.sign(challenge["nonce"].as_str().expect("a nonce"));
+    let pem = PrivateKey::generate().public_pem().expect("a PEM");
+    let (key, human) = (|| Some(control.key().to_owned()), || Some(control.human().to_owned()));
+    let good = |method, path: &str, bearer, body| Good { method, path: path.to_owned(), bearer, body };
+    let register = json!({ "email": "a@b.example", "name": "a", "publicKey": pem, "metadata": { "a": [1, {}] } });
+    let (service, refresh) = (control.service(), tokens.refresh_token.expose_secret());
+    let login = json!({ "challengeId": challenge["challengeId"], "signature": signature, "serviceId": service });
+    let role_body = json!({ "name": "writer", "description": "writes", "permissions": ["write", "read"] });
+    let assign = json!({ "roleId": role, "expiresAt": "2099-01-01T00:00:00Z" });
+    vec![
+        good("POST", "/auth/register", None, register),
+        good("POST", "/auth/challenge", None, json!({ "agentId": agent.id, "serviceId": service })),
+        good("POST", "/auth/authenticate", None, login),
+        good("POST", "/auth/refresh", None, json!({ "refreshToken": refresh, "serviceId": service })),
+        good("POST", "/services", human(), json!({ "name": "s", "acceptsUnboundTokens": false })),
+        good("POST", &control.path("/keys"), human(), json!({ "name": "k", "scope": "sync" })),
+        good("POST", &control.path("/roles"), key(), role_body),
+        good("POST", &control.path(&format!("/agents/{}/roles", agent.id)), key(), assign),
+        good("PUT", &format!("/agents/{}/status", agent.id), human(), json!({ "status": "active" })),
+    ]
+}
+
+/// The body with one field replaced, mangled as text, or something else altogether.
+fn body(good: &Value) -> BoxedStrategy<Vec<u8>> {
+    let (whole, whole_too) = (good.clone(), good.clone());
+    let names: Vec<String> = good.as_object().expect("an object").keys().cloned().collect();
+    let replaced = (select(names.clone()), any_json()).prop_map(move |(name, value)| {
+        let mut body = whole.clone();
+        body[name] = value;
+        body
+    });
+    let near = select(names).prop_flat_map(move |name| {
+        let body = whole_too.clone();
+        let near = mutated_text(body[&name].as_str().unwrap_or("text"));
+        near.prop_map(move |text| {
+            let mut body = body.clone();
+            body[&name] = json!(text);
+            body
+        })
+    });
+    prop_oneof![
+        4 => replaced.prop_map(|body| body.to_string().into_bytes()),
+        4 => near.prop_map(|body| body.to_string().into_bytes()),
+        3 => mutated_bytes(good.to_string().as_bytes()),
+        1 => Just(good.to_string().into_bytes()),
+        1 => any_json().prop_map(|body| body.to_string().into_bytes()),
+        1 => any_bytes(),
+    ]
+    .boxed()
+}
+
+/// The path with one of its parts replaced by any text.
+fn path(good: &str) -> BoxedStrategy<String> {
+    let good = good.to_owned();
+    let parts: Vec<String> = good.split('/').skip(1).map(str::to_owned).collect();
+    let other = (any::<prop::sample::Index>(), any_text()).prop_map(move |(at, text)| {
+        let mut parts = parts.clone();
+        let at = at.index(parts.len());
+        parts[at] = text.bytes().map(|byte| ["%", &hex::encode([byte])].concat()).collect();
+        format!("/{}", parts.join("/"))
+    });
+    prop_oneof![6 => Just(good), 1 => other].boxed()
+}
+
+fn requests(good: Vec<Good>) -> BoxedStrategy<Sent> {
+    let some = select(good).prop_flat_map(|Good { method, path: at, bearer, body: said }| {
+        let method = prop_oneof![12 => Just(method), 1 => select(&METHODS[..])];
+        let near = bearer.as_deref().map_or_else(|| any_text().boxed(), |bearer| mutated_text(bearer).boxed());
+        let bearer = prop_oneof![8 => Just(bearer), 1 => near.prop_map(Some), 1 => Just(None)];
+        let json = Just(Some("application/json".to_owned()));
+        let content_type =
+            prop_oneof![8 => json, 1 => Just(None), 1 => mutated_text("application/json").prop_map(Some)];
+        (method, path(&at), bearer, content_type, body(&said))
+    });
+    some.prop_map(|(method, path, bearer, content_type, body)| Sent { method, path, bearer, content_type, body })
+        .boxed()
+}
+
+async fn answer(control: &ControlPlane, sent: Sent) -> Option<Answer> {
+    let header = |text: &str| HeaderValue::from_bytes(text.as_bytes()).ok();
+    let mut request = control.api.request(sent.method, &sent.path).body(sent.body);
+    if let Some(bearer) = sent.bearer {
+        request = request.header("authorization", header(&format!("Bearer {bearer}"))?);
+    }
+    if let Some(content_type) = sent.content_type {
+        request = request.header(CONTENT_TYPE, header(&content_type)?);
+    }
+    Some(Answer::to(request).await)
+}
+
+fn is_in_shape(answer: &Answer) -> Result<(), TestCaseError> {
+    let Answer { status, headers: _, body } = answer;
+    prop_assert!(*status < 500, "{}: {}", status, body);
+    prop_assert!(!answer.header("x-request-id").is_empty(), "{}", body);
+    if *status >= 400 {
+        let error = &body["error"];
+        let code = error["code"].as_str().unwrap_or_default();
+        prop_assert!(
+            !code.is_empty() && code.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_'),
+            "{}",
+            body
+        );
+        prop_assert!(error["message"].as_str().is_some_and(|message| !message.is_empty()), "{}", body);
+        prop_assert!(error["details"].is_object(), "{}", body);
+        prop_assert_eq!(answer.header("content-type"), "application/json");
+    }
+    Ok(())
+}
+
+#[test]
+fn no_request_is_answered_by_a_fault_or_out_of_shape() {
+    let runtime = Runtime::new().expect("a runtime");
+    let control = runtime.block_on(ControlPlane::start());
+    let good = runtime.block_on(good(&control));
+    let outcome = TestRunner::new(cases_divided_by(1)).run(&requests(good), |sent| {
+        let answer = runtime.block_on(answer(&control, sent));
+        answer.map_or(Ok(()), |answer| is_in_shape(&answer))
+    });
+    runtime.block_on(is_well(&control));
+    outcome.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn no_token_but_the_one_is_verified_and_no_header_is_answered_by_a_fault() {
+    let runtime = Runtime::new().expect("a runtime");
+    let control = runtime.block_on(ControlPlane::start());
+    let (token, expected) = runtime.block_on(async {
+        let agent = Agent::register(&control, "agent").await;
+        let role = control.make_role("reader", &["read"]).await;
+        control.assign(&agent.id, &role).await;
+        let token = agent.token().await;
+        let answer = control.verify(&token).await;
+        (token, answer.expect(200))
+    });
+    let (whole, around) = (token.clone(), || select(&["", " ", "\t", "=", ".", ",", "Bearer ", "bearer\t"][..]));
+    let value = prop_oneof![
+        Just(format!("Bearer {token}")),
+        (around(), around()).prop_map(move |(before, after)| format!("{before}{whole}{after}")),
+        mutated_text(&token),
+        mutated_text(&format!("Bearer {token}")),
+        any_text(),
+        (any_text(), any_text()).prop_map(|(before, after)| format!("{before}.{after}")),
+    ];
+    let outcome = TestRunner::new(cases_divided_by(2)).run(&value, |value| {
+        let Ok(header) = HeaderValue::from_bytes(value.as_bytes()) else { return Ok(()) };
+        let request = control.api.request("GET", &control.path("/verify")).bearer_auth(control.key());
+        let answer = runtime.block_on(Answer::to(request.header("x-agent-token", header)));
+        is_in_shape(&answer)?;
+        let words: Vec<&str> = value.split([' ', '\t']).filter(|word| !word.is_empty()).collect();
+        let good = words == [token.as_str()]
+            || matches!(words[..], [scheme, said] if scheme.eq_ignore_ascii_case("bearer") && said == token);
+        prop_assert_eq!(answer.status == 200, good);
+        prop_assert_eq!(&answer.body["valid"], &json!(good));
+        prop_assert!(!good || answer.body == expected, "{}", answer.body);
+        Ok(())
+    });
+    runtime.block_on(is_well(&control));
+    outcome.unwrap_or_else(|error| panic!("{error}"));
+}

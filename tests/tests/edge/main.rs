@@ -1,0 +1,13 @@
+//! The sidecar and Envoy: what a request needs to pass, what the service receives, and how the sidecar follows the
+//! control plane.
+
+mod envoy_facts;
+mod forgeries;
+mod fuzz;
+mod identity_headers;
+mod largest_identity;
+mod parity;
+mod rotation;
+mod sidecar;
+mod sync;
+mod walk;

@@ -1,0 +1,100 @@
+//! Several control planes on one database: whatever one does with the keys, the others do too.
+
+use super::kid;
+use countersign_tests::{Agent, ControlPlane, Postgres, Sidecar, eventually};
+use serde_json::json;
+
+async fn replica(database: &str) -> ControlPlane {
+    ControlPlane::start_replica(database, &["sync.max_staleness_seconds=1"]).await
+}
+
+/// A login at one of them: every API is that of the issuer.
+async fn login(at: &ControlPlane, agent: &Agent) -> String {
+    let challenge = at.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
+    let signature = agent.key.sign(challenge["nonce"].as_str().unwrap());
+    let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
+    at.api.post("/auth/authenticate", body).await.expect(200)["accessToken"].as_str().unwrap().to_owned()
+}
+
+async fn register(at: &ControlPlane) -> Agent {
+    let key = countersign_client::PrivateKey::generate();
+    let body = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key.public_pem().unwrap() });
+    let id = at.api.post("/auth/register", body).await.expect(201)["agentId"].as_str().unwrap().to_owned();
+    let api = countersign_client::Api::new(&at.api.url, Some(&at.authority())).unwrap();
+    Agent { id, key, api }
+}
+
+async fn check(sidecar: &Sidecar, token: &str) -> u16 {
+    let bearer = format!("Bearer {token}");
+    sidecar.check_with(&[("authorization", &bearer)], &[("allow_unassigned", "true")]).await.status
+}
+
+async fn agree(database: &str) {
+    let (one, other) = (replica(database).await, replica(database).await);
+    let (of_one, of_other) = tokio::join!(Sidecar::start(&one), Sidecar::start(&other));
+    let agent = register(&one).await;
+    assert_eq!(one.signing_keys().await, other.signing_keys().await);
+    let mut tokens = Vec::new();
+    for at in [&one, &other, &one] {
+        let rotation = at.rotate().await;
+        let signs = async || {
+            let new = [login(&one, &agent).await, login(&other, &agent).await];
+            let both = new.iter().all(|token| kid(token) == rotation.text("/kid"));
+            tokens.extend(new);
+            both.then_some(())
+        };
+        eventually("the next key signs at both", signs, String::new).await;
+    }
+    for token in &tokens {
+        for at in [&one, &other] {
+            at.verify(token).await.expect(200);
+        }
+        let known = async || {
+            let both = tokio::join!(check(&of_one, token), check(&of_other, token));
+            (both == (200, 200)).then_some(())
+        };
+        eventually("both sidecars know every key", known, || of_other.log()).await;
+    }
+
+    let (signing, token) = (one.signing_key("signing").await, login(&other, &agent).await);
+    assert_eq!(kid(&token), signing);
+    assert!(one.revoke_signing_key(&signing).await);
+    for at in [&one, &other] {
+        assert_eq!(at.verify(&token).await.error().2, "token_key_unknown");
+        let fresh = login(at, &agent).await;
+        assert_eq!(kid(&fresh), other.signing_key("signing").await);
+        at.verify(&fresh).await.expect(200);
+    }
+    let dead = async || (tokio::join!(check(&of_one, &token), check(&of_other, &token)) == (401, 401)).then_some(());
+    eventually("both sidecars refuse it", dead, || of_other.log()).await;
+    assert!(!other.revoke_signing_key(&signing).await);
+    assert_eq!(one.signing_keys().await, other.signing_keys().await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_on_one_postgresql_agree_on_the_keys() {
+    let postgres = Postgres::start().await;
+    Box::pin(agree(&postgres.database().await)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_on_one_sqlite_agree_on_the_keys() {
+    let folder = tempfile::tempdir().unwrap();
+    Box::pin(agree(&format!("sqlite://{}", folder.path().join("shared.db").display()))).await;
+}
+
+/// Many who start at once on an empty database make one first key.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_that_ask_at_once_make_one_change() {
+    let postgres = Postgres::start().await;
+    let database = postgres.database().await;
+    let (one, other) = (replica(&database).await, replica(&database).await);
+    let before = one.signing_keys().await.len();
+    let asked = futures_util::future::join_all([&one, &other, &one, &other].map(ControlPlane::rotate)).await;
+    let mut answers: Vec<_> = asked.iter().map(|answer| answer.text("/kid")).collect();
+    answers.dedup();
+    assert_eq!((answers.len(), one.signing_keys().await.len()), (1, before + 1));
+    let signing = one.signing_key("signing").await;
+    let revoked = tokio::join!(one.revoke_signing_key(&signing), other.revoke_signing_key(&signing));
+    assert_ne!(revoked.0, revoked.1, "one of them did it");
+}

@@ -1,0 +1,113 @@
+//! Emergency: a key that somebody else may have.
+
+use super::kid;
+use countersign_tests::{Agent, ControlPlane, Judges, Opinion, Sidecar, eventually};
+use std::time::Duration;
+
+const UNKNOWN: (u16, &str) = (401, "token_key_unknown");
+
+/// An agent with a role, and a token that both have accepted, so that the sidecar remembers its signature.
+async fn accepted(control: &ControlPlane, sidecar: &Sidecar) -> (Agent, String) {
+    let agent = Agent::register(control, "agent").await;
+    let token = agent.token().await;
+    let known = |opinion: &Opinion| matches!(opinion, Opinion::Known { .. });
+    for _ in 0..2 {
+        Judges::of(control, sidecar).agree("the token is good", &token, known).await;
+    }
+    (agent, token)
+}
+
+async fn both_refuse(control: &ControlPlane, sidecar: &Sidecar, token: &str) {
+    let refused = Opinion::refused(UNKNOWN.0, UNKNOWN.1);
+    Judges::of(control, sidecar).agree("the token is dead", token, |opinion| *opinion == refused).await;
+}
+
+#[tokio::test]
+async fn tokens_under_a_revoked_key_are_dead_and_new_ones_are_good() {
+    let mut control = ControlPlane::start().await;
+    let mut sidecar = Sidecar::start(&control).await;
+    let (agent, token) = accepted(&control, &sidecar).await;
+    let signing = control.signing_key("signing").await;
+    let next = control.signing_key("next").await;
+    assert_eq!(kid(&token), signing);
+
+    assert!(control.revoke_signing_key(&signing).await);
+    assert_eq!(control.verify(&token).await.error(), (401, "AUTHENTICATION_FAILED", UNKNOWN.1), "at once");
+    let fresh = agent.token().await;
+    assert_eq!(kid(&fresh), next, "young as it is");
+    control.verify(&fresh).await.expect(200);
+    let sidecar_says = async |token: &str| {
+        let headers = [("authorization", format!("Bearer {token}"))];
+        let verdict = sidecar.check_with(&[(headers[0].0, &headers[0].1)], &[("allow_unassigned", "true")]).await;
+        (verdict.status, verdict.reason)
+    };
+    let dead = async || (sidecar_says(&token).await == (UNKNOWN.0, UNKNOWN.1.to_owned())).then_some(());
+    eventually("the sidecar knows", dead, || sidecar.log()).await;
+    assert_eq!(sidecar_says(&fresh).await.0, 200, "told together");
+
+    // Forever: after a snapshot, after a restart, after the next emergency.
+    sidecar.restart();
+    sidecar.await_ready().await;
+    both_refuse(&control, &sidecar, &token).await;
+    control.restart().await;
+    both_refuse(&control, &sidecar, &token).await;
+    assert!(!control.revoke_signing_key(&signing).await, "it was already");
+    assert!(control.revoke_signing_key(&next).await);
+    both_refuse(&control, &sidecar, &fresh).await;
+    both_refuse(&control, &sidecar, &token).await;
+    assert_ne!(kid(&agent.token().await), next);
+}
+
+#[tokio::test]
+async fn whichever_key_is_revoked_one_signs_and_one_is_next() {
+    let control = ControlPlane::start_with(&["sync.max_staleness_seconds=1"]).await;
+    let agent = Agent::register(&control, "agent").await;
+    // The next one is replaced.
+    let (signing, next) = (control.signing_key("signing").await, control.signing_key("next").await);
+    assert!(control.revoke_signing_key(&next).await);
+    assert_ne!(control.signing_key("next").await, next);
+    assert_eq!(kid(&agent.token().await), signing);
+    // One that was to sign is replaced by the next, which waits for its own time.
+    let scheduled = control.rotate().await;
+    assert_eq!((scheduled.status, control.signing_keys().await.len()), (202, 4));
+    assert!(control.revoke_signing_key(scheduled.text("/kid")).await);
+    let heir = control.rotate().await.expect(202);
+    assert_ne!(heir["kid"], scheduled.body["kid"]);
+    assert!(heir["signsFrom"].as_str().unwrap() >= scheduled.text("/signsFrom"));
+    let old = agent.token().await;
+    assert_eq!(kid(&old), signing);
+    let signs = async || (control.signing_key("signing").await == heir["kid"]).then_some(());
+    eventually("the heir signs", signs, || control.log()).await;
+    // A retired one takes its tokens with it, and nothing else.
+    let new = agent.token().await;
+    control.verify(&old).await.expect(200);
+    assert!(control.revoke_signing_key(&signing).await);
+    assert_eq!(control.verify(&old).await.error().2, UNKNOWN.1);
+    control.verify(&new).await.expect(200);
+    assert_eq!(kid(&agent.token().await), heir["kid"].as_str().unwrap());
+}
+
+#[tokio::test]
+async fn a_control_plane_that_is_killed_around_a_rotation_comes_back_with_keys_that_work() {
+    let mut control = ControlPlane::start_with(&["sync.max_staleness_seconds=1"]).await;
+    let agent = Agent::register(&control, "agent").await;
+    for round in 0..4 {
+        let token = agent.token().await;
+        let signing = control.signing_key("signing").await;
+        let path = if round % 2 == 0 { "/signing-keys/rotate".to_owned() } else { format!("/signing-keys/{signing}") };
+        let method = if round % 2 == 0 { "POST" } else { "DELETE" };
+        let asked = tokio::spawn(control.api.request(method, &path).bearer_auth(control.human()).send());
+        tokio::time::sleep(Duration::from_millis(round * 2)).await;
+        control.kill();
+        let answered = asked.await.unwrap().is_ok();
+        control.restart().await;
+        let keys = control.signing_keys().await;
+        let count = |status: &str| keys.iter().filter(|key| key["status"] == status).count();
+        assert_eq!(count("signing"), 1, "{keys:?}");
+        assert!((1..=2).contains(&count("next")), "{keys:?}");
+        control.verify(&agent.token().await).await.expect(200);
+        let gone = keys.iter().any(|key| key["kid"] == signing.as_str() && key["status"] == "revoked");
+        assert!(gone || method == "POST" || !answered, "what was answered stays");
+        assert_eq!(control.verify(&token).await.status, if gone { 401 } else { 200 });
+    }
+}

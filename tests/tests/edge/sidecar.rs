@@ -1,0 +1,249 @@
+//! The sidecar through its life: before its first view, cut off from the control plane, back again.
+
+#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+
+use countersign_tests::{
+    Agent, Answer, ControlPlane, Sidecar, eventually,
+    process::free_port,
+    sidecar::{Verdict, request},
+};
+use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
+use serde_json::json;
+
+/// A sidecar that follows the first service, and a token of an agent that holds a role there.
+async fn guarded() -> (ControlPlane, Sidecar, Agent, String) {
+    guarded_with(&[]).await
+}
+
+async fn guarded_with(settings: &[&str]) -> (ControlPlane, Sidecar, Agent, String) {
+    let control = ControlPlane::start_with(settings).await;
+    let sidecar = Sidecar::start(&control).await;
+    let agent = Agent::register(&control, "agent").await;
+    let role = control.make_role("reader", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    let token = agent.token().await;
+    allowed(&sidecar, &token).await;
+    (control, sidecar, agent, token)
+}
+
+/// Waits until the sidecar lets the token pass.
+async fn allowed(sidecar: &Sidecar, token: &str) -> Verdict {
+    let allowed = async || Some(sidecar.check_token(token).await).filter(|verdict| verdict.status == 200);
+    eventually("the token passes", allowed, || sidecar.log()).await
+}
+
+/// Waits until the sidecar refuses the token; gives the status and the reason.
+async fn refused(sidecar: &Sidecar, token: &str) -> (u16, String) {
+    let refused = async || Some(sidecar.check_token(token).await).filter(|verdict| verdict.status != 200);
+    let verdict = eventually("the token is refused", refused, || sidecar.log()).await;
+    (verdict.status, verdict.reason)
+}
+
+#[tokio::test]
+async fn before_its_first_view_it_refuses_everything_with_503() {
+    let mut control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let token = agent.token().await;
+    let key = control.make_key(control.service(), "sync").await;
+    control.kill();
+    let sidecar = Sidecar::start_with(&control, &[&key], &[]);
+    for headers in [vec![], vec![("authorization", format!("Bearer {token}"))]] {
+        let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
+        let verdict = sidecar.check(&headers).await;
+        assert_eq!((verdict.status, verdict.reason.as_str()), (503, "view_missing"));
+        assert_eq!(verdict.headers["retry-after"], "1");
+    }
+    assert_eq!(sidecar.admin.get("/readyz").await.status, 503);
+    assert_eq!(sidecar.admin.get("/livez").await.status, 200);
+
+    control.restart().await;
+    sidecar.await_ready().await;
+    let verdict =
+        sidecar.check_with(&[("authorization", &format!("Bearer {token}"))], &[("allow_unassigned", "true")]).await;
+    assert_eq!(verdict.status, 200, "{}", verdict.reason);
+}
+
+#[tokio::test]
+async fn without_contact_it_goes_on_until_its_view_is_too_old_and_then_refuses() {
+    let (mut control, sidecar, _, token) = guarded_with(&["sync.max_staleness_seconds=3"]).await;
+    control.kill();
+    assert_eq!(sidecar.check_token(&token).await.status, 200, "it still knows");
+    assert_eq!(refused(&sidecar, &token).await, (503, "view_stale".into()));
+    control.restart().await;
+    allowed(&sidecar, &token).await;
+}
+
+#[tokio::test]
+async fn every_change_arrives_and_death_is_final() {
+    let (control, sidecar, agent, token) = guarded().await;
+    control.set_status(&agent.id, "suspended").await.expect(200);
+    assert_eq!(refused(&sidecar, &token).await, (403, "agent_suspended".into()));
+
+    control.set_status(&agent.id, "active").await.expect(200);
+    let dead = async || Some(sidecar.check_token(&token).await).filter(|verdict| verdict.reason != "agent_suspended");
+    let verdict = eventually("the reactivation arrives", dead, || sidecar.log()).await;
+    assert_eq!((verdict.status, verdict.reason.as_str()), (401, "token_revoked"), "its old token stays dead");
+    let fresh = agent.token().await;
+    allowed(&sidecar, &fresh).await;
+
+    control.set_status(&agent.id, "revoked").await.expect(200);
+    assert_eq!(refused(&sidecar, &fresh).await, (403, "agent_revoked".into()));
+    let again = control.set_status(&agent.id, "active").await;
+    assert_eq!((again.status, again.text("/error/code")), (409, "CONFLICT"));
+}
+
+#[tokio::test]
+async fn a_refresh_token_used_twice_kills_the_access_tokens_of_its_login_at_the_proxy() {
+    let (control, sidecar, agent, _) = guarded().await;
+    let login = agent.login().await;
+    let second = agent.api.refresh(&login).await.unwrap();
+    let token = secrecy::ExposeSecret::expose_secret(&second.access_token).to_owned();
+    allowed(&sidecar, &token).await;
+    let reused = agent.api.refresh(&login).await.unwrap_err().to_string();
+    assert!(reused.starts_with("401 AUTHENTICATION_FAILED"), "{reused}");
+    assert_eq!(refused(&sidecar, &token).await, (401, "token_revoked".into()));
+    control.verify(&token).await.expect(401);
+}
+
+#[tokio::test]
+async fn a_token_older_than_a_role_of_its_name_does_not_speak_of_it() {
+    let (control, sidecar, _, token) = guarded().await;
+    let other = Agent::register(&control, "other").await;
+    let early = other.token_for(control.service()).await;
+    let role = control.make_role("late", &["late"]).await;
+    control.assign(&other.id, &role).await;
+    let verdict = allowed(&sidecar, &early).await;
+    assert_eq!(verdict.headers["x-agent-roles"], "late", "the record is newer than the token");
+    assert_eq!(allowed(&sidecar, &token).await.headers["x-agent-roles"], "reader");
+}
+
+#[tokio::test]
+async fn an_assignment_ends_at_its_second_with_the_control_plane_down() {
+    let (mut control, sidecar, agent, _) = guarded().await;
+    let role = control.make_role("visitor", &["visit"]).await;
+    let end = ahead(2);
+    control.assign_until(&agent.id, &role, Some(end.clone())).await;
+    let token = agent.token().await;
+    let roles_become = async |wanted: &str| {
+        let held =
+            async || sidecar.check_token(&token).await.headers.remove("x-agent-roles").filter(|held| held == wanted);
+        eventually("the roles change", held, || sidecar.log()).await
+    };
+    roles_become("reader,visitor").await;
+    control.kill();
+    roles_become("reader").await;
+    let late = now().duration_since(end.parse().unwrap());
+    assert!(!late.is_negative(), "the role ended {late} before its time");
+}
+
+#[tokio::test]
+async fn several_services_are_guarded_by_one_sidecar_and_nothing_is_mixed() {
+    let control = ControlPlane::start().await;
+    let (other, other_key) = control.another_service(json!({ "name": "other" })).await;
+    let agent = Agent::register(&control, "agent").await;
+    let role = control.make_role("reader", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    let token = agent.token().await;
+    let sidecar = Sidecar::start_with(&control, &[control.key(), &other_key], &[]);
+    sidecar.await_ready().await;
+    let bearer = format!("Bearer {token}");
+    let at = async |extensions: &[(&str, &str)]| {
+        let verdict = sidecar.check_with(&[("authorization", &bearer)], extensions).await;
+        (verdict.status, verdict.reason)
+    };
+    assert_eq!(at(&[("service_id", control.service())]).await, (200, String::new()));
+    assert_eq!(at(&[("service_id", &other)]).await, (401, "token_audience_mismatch".into()));
+    assert_eq!(at(&[("service_id", "svc_unknown")]).await.0, 503);
+    assert_eq!(at(&[]).await.0, 503, "no default among several services");
+}
+
+/// Context extensions, and what they must lead to.
+type Case = (&'static [(&'static str, &'static str)], (u16, &'static str));
+
+#[tokio::test]
+async fn rules_of_the_route_are_obeyed_and_unknown_ones_refused() {
+    let (_control, sidecar, _, token) = guarded().await;
+    let bearer = format!("Bearer {token}");
+    let cases: [Case; 12] = [
+        (&[("require_roles", "reader")], (200, "")),
+        (&[("require_roles", "reader,writer")], (403, "role_missing")),
+        (&[("require_permissions", "read")], (200, "")),
+        (&[("require_permissions", "write")], (403, "permission_missing")),
+        (&[("min_trust_score", "50")], (200, "")),
+        (&[("min_trust_score", "50.01")], (403, "trust_too_low")),
+        (&[("min_trust_score", "plenty")], (503, "rule_invalid")),
+        (&[("min_trust_score", "NaN")], (503, "rule_invalid")),
+        (&[("allow_anonymous", "yes")], (503, "rule_invalid")),
+        (&[("require_role", "reader")], (503, "rule_invalid")),
+        (&[("allow_unassigned", "true")], (200, "")),
+        (&[("forward_token", "true")], (200, "")),
+    ];
+    for (extensions, expected) in cases {
+        let verdict = sidecar.check_with(&[("authorization", &bearer)], extensions).await;
+        assert_eq!((verdict.status, verdict.reason.as_str()), expected, "{extensions:?}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_no_request_is_denied_and_never_allowed() {
+    let (_control, sidecar, _, _) = guarded().await;
+    let mut without_http = request(&[], &[]);
+    without_http.attributes.as_mut().unwrap().request.as_mut().unwrap().http = None;
+    for (name, request) in [("empty", CheckRequest::default()), ("without http", without_http)] {
+        let response = sidecar.client().await.check(request).await.unwrap().into_inner();
+        let verdict = Verdict::of(response);
+        assert_eq!((verdict.status, verdict.reason.as_str()), (503, "request_invalid"), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn it_listens_on_tcp_too_and_tells_its_figures_and_stops_gracefully() {
+    let control = ControlPlane::start().await;
+    let listen = format!("listen.grpc=127.0.0.1:{}", free_port());
+    let mut sidecar = Sidecar::start_with(&control, &[control.key()], &[&listen]);
+    sidecar.await_ready().await;
+    assert_eq!(sidecar.check(&[]).await.reason, "token_missing");
+    let service = control.service();
+    let counter =
+        format!("countersign_authz_checks_total{{decision=\"deny\",reason=\"token_missing\",service=\"{service}\"}}");
+    assert_eq!(sidecar.metric(&counter).await, Some(1.0), "{}", sidecar.admin.get("/metrics").await.body);
+    assert_eq!(
+        sidecar.metric(&format!("countersign_authz_stream_connected{{service=\"{service}\"}}")).await,
+        Some(1.0)
+    );
+    assert!(sidecar.metric("countersign_authz_build_info").await.is_some());
+    let figures = Answer::to(control_admin(&control)).await.body;
+    assert!(figures.as_str().unwrap().contains("countersign_sync_streams 1"), "{figures}");
+    assert!(sidecar.terminate().await.success());
+}
+
+#[tokio::test]
+async fn no_token_and_no_key_is_ever_logged() {
+    let (control, sidecar, agent, token) = guarded().await;
+    let login = agent.login().await;
+    let refresh = secrecy::ExposeSecret::expose_secret(&login.refresh_token).to_owned();
+    agent.api.refresh(&login).await.unwrap();
+    let spoiled = format!("{}x", &token[..token.len() - 1]);
+    sidecar.check_token(&spoiled).await;
+    control.verify(&spoiled).await.expect(401);
+    let log = format!("{}{}", control.log(), sidecar.log());
+    assert!(log.contains("refresh") && log.contains(control.env["URL"].as_str()), "the search would find them");
+    let signature = token.rsplit('.').next().unwrap();
+    for secret in [token.as_str(), signature, &refresh[30..], &control.key()[33..], control.human()] {
+        assert!(!log.contains(secret), "{secret} is in the log");
+    }
+}
+
+fn control_admin(control: &ControlPlane) -> reqwest::RequestBuilder {
+    reqwest::Client::new().get(format!("{}/metrics", control.env["ADMIN_URL"]))
+}
+
+#[expect(clippy::disallowed_methods, reason = "the test and the servers share the machine's clock")]
+fn now() -> jiff::Timestamp {
+    jiff::Timestamp::now()
+}
+
+/// The whole second that is at least `seconds` ahead.
+fn ahead(seconds: i64) -> String {
+    jiff::Timestamp::from_second(now().as_second() + seconds + 1).unwrap().to_string()
+}

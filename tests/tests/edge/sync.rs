@@ -1,0 +1,229 @@
+//! The sync stream, as a follower of another make would read it.
+
+use countersign_proto::v1::{Ping, follow_request::Message as Ask, sync_client::SyncClient};
+use countersign_tests::{
+    Agent, ControlPlane, Follower, eventually,
+    follower::{ask, channel},
+};
+use secrecy::{ExposeSecret, SecretString};
+use serde_json::json;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Request};
+
+#[tokio::test]
+async fn a_snapshot_then_changes_in_commit_order_each_stamped() {
+    let control = ControlPlane::start().await;
+    let role = control.make_role("reader", &["read"]).await;
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    let page = follower.snapshot().await;
+    assert!(page.last);
+    let info = page.info.unwrap();
+    assert_eq!((info.service_id.as_str(), info.issuer.as_str()), (control.service(), control.env["URL"].as_str()));
+    assert_eq!((info.accepts_unbound_tokens, info.max_staleness_seconds), (true, 3600));
+    assert_eq!(page.keys.unwrap().points.len(), 2, "the key that signs, and the next");
+    assert_eq!(page.roles.as_ref().unwrap().roles[0].id, role);
+    assert!(page.roles.unwrap().roles[0].created_revision <= page.revision);
+
+    let agent = Agent::register(&control, "agent").await;
+    control.assign(&agent.id, &role).await;
+    let assigned = follower.delta().await;
+    assert!(assigned.revision > page.revision);
+    let facet = assigned.agents[0].roles.as_ref().unwrap();
+    assert_eq!((assigned.agents[0].agent_id.as_str(), facet.revision), (agent.id.as_str(), assigned.revision));
+    assert_eq!(facet.grants[0].role_id, role);
+
+    control.set_status(&agent.id, "suspended").await.expect(200);
+    let suspended = follower.delta().await;
+    let facet = suspended.agents[0].status.as_ref().unwrap();
+    assert_eq!((facet.revision, facet.cutoff), (suspended.revision, suspended.revision));
+    assert!(suspended.agents[0].roles.is_none(), "only what changed");
+}
+
+#[tokio::test]
+async fn a_pong_comes_behind_every_change_that_it_covers() {
+    let control = ControlPlane::start().await;
+    let role = control.make_role("reader", &["read"]).await;
+    let agent = Agent::register(&control, "agent").await;
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    let mut newest = follower.snapshot().await.revision;
+    for number in 1..=50 {
+        control.assign(&agent.id, &role).await;
+        let (deltas, pong) = follower.ping(number).await.unwrap();
+        assert_eq!(pong.number, number);
+        let last = deltas.last().expect("the change came before the pong");
+        assert!(last.revision > newest && last.revision == pong.revision && pong.floor <= pong.revision);
+        newest = pong.revision;
+    }
+}
+
+#[tokio::test]
+async fn a_follower_resumes_from_its_revision_and_gets_everything_if_that_is_unknown() {
+    let control = ControlPlane::start().await;
+    let role = control.make_role("reader", &["read"]).await;
+    let agent = Agent::register(&control, "agent").await;
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    let known = follower.snapshot().await.revision;
+    drop(follower);
+    control.assign(&agent.id, &role).await;
+    control.revoke(&agent.id, &role).await;
+
+    let mut resumed = Follower::start(&control, control.key(), known).await.unwrap();
+    let (terms, missed) = (resumed.delta().await, resumed.delta().await);
+    assert!(terms.info.is_some() && terms.revision == known, "what holds of the service comes first");
+    assert_eq!(missed.agents.len(), 1, "two changes of one facet are one record");
+    assert!(missed.agents[0].roles.as_ref().unwrap().grants.is_empty());
+    assert!(missed.keys.is_none() && missed.roles.is_none());
+
+    for unknown in [known + 1, i64::MAX, -1, 1] {
+        let mut lost = Follower::start(&control, control.key(), unknown).await.unwrap();
+        assert!(lost.snapshot().await.info.is_some(), "{unknown}");
+    }
+}
+
+#[tokio::test]
+async fn role_changes_stay_with_their_service_and_status_goes_to_all() {
+    let control = ControlPlane::start().await;
+    let (_, other_key) = control.another_service(json!({ "name": "other" })).await;
+    let role = control.make_role("reader", &["read"]).await;
+    let agent = Agent::register(&control, "agent").await;
+    let mut other = Follower::start(&control, &other_key, 0).await.unwrap();
+    let page = other.snapshot().await;
+    assert!(page.roles.unwrap().roles.is_empty() && page.agents.is_empty());
+
+    control.assign(&agent.id, &role).await;
+    let (deltas, pong) = other.ping(1).await.unwrap();
+    assert!(deltas.is_empty() && pong.revision > page.revision, "the view advances without being told of it");
+    control.set_status(&agent.id, "revoked").await.expect(200);
+    let delta = other.delta().await;
+    assert!(delta.agents[0].status.is_some() && delta.agents[0].roles.is_none());
+}
+
+#[tokio::test]
+async fn a_role_that_is_deleted_is_one_change_however_many_hold_it() {
+    let control = ControlPlane::start().await;
+    let (_, other_key) = control.another_service(json!({ "name": "other" })).await;
+    let role = control.make_role("reader", &["read"]).await;
+    for number in 0..3 {
+        let agent = Agent::register(&control, &format!("agent {number}")).await;
+        control.assign(&agent.id, &role).await;
+    }
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    let (page, holders) = (follower.snapshot().await, follower.snapshot().await);
+    assert_eq!((page.roles.unwrap().roles.len(), holders.agents.len(), holders.last), (1, 3, true));
+    let mut other = Follower::start(&control, &other_key, 0).await.unwrap();
+    other.snapshot().await;
+
+    control.delete_role(&role).await.expect(200);
+    let deleted = follower.delta().await;
+    assert!(deleted.revision > page.revision && deleted.agents.is_empty() && deleted.revocations.is_empty());
+    assert!(deleted.roles.expect("the service's roles").roles.is_empty());
+    let (deltas, pong) = other.ping(1).await.unwrap();
+    assert!(deltas.is_empty() && pong.revision == deleted.revision, "it does not concern other services");
+
+    let mut anew = Follower::start(&control, control.key(), 0).await.unwrap();
+    assert!(anew.snapshot().await.roles.unwrap().roles.is_empty());
+}
+
+#[tokio::test]
+async fn what_is_revoked_is_told_once() {
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "agent").await;
+    let (login, other) = (agent.login().await, agent.login().await);
+    let next = agent.api.refresh(&other).await.expect("refreshed");
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    follower.snapshot().await;
+    let text = |secret: &SecretString| secret.expose_secret().to_owned();
+    let first = [text(&login.access_token), "garbage".into(), text(&login.access_token)];
+    let second = [text(&next.refresh_token), text(&next.refresh_token), text(&next.access_token)];
+    let used = [text(&other.refresh_token), text(&other.access_token), text(&login.access_token)];
+    let mut told = Vec::new();
+    for token in first.into_iter().chain(second).chain(used) {
+        control.revoke_token(&token).await;
+        let (deltas, pong) = follower.ping(1).await.unwrap();
+        assert!(deltas.iter().all(|delta| delta.revision == pong.revision && delta.revocations.len() == 1));
+        told.push((deltas.len(), pong.revision));
+    }
+    let (revisions, counts): (Vec<_>, Vec<_>) = told.iter().map(|(count, revision)| (*revision, *count)).unzip();
+    assert_eq!(counts, [1, 0, 0, 1, 0, 0, 0, 0, 0]);
+    assert_eq!((revisions[0], revisions[3]), (revisions[2], revisions[8]), "what is dead already is no change");
+}
+
+#[tokio::test]
+async fn an_expired_token_has_nothing_to_be_revoked() {
+    let control = ControlPlane::start_with(&["tokens.access_seconds=1"]).await;
+    let token = Agent::register(&control, "agent").await.token().await;
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    follower.snapshot().await;
+    let expired = async || (control.verify(&token).await.error().2 == "token_expired").then_some(());
+    eventually("it expires", expired, String::new).await;
+    control.revoke_token(&token).await;
+    assert!(follower.ping(1).await.unwrap().0.is_empty());
+}
+
+#[tokio::test]
+async fn only_a_good_key_follows_and_a_revoked_one_is_cut_at_its_next_ping() {
+    let control = ControlPlane::start().await;
+    for bad in ["", "nonsense", control.service(), control.human(), &format!("{}0", control.key())] {
+        let refused = Follower::start(&control, bad, 0).await.err().map(|status| status.code());
+        assert_eq!(refused, Some(Code::Unauthenticated), "{bad}");
+    }
+    let body = json!({ "name": "short-lived", "scope": "sync" });
+    let made = control.api.send_as(control.human(), "POST", &control.path("/keys"), body).await.expect(201);
+    let mut follower = Follower::start(&control, made["apiKey"].as_str().unwrap(), 0).await.unwrap();
+    follower.snapshot().await;
+    follower.ping(1).await.unwrap();
+    let path = control.path(&format!("/keys/{}", made["keyId"].as_str().unwrap()));
+    let revoked = control.api.send_as(control.human(), "DELETE", &path, json!({})).await.expect(200);
+    assert_eq!(revoked["revoked"], true);
+    assert_eq!(follower.ping(2).await.unwrap_err().code(), Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn a_key_that_is_revoked_is_cut_off_also_if_its_follower_never_pings() {
+    let control = ControlPlane::start().await;
+    let body = json!({ "name": "silent", "scope": "sync" });
+    let made = control.api.send_as(control.human(), "POST", &control.path("/keys"), body).await.expect(201);
+    let mut follower = Follower::start(&control, made["apiKey"].as_str().unwrap(), 0).await.unwrap();
+    follower.snapshot().await;
+    let path = control.path(&format!("/keys/{}", made["keyId"].as_str().unwrap()));
+    control.api.send_as(control.human(), "DELETE", &path, json!({})).await.expect(200);
+    assert_eq!(follower.next().await.unwrap_err().code(), Code::Unauthenticated);
+}
+
+#[tokio::test]
+async fn much_at_once_comes_in_messages_of_bounded_size_and_only_the_last_moves_the_revision() {
+    const AGENTS: usize = 260;
+    let control = ControlPlane::start().await;
+    let role = control.make_role("reader", &["read"]).await;
+    let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    let known = follower.snapshot().await.revision;
+    drop(follower);
+    for number in 0..AGENTS {
+        let agent = Agent::register(&control, &format!("agent {number}")).await;
+        control.assign(&agent.id, &role).await;
+    }
+    let mut resumed = Follower::start(&control, control.key(), known).await.unwrap();
+    let (terms, first, last) = (resumed.delta().await, resumed.delta().await, resumed.delta().await);
+    assert_eq!((terms.revision, first.revision), (known, known));
+    assert!(last.revision > known && terms.info.is_some() && last.info.is_none());
+    assert_eq!(first.agents.len() + last.agents.len(), AGENTS);
+    let (deltas, pong) = resumed.ping(1).await.unwrap();
+    assert!(deltas.is_empty() && pong.revision == last.revision);
+
+    let mut anew = Follower::start(&control, control.key(), 0).await.unwrap();
+    let pages = [anew.snapshot().await, anew.snapshot().await, anew.snapshot().await];
+    assert_eq!(pages.iter().map(|page| page.agents.len()).sum::<usize>(), AGENTS);
+    assert_eq!(pages.map(|page| page.last), [false, false, true]);
+}
+
+#[tokio::test]
+async fn a_stream_that_does_not_begin_with_hello_is_refused() {
+    let control = ControlPlane::start().await;
+    let (asks, receiver) = mpsc::channel(8);
+    asks.send(ask(Ask::Ping(Ping { number: 1 }))).await.unwrap();
+    let mut request = Request::new(ReceiverStream::new(receiver));
+    request.metadata_mut().insert("authorization", format!("Bearer {}", control.key()).parse().unwrap());
+    let mut told = SyncClient::new(channel(&control).await).follow(request).await.unwrap().into_inner();
+    assert_eq!(told.message().await.unwrap_err().code(), Code::InvalidArgument);
+}

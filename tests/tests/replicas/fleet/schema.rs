@@ -1,0 +1,78 @@
+//! A rolling upgrade: replicas of before serve beside a schema that is newer than they know, and start on it again.
+
+use super::{Member, replica};
+use countersign_tests::{ControlPlane, Database, Postgres};
+use serde_json::json;
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
+
+/// What a later version might do: only add, as CONTRIBUTING.md demands.
+const LATER: [&str; 5] = [
+    "ALTER TABLE agents ADD COLUMN later_text TEXT",
+    "ALTER TABLE services ADD COLUMN later_number BIGINT NOT NULL DEFAULT 7",
+    "ALTER TABLE feed ADD COLUMN later_instant BIGINT",
+    "CREATE TABLE later (id TEXT PRIMARY KEY, agent_id TEXT NOT NULL REFERENCES agents (id))",
+    "CREATE INDEX later_by_agent ON later (agent_id)",
+];
+
+/// Brings the schema to a version that this binary does not know.
+async fn upgrade(database: &str, postgres: bool) {
+    sqlx::any::install_default_drivers();
+    let mut connection = AnyConnection::connect(database).await.unwrap();
+    for sql in LATER {
+        connection.execute(sql).await.unwrap();
+    }
+    let (done, sum) = if postgres { ("true", r"'\x00'::bytea") } else { ("1", "x'00'") };
+    let noted = format!(
+        "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
+         VALUES (9000, 'later', {done}, {sum}, 1)"
+    );
+    connection.execute(AssertSqlSafe(noted)).await.unwrap();
+    connection.close().await.unwrap();
+}
+
+/// Uses whatever touches the tables that have changed.
+async fn use_it(one: &ControlPlane, other: &ControlPlane, role: &str) {
+    let agent = Member::register(one).await;
+    other
+        .api
+        .send_as(one.key(), "POST", &one.path(&format!("/agents/{}/roles", agent.id)), json!({ "roleId": role }))
+        .await
+        .expect(200);
+    let token = agent.token(other).await;
+    one.verify(&token).await.expect(200);
+    other.revoke_token(&token).await;
+    assert_eq!(one.verify(&token).await.error().2, "token_revoked");
+    one.another_service(json!({ "name": "another" })).await;
+    one.set_status(&agent.id, "suspended").await.expect(200);
+}
+
+async fn upgrade_under_replicas(database: &str, postgres: bool) {
+    let (one, mut other) = (replica(database).await, replica(database).await);
+    let role = one.make_role("reader", &["read"]).await;
+    // Several times, so that statements are prepared at every connection.
+    for _ in 0..5 {
+        use_it(&one, &other, &role).await;
+    }
+    upgrade(database, postgres).await;
+    for _ in 0..5 {
+        use_it(&one, &other, &role).await;
+    }
+    // One of before that starts again, as it does if its machine fails in the middle of the upgrade.
+    other.restart().await;
+    use_it(&one, &other, &role).await;
+    use_it(&one, &replica(database).await, &role).await;
+    let versions = Database::at(database).await.texts("SELECT CAST(MAX(version) AS TEXT) FROM _sqlx_migrations").await;
+    assert_eq!(versions, ["9000"], "nobody took it back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_is_newer_is_served_on_postgresql() {
+    let postgres = Postgres::start().await;
+    upgrade_under_replicas(&postgres.database().await, true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_schema_that_is_newer_is_served_on_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    upgrade_under_replicas(&format!("sqlite://{}", folder.path().join("shared.db").display()), false).await;
+}

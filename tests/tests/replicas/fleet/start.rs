@@ -1,0 +1,90 @@
+//! Replicas that start at once on an empty database make one deployment of it.
+
+use super::{Member, replica};
+use countersign_tests::{
+    ControlPlane, Database, Issuer, Postgres, Production, SigningKey, control_plane::MASTER_KEY, issuer::jwks,
+};
+use futures_util::future::join_all;
+use serde_json::json;
+
+const REPLICAS: usize = 10;
+
+/// One deployment, one key that signs and one that is next, one head for each chain of the audit.
+async fn assert_one_deployment(database: &str) {
+    let mut database = Database::at(database).await;
+    for (sql, expected) in [
+        ("SELECT CAST(COUNT(*) AS TEXT) FROM deployment", "1"),
+        ("SELECT CAST(COUNT(*) AS TEXT) FROM feed", "1"),
+        ("SELECT CAST(COUNT(*) AS TEXT) FROM signing_keys", "2"),
+        ("SELECT CAST(COUNT(signs_from) AS TEXT) FROM signing_keys", "1"),
+        ("SELECT CAST(COUNT(*) - COUNT(DISTINCT chain) AS TEXT) FROM audit_heads", "0"),
+        ("SELECT CAST(COUNT(*) AS TEXT) FROM _sqlx_migrations WHERE NOT success", "0"),
+    ] {
+        assert_eq!(database.texts(sql).await, [expected], "{sql}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ten_replicas_that_start_at_once_on_an_empty_database_are_one_deployment() {
+    let postgres = Postgres::start().await;
+    let database = postgres.database().await;
+    let replicas = join_all((0..REPLICAS).map(|_| replica(&database))).await;
+    assert_one_deployment(&database).await;
+    let agent = Member::register(&replicas[0]).await;
+    let keys = replicas[0].signing_keys().await;
+    for (number, at) in replicas.iter().enumerate() {
+        assert_eq!(at.signing_keys().await, keys);
+        let token = agent.token(at).await;
+        let elsewhere = &replicas[(number + 3) % REPLICAS];
+        elsewhere.verify(&token).await.expect(200);
+    }
+    let verified = replicas[0].command(&["audit", "verify"]);
+    assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
+}
+
+/// The same without `--dev`.
+#[tokio::test(flavor = "multi_thread")]
+async fn so_are_those_that_run_in_earnest() {
+    let postgres = Postgres::start().await;
+    let database = postgres.database().await;
+    let (issuer, key, folder) = (Issuer::start(&[]).await, SigningKey::p256("p"), tempfile::tempdir().unwrap());
+    let keys = folder.path().join("jwks.json");
+    std::fs::write(&keys, jwks(&[&key]).to_string()).unwrap();
+    let mut settings = issuer.settings("corp", &[("jwks_file", keys.to_str().unwrap())]);
+    settings.extend([format!("database.url={database}"), format!("secrets.master_key={MASTER_KEY}")]);
+    let settings: Vec<_> = settings.iter().map(String::as_str).collect();
+    let human = key.token(&issuer.claims("ann"));
+    let replicas = join_all((0..REPLICAS).map(|_| Production::start_as(human.clone(), &settings))).await;
+    assert_one_deployment(&database).await;
+    let first = replicas[0].api.get("/.well-known/jwks.json").await.expect(200);
+    for at in &replicas {
+        assert_eq!(at.api.get("/.well-known/jwks.json").await.expect(200), first);
+        let role = json!({ "name": "reader", "description": "", "permissions": [] });
+        let path = format!("/services/{}/roles", replicas[0].service);
+        let made = at.api.send_as(&replicas[0].key, "POST", &path, role).await.status;
+        assert!(made == 201 || made == 409, "{made}");
+    }
+}
+
+/// Whoever brings another master key is kept out, and the others do not notice.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_replica_with_another_master_key_is_kept_out() {
+    let postgres = Postgres::start().await;
+    let database = postgres.database().await;
+    let one = replica(&database).await;
+    let mut settings = vec![format!("database.url={database}"), format!("secrets.master_key={}", "cd".repeat(32))];
+    settings.push("public_url=https://replicas.test".to_owned());
+    let folder = tempfile::tempdir().unwrap();
+    settings.push(format!("data_dir={}", folder.path().display()));
+    settings.extend(["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:0")));
+    let mut command = std::process::Command::new(countersign_tests::tools::binary("countersign-control-plane"));
+    command.arg("--dev");
+    for setting in &settings {
+        command.args(["--set", setting]);
+    }
+    let refused = command.output().unwrap();
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("master key") && !said.contains("cdcd"), "{said}");
+    one.verify(&Member::register(&one).await.token(&one).await).await.expect(200);
+    drop::<ControlPlane>(one);
+}

@@ -1,0 +1,83 @@
+//! A database that takes no writes, because it is full or read-only: writes are refused with 503, what is there can be
+//! read, tokens are verified, and `/health` says `degraded`, until it is as before by itself.
+
+use super::{
+    outage::{Checks, Clients},
+    replica,
+    small::Small,
+};
+use countersign_tests::{Answer, ControlPlane, Postgres, Sidecar, eventually};
+use futures_util::future::join_all;
+use reqwest::RequestBuilder;
+
+async fn statuses(requests: Vec<(&'static str, RequestBuilder)>) -> Vec<(&'static str, u16)> {
+    let asked = requests.into_iter().map(|(what, request)| async move { (what, Answer::to(request).await.status) });
+    join_all(asked).await
+}
+
+/// `begin` and `end` say what happens to the database.
+async fn go_through(control: &ControlPlane, begin: impl AsyncFn(), end: impl AsyncFn()) {
+    let (steady, clients) = (Clients::of(control).await, Clients::of(control).await);
+    let sidecar = Sidecar::start(control).await;
+    let checks = Checks::begin(&sidecar, &steady.token).await;
+    clients.await_health(200, "healthy", "up").await;
+    begin().await;
+    // On a full disk some writes still find room.
+    let mut refused = 0;
+    let degraded = async || {
+        let answers = statuses(clients.writes()).await;
+        assert!(answers.iter().all(|(_, status)| *status < 500 || *status == 503), "{answers:?}\n{}", control.log());
+        refused += answers.iter().filter(|(_, status)| *status == 503).count();
+        (clients.health().await == (200, "degraded".to_owned(), "degraded".to_owned())).then_some(())
+    };
+    eventually("health says that it cannot be written", degraded, || control.log()).await;
+    assert!(refused > 0, "who says so if no write was refused?");
+    for _ in 0..3 {
+        for (what, status) in statuses(steady.reads()).await {
+            assert_eq!(status, 200, "{what}\n{}", control.log());
+        }
+    }
+    end().await;
+    steady.await_recovery().await;
+    steady.await_health(200, "healthy", "up").await;
+    let (count, longest) = checks.end().await;
+    println!("{refused} writes refused; {count} checks at the sidecar, the longest took {longest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgresql_that_became_read_only() {
+    let postgres = Postgres::start().await;
+    let database = postgres.database().await;
+    let control = replica(&database).await;
+    let name = database.rsplit('/').next().unwrap();
+    let switch = async |to: &str| {
+        postgres.run(format!("ALTER DATABASE {name} SET default_transaction_read_only = {to}")).await;
+    };
+    let begin = async || {
+        switch("on").await;
+        // As a failover does; the setting is for connections that are made from now on.
+        postgres.run(format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")).await;
+    };
+    // Nobody ends those that were made meanwhile: to drop them is up to whoever learns that they are read-only.
+    go_through(&control, begin, async || switch("off").await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_postgresql_on_a_disk_that_is_full() {
+    let disk = Small::make(64);
+    let postgres = Postgres::start().await;
+    let folder = disk.path().join("space");
+    postgres.make_folder_at(&folder);
+    postgres.run(format!("CREATE TABLESPACE small LOCATION '{}'", folder.display())).await;
+    let control = replica(&postgres.database_with("TABLESPACE small").await).await;
+    go_through(&control, async || disk.fill(), async || disk.empty()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_sqlite_on_a_disk_that_is_full() {
+    let disk = Small::make(32);
+    let file = disk.path().join("countersign.db");
+    let control = replica(&format!("sqlite://{}", file.display())).await;
+    go_through(&control, async || disk.fill(), async || disk.empty()).await;
+    drop(control);
+}

@@ -1,0 +1,4 @@
+//! Several control planes on one PostgreSQL and one Redis.
+
+mod fleet;
+mod redis;

@@ -1,0 +1,99 @@
+//! A Redis that hangs, dies, says no, or is not there yet: each replica counts alone, and nobody waits.
+
+use super::stage::{Fleet, MOST, health, logged, metric, says};
+use countersign_tests::{ControlPlane, Redis, prometheus::lint, web::Site};
+
+const LOST: &str = "redis is lost";
+const THERE: &str = "redis is there";
+const UP: &str = r#"countersign_redis_up{kind="single"}"#;
+
+/// Each replica limits alone: of the same caller, as many pass at each.
+async fn is_counted_alone(fleet: &Fleet) {
+    let caller = fleet.caller().await;
+    for control in fleet.both() {
+        fleet.crowd_at(&caller, &[control]).await.is_counted(MOST);
+        assert_eq!(metric(control, UP).await, Some(0.0));
+    }
+    fleet.crowd(&caller).await.is_counted(0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn while_it_hangs_each_counts_alone_and_after_that_together() {
+    let redis = Redis::start().await;
+    let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
+    let caller = fleet.counts_together().await;
+    let losses = fleet.losses();
+
+    redis.pause();
+    fleet.nobody_waits().await;
+    is_counted_alone(&fleet).await;
+    fleet.says("down").await;
+    assert_eq!(fleet.losses(), losses + 2, "{}", fleet.one.log());
+    for control in fleet.both() {
+        assert!(metric(control, r#"countersign_redis_operations_total{result="late"}"#).await >= Some(1.0));
+        assert!(metric(control, r#"countersign_redis_operations_total{result="not_asked"}"#).await >= Some(1.0));
+    }
+
+    redis.resume();
+    // It remembers what was counted before.
+    fleet.remembers(&caller).await;
+    for control in fleet.both() {
+        assert_eq!(logged(control, THERE), logged(control, LOST) + 1, "{}", control.log());
+        assert_eq!(metric(control, UP).await, Some(1.0));
+        assert!(metric(control, r#"countersign_redis_operations_total{result="ok"}"#).await >= Some(1.0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_dies_and_comes_back_empty() {
+    let mut redis = Redis::start().await;
+    let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
+    fleet.says("up").await;
+    redis.kill();
+    fleet.nobody_waits().await;
+    is_counted_alone(&fleet).await;
+    fleet.says("down").await;
+    redis.restart().await;
+    fleet.counts_together().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_is_full_and_says_no() {
+    let redis = Redis::start().await;
+    let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
+    fleet.says("up").await;
+    redis.command::<()>(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    is_counted_alone(&fleet).await;
+    fleet.says("down").await;
+    redis.command::<()>(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    fleet.counts_together().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_control_plane_starts_without_it_and_finds_it_later() {
+    let mut redis = Redis::start().await;
+    redis.kill();
+    let control = ControlPlane::start_as_shipped_with(&[&format!("redis.url={}", redis.url())]).await;
+    says(&control, "down").await;
+    assert_eq!(logged(&control, "redis is not there"), 1);
+    let shown = Site::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
+    assert_eq!(lint(shown.as_str().unwrap()), "");
+    control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
+    redis.restart().await;
+    says(&control, "up").await;
+    control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
+    let windows: Vec<String> = redis.command(&["KEYS", "*:proven:*"]).await;
+    assert_eq!(windows.len(), 1, "that of the call: {windows:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_redis_nothing_is_said_to_be_lost() {
+    let control = ControlPlane::start_as_shipped().await;
+    let health = health(&control).await;
+    assert_eq!(health["status"], "healthy");
+    assert_eq!(
+        (health["checks"]["redis"].as_str(), health["backends"]["redis"].as_str()),
+        (Some("up"), Some("memory"))
+    );
+    assert_eq!(metric(&control, UP).await, None);
+}

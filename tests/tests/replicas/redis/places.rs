@@ -1,0 +1,61 @@
+//! Passwords, limited users and the smallest cluster.
+
+use super::stage::{Fleet, says};
+use countersign_tests::{ControlPlane, Redis, eventually};
+
+pub async fn alone(settings: &[&str]) -> ControlPlane {
+    ControlPlane::start_as_shipped_with(settings).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_opens_and_is_never_logged() {
+    let redis = Redis::start_with_password("hunter2-4711").await;
+    let control = alone(&[&format!("redis.url={}", redis.url())]).await;
+    says(&control, "up").await;
+    let wrong = redis.url().replace("hunter2", "hunter3");
+    let refused = alone(&[&format!("redis.url={wrong}")]).await;
+    says(&refused, "down").await;
+    for log in [control.log(), refused.log()] {
+        assert!(!log.contains("4711"), "{log}");
+    }
+}
+
+/// As README says it to operators.
+pub const MAY: &str = "user limited on >secret ~{countersign:* &{countersign:* -@all +eval +evalsha +time +llen +lindex +ltrim \
+                   +rpush +del +pexpire +publish +subscribe +unsubscribe +ping";
+
+/// What README adds for a cluster.
+pub const MAY_IN_A_CLUSTER: &str = "+cluster|slots +asking";
+
+/// The URL for that user.
+pub fn limited(url: &str) -> String {
+    url.replace("://", "://limited:secret@")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_user_who_may_do_no_more_than_it_takes_suffices() {
+    let redis = Redis::start_with(&[MAY]).await;
+    let fleet = Fleet::start(&[format!("redis.url={}", limited(&redis.url()))]).await;
+    let caller = fleet.counts_together().await;
+    fleet.remembers(&caller).await;
+    let listens = async || {
+        let channels: Vec<String> = redis.command(&["PUBSUB", "CHANNELS"]).await;
+        (channels.len() == 1).then_some(())
+    };
+    eventually("they listen", listens, || redis.log()).await;
+    fleet.one.make_role("first", &[]).await;
+    fleet.says("up").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_cluster_it_is_counted_together() {
+    let redis = Redis::start_cluster_with(&[&format!("{MAY} {MAY_IN_A_CLUSTER}")]).await;
+    let settings = [format!("redis.url={}", limited(&redis.url())), "redis.kind=cluster".to_owned()];
+    let fleet = Fleet::start(&settings).await;
+    let caller = fleet.counts_together().await;
+    redis.pause();
+    fleet.nobody_waits().await;
+    fleet.says("down").await;
+    redis.resume();
+    fleet.remembers(&caller).await;
+}

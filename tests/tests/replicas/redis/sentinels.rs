@@ -1,0 +1,111 @@
+//! A lonely Sentinel; and three that ask who asks, one of them dead, a master with two replicas, and TLS with a certificate
+//! of ours.
+
+use super::{
+    places::{MAY, limited},
+    stage::{Caller, Fleet, is_copied},
+};
+use countersign_tests::{Papers, Redis, Sentinel, eventually};
+
+/// What it is now. A Sentinel that changes it ends connections, this one's too.
+async fn role(redis: &Redis) -> Option<String> {
+    let said: String = redis.try_command(&["INFO", "replication"]).await.ok()?;
+    Some(said.lines().find_map(|line| line.strip_prefix("role:"))?.trim().to_owned())
+}
+
+/// A master with a copy of what it counts, and a fleet that a Sentinel leads to it.
+struct Watched {
+    master: Redis,
+    replica: Redis,
+    fleet: Fleet,
+    /// Who has nothing left.
+    caller: Caller,
+    _sentinel: Sentinel,
+}
+
+impl Watched {
+    async fn start() -> Self {
+        let user = format!("{MAY} +role");
+        let master = Redis::start_with(&[&user]).await;
+        let replica = Redis::start_replica_of(&master, &[&user]).await;
+        let sentinel = Sentinel::watching(&master).await;
+        let settings = [
+            // The user is that of Redis; this Sentinel asks for none.
+            format!("redis.url={}", limited(&sentinel.url())),
+            "redis.kind=sentinel".to_owned(),
+            "redis.sentinel_master=limits".to_owned(),
+        ];
+        let fleet = Fleet::start(&settings).await;
+        let caller = fleet.counts_together().await;
+        is_copied(&master, &replica).await;
+        Self { master, replica, fleet, caller, _sentinel: sentinel }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_of_three_agree_on_another_master_and_the_old_one_misleads_nobody() {
+    let papers = Papers::for_servers_at("localhost");
+    let user = format!("{MAY} +role");
+    let mut old = Redis::start_with_tls(&papers, &[&user, "replica-announce-ip localhost"]).await;
+    let lines = [user.as_str()];
+    let (one, other) = tokio::join!(Redis::start_replica_of(&old, &lines), Redis::start_replica_of(&old, &lines));
+    let mut sentinels = Sentinel::three_watching(&old, ("asker", "open-sesame")).await;
+    let urls: Vec<_> = sentinels.iter().map(|sentinel| limited(&sentinel.url())).collect();
+    sentinels[0].kill();
+    let settings = [
+        format!("redis.url={}", urls.join(",")),
+        "redis.kind=sentinel".to_owned(),
+        "redis.sentinel_master=limits".to_owned(),
+        "redis.sentinel_user=asker".to_owned(),
+        "redis.sentinel_password=open-sesame".to_owned(),
+    ];
+    let fleet = Fleet::start(&[&settings[..], &papers.settings()].concat()).await;
+    let caller = fleet.counts_together().await;
+    is_copied(&old, &one).await;
+    is_copied(&old, &other).await;
+
+    let losses = fleet.losses();
+    old.kill();
+    fleet.nobody_waits().await;
+    let (took, passed) = fleet.hammered_through_a_loss(&caller, losses).await;
+    println!("Sentinels led to another master after {took:?}");
+    fleet.is_limited_alone(passed);
+    fleet.remembers(&caller).await;
+
+    // It comes back as what it was, and is made a replica.
+    old.restart().await;
+    let demoted = async || (role(&old).await? == "slave").then_some(());
+    eventually("it is a replica", demoted, || sentinels[1].log()).await;
+    // Where two became a master in turn, the first one is told a little later.
+    let one_left = async || (role(&one).await? != role(&other).await?).then_some(());
+    eventually("one of the others is the master", one_left, || sentinels[1].log()).await;
+    fleet.remembers(&caller).await;
+    for log in [fleet.one.log(), fleet.other.log()] {
+        assert!(!log.contains("sesame"), "{log}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_master_that_becomes_a_replica_is_left_and_one_that_becomes_a_master_is_found() {
+    let Watched { master, replica, fleet, caller, _sentinel } = Watched::start().await;
+    let losses = fleet.losses();
+    // It keeps its connections, and says READONLY to whoever counts.
+    master.command::<()>(&["REPLICAOF", "127.0.0.1", &replica.port().to_string()]).await;
+    let lost = async || (fleet.losses() >= losses + 2).then_some(());
+    eventually("it is lost", lost, || fleet.one.log()).await;
+    // If that did not come too late to be heard.
+    let log = fleet.one.log();
+    assert!(log.contains("ReadOnly") || log.contains("no answer in time"), "{log}");
+    master.command::<()>(&["REPLICAOF", "NO", "ONE"]).await;
+    fleet.remembers(&caller).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_lead_to_the_next_master_which_remembers() {
+    let Watched { mut master, replica, fleet, caller, _sentinel } = Watched::start().await;
+    master.kill();
+    fleet.nobody_waits().await;
+    fleet.says("down").await;
+    fleet.remembers(&caller).await;
+    assert_eq!(role(&replica).await.as_deref(), Some("master"));
+}

@@ -1,0 +1,240 @@
+//! Two control planes on one PostgreSQL and one Redis, with a limit that is soon reached.
+
+use countersign_tests::{
+    Answer, ControlPlane, Postgres, Redis, control_plane::replica_settings, eventually, web::Site,
+};
+use serde_json::{Value, json};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+/// How many calls of management pass in a minute.
+pub const MOST: usize = 40;
+
+/// How many are made at once.
+const CROWD: usize = 100;
+
+/// On a machine that is busy with other tests Redis may answer too late, which is for other tests.
+pub const TRIES: usize = 5;
+
+/// How many calls a stopwatch is held to: fewer than a crowd, which keeps a busy machine waiting for itself.
+const FEW: usize = 6;
+
+/// Another master is found within seconds, and windows are a minute long.
+const FOR_EVER: Duration = Duration::from_secs(45);
+
+/// Nothing may take longer, whatever became of Redis.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+pub struct Fleet {
+    pub one: ControlPlane,
+    pub other: ControlPlane,
+    _postgres: Postgres,
+}
+
+/// A service, which calls for its roles.
+#[derive(Clone)]
+pub struct Caller {
+    key: String,
+    path: String,
+}
+
+/// What came of a crowd of calls: what was left after each call that passed, the most first.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Crowd(Vec<usize>);
+
+impl Fleet {
+    /// Starts two with these settings of `[redis]`.
+    pub async fn start(redis: &[String]) -> Self {
+        let postgres = Postgres::start().await;
+        let database = postgres.database().await;
+        let one = replica(&database, redis).await;
+        let other = replica(&database, redis).await;
+        Self { one, other, _postgres: postgres }
+    }
+
+    pub fn both(&self) -> [&ControlPlane; 2] {
+        [&self.one, &self.other]
+    }
+
+    /// Somebody who has not called yet.
+    pub async fn caller(&self) -> Caller {
+        let (service, key) = self.one.another_service(json!({ "name": "caller" })).await;
+        Caller { path: format!("/services/{service}/roles"), key }
+    }
+
+    /// Calls all at once, by turns at one and the other.
+    pub async fn crowd(&self, caller: &Caller) -> Crowd {
+        self.crowd_at(caller, &self.both()).await
+    }
+
+    /// The same at these only.
+    pub async fn crowd_at(&self, caller: &Caller, at: &[&ControlPlane]) -> Crowd {
+        let mut crowd = JoinSet::new();
+        for call in 0..CROWD {
+            let (site, caller) = (at[call % at.len()].api.clone(), caller.clone());
+            crowd.spawn(async move { call_once(&site, &caller).await });
+        }
+        let mut left: Vec<_> = crowd.join_all().await.into_iter().flatten().collect();
+        left.sort_unstable_by(|one, other| other.cmp(one));
+        Crowd(left)
+    }
+
+    /// Nobody waits, not even those who find out that Redis is lost.
+    #[expect(clippy::disallowed_methods, reason = "a stopwatch of the test itself")]
+    pub async fn nobody_waits(&self) {
+        let mut few = JoinSet::new();
+        for call in 0..FEW {
+            let site = self.both()[call % 2].api.clone();
+            few.spawn(async move {
+                let began = Instant::now();
+                // This asks twice: whether to look up whose the token is, and then whether it passes.
+                site.post("/auth/revoke", json!({ "token": format!("nonsense {call}") })).await.expect(200);
+                began.elapsed()
+            });
+        }
+        let longest = few.join_all().await.into_iter().max().unwrap();
+        assert!(longest < PATIENCE, "{longest:?}");
+    }
+
+    /// A crowd is counted in Redis: as many pass as may, over both. Whose calls these were.
+    pub async fn counts_together(&self) -> Caller {
+        for _ in 0..TRIES {
+            let caller = self.caller().await;
+            if let Some(crowd) = self.undisturbed_crowd(&caller).await {
+                crowd.is_counted(MOST);
+                return caller;
+            }
+        }
+        panic!("Redis was too slow every time");
+    }
+
+    /// It is still counted in Redis: nobody passes.
+    pub async fn remembers(&self, caller: &Caller) {
+        for _ in 0..TRIES {
+            if let Some(crowd) = self.undisturbed_crowd(caller).await {
+                return crowd.is_counted(0);
+            }
+        }
+        panic!("Redis was too slow every time");
+    }
+
+    /// Whether a call passes at one of both.
+    pub async fn passes_at(&self, caller: &Caller, replica: usize) -> bool {
+        call_once(&self.both()[replica % 2].api, caller).await.is_some()
+    }
+
+    /// Calls, one after the other at both, until both have lost Redis since `losses` and have it again: how long that
+    /// took, and how many calls passed at each.
+    #[expect(clippy::disallowed_methods, reason = "a stopwatch of the test itself")]
+    pub async fn hammered_through_a_loss(&self, caller: &Caller, losses: usize) -> (Duration, [usize; 2]) {
+        let (began, mut passed) = (Instant::now(), [0, 0]);
+        loop {
+            let mut up = 0;
+            for (replica, control) in self.both().into_iter().enumerate() {
+                passed[replica] += usize::from(self.passes_at(caller, replica).await);
+                up += usize::from(health(control).await["checks"]["redis"] == "up");
+            }
+            if up == 2 && self.losses() >= losses + 2 {
+                return (began.elapsed(), passed);
+            }
+            assert!(began.elapsed() < FOR_EVER, "Redis is not back\n{}", self.one.log());
+        }
+    }
+
+    /// Of who had nothing left in Redis before and has nothing after, no more calls passed than each may let alone.
+    #[track_caller]
+    pub fn is_limited_alone(&self, passed: [usize; 2]) {
+        assert!(passed.iter().all(|passed| *passed <= MOST), "{passed:?}\n{}", self.one.log());
+    }
+
+    /// A crowd, if Redis was there for all of it.
+    pub async fn undisturbed_crowd(&self, caller: &Caller) -> Option<Crowd> {
+        self.says("up").await;
+        let losses = self.losses();
+        let crowd = self.crowd(caller).await;
+        (self.losses() == losses).then_some(crowd)
+    }
+
+    /// How often either has lost Redis.
+    pub fn losses(&self) -> usize {
+        self.both().map(|control| logged(control, "redis is lost")).iter().sum()
+    }
+
+    /// Waits until both say this of Redis.
+    pub async fn says(&self, check: &str) {
+        for control in self.both() {
+            says(control, check).await;
+        }
+    }
+}
+
+impl Crowd {
+    /// Exactly so many passed, each counted after the other.
+    #[track_caller]
+    pub fn is_counted(&self, passed: usize) {
+        assert_eq!(self.0, (0..passed).rev().collect::<Vec<_>>());
+    }
+}
+
+async fn call_once(site: &Site, caller: &Caller) -> Option<usize> {
+    let answer = site.get_as(&caller.key, &caller.path).await;
+    if answer.status == 429 {
+        return None;
+    }
+    let left = left(&answer);
+    answer.expect(200);
+    Some(left)
+}
+
+/// Waits until all that was counted so far is there too.
+pub async fn is_copied(master: &Redis, replica: &Redis) {
+    let now = offset(master, "master_repl_offset:").await;
+    let copied = async || (offset(replica, "slave_repl_offset:").await >= now).then_some(());
+    eventually("it is copied", copied, || replica.log()).await;
+}
+
+async fn offset(redis: &Redis, name: &str) -> Option<u64> {
+    let said: String = redis.command(&["INFO", "replication"]).await;
+    said.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+}
+
+/// What its answer says is left.
+fn left(answer: &Answer) -> usize {
+    let said = answer.header("ratelimit");
+    said.split_once(";r=")
+        .and_then(|(_, rest)| rest.split(';').next()?.parse().ok())
+        .unwrap_or_else(|| panic!("{said}"))
+}
+
+pub async fn health(control: &ControlPlane) -> Value {
+    control.api.get("/health").await.expect(200)
+}
+
+/// Waits until health says this of Redis, and the whole is as it should be then.
+pub async fn says(control: &ControlPlane, check: &str) {
+    let expected = if check == "up" { "healthy" } else { "degraded" };
+    let said = async || {
+        let health = health(control).await;
+        (health["checks"]["redis"] == check && health["status"] == expected && health["backends"]["redis"] == "redis")
+            .then_some(())
+    };
+    eventually(&format!("redis is {check}"), said, || control.log()).await;
+}
+
+/// What the admin port says of a metric.
+pub async fn metric(control: &ControlPlane, name: &str) -> Option<f64> {
+    let text = Site::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
+    let text = text.as_str().unwrap().to_owned();
+    text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
+}
+
+/// How often it has logged something.
+pub fn logged(control: &ControlPlane, text: &str) -> usize {
+    control.log().matches(text).count()
+}
+
+async fn replica(database: &str, redis: &[String]) -> ControlPlane {
+    let (own, limit) = (replica_settings(database), format!("limits.management_per_minute={MOST}"));
+    let settings: Vec<_> = own.iter().chain([&limit]).chain(redis).map(String::as_str).collect();
+    ControlPlane::start_as_shipped_with(&settings).await
+}

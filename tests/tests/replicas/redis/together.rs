@@ -1,0 +1,85 @@
+//! What is counted, over both.
+
+use super::stage::{Fleet, MOST, TRIES};
+use countersign_tests::{ControlPlane, Redis};
+use serde_json::json;
+
+/// How many calls come free while the crowd is there.
+const FREE: usize = 15;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exactly_as_many_pass_as_may_also_where_the_window_ends() {
+    let redis = Redis::start().await;
+    let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
+    for _ in 0..TRIES {
+        let caller = fleet.counts_together().await;
+        fleet.remembers(&caller).await;
+        half_a_minute_passes(&redis).await;
+        let first = fleet.undisturbed_crowd(&caller).await;
+        if let (Some(first), Some(second)) = (first, fleet.undisturbed_crowd(&caller).await) {
+            first.is_counted(FREE);
+            return second.is_counted(0);
+        }
+    }
+    panic!("Redis was too slow every time");
+}
+
+/// As if some of those calls were a minute ago, and the others half of one.
+async fn half_a_minute_passes(redis: &Redis) {
+    let keys: Vec<String> = redis.command(&["KEYS", "*:proven:*"]).await;
+    for key in keys {
+        let calls: Vec<i64> = redis.command(&["LRANGE", &key, "0", "-1"]).await;
+        if calls.len() == MOST {
+            for (place, call) in calls.iter().enumerate() {
+                let back = if place < FREE { 60_000_000 } else { 30_000_000 };
+                redis.command::<()>(&["LSET", &key, &place.to_string(), &(call - back).to_string()]).await;
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_agent_is_counted_at_both_and_a_service_too() {
+    let redis = Redis::start().await;
+    let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
+    fleet.says("up").await;
+    let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
+    let body = json!({ "email": "owner@example.org", "name": "Agent", "publicKey": key });
+    let agent = fleet.one.api.post("/auth/register", body).await.expect(201)["agentId"].clone();
+    let mut passed = 0;
+    for call in 0..24 {
+        let answer = fleet.both()[call % 2].api.post("/auth/challenge", json!({ "agentId": agent })).await;
+        passed += usize::from(answer.status == 200);
+    }
+    assert_eq!(passed, 10);
+    let wrong = async |control: &ControlPlane| control.api.get_as("svc_sk_nobody", "/services").await;
+    let before = wrong(&fleet.one).await;
+    let after = wrong(&fleet.other).await;
+    assert!(before.header("ratelimit").contains("r=299"), "{before:?}");
+    assert!(after.header("ratelimit").contains("r=298"), "{after:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn deployments_that_share_a_redis_are_counted_apart() {
+    let redis = Redis::start().await;
+    let url = format!("redis.url={}", redis.url());
+    let settings = [url.as_str(), "limits.auth_address_per_minute=5"];
+    // Each has a master key of its own.
+    let one = ControlPlane::start_as_shipped_with(&settings).await;
+    let other = ControlPlane::start_as_shipped_with(&settings).await;
+    for control in [&one, &other] {
+        let mut passed = 0;
+        for _ in 0..8 {
+            let answer = control.api.post("/auth/revoke", json!({ "token": "nonsense" })).await;
+            passed += usize::from(answer.status != 429);
+        }
+        assert_eq!(passed, 5);
+    }
+    let keys: Vec<String> = redis.command(&["KEYS", "*"]).await;
+    assert!(keys.iter().all(|key| key.starts_with("{countersign:")), "{keys:?}");
+    // What was forgotten begins anew.
+    redis.flush().await;
+    one.api.post("/auth/revoke", json!({ "token": "nonsense" })).await.expect(200);
+    let tags: std::collections::BTreeSet<_> = keys.iter().filter_map(|key| key.split('}').next()).collect();
+    assert_eq!(tags.len(), 2, "{keys:?}");
+}

@@ -1,0 +1,114 @@
+//! The word that something changed.
+
+use super::stage::{Fleet, metric};
+use countersign_tests::{ControlPlane, Redis, Site, eventually};
+use redis::aio::PubSubStream;
+use std::time::{Duration, Instant};
+use tokio_stream::StreamExt;
+
+/// Changes that are each published once.
+const CHANGES: usize = 20;
+
+/// How often a replica reads the changes although no message came.
+const POLL: Duration = Duration::from_millis(250);
+
+/// Background jobs read too: together with the poll, at most so many reads for each poll.
+const BACKGROUND: f64 = 5.0;
+
+/// Messages between two looks at the metrics.
+const MESSAGES: usize = 100;
+
+/// Reads that messages must cause, beyond those of polls and background jobs.
+const READS: f64 = 50.0;
+
+/// How long a busy machine may take for that.
+const DEADLINE: Duration = Duration::from_mins(1);
+
+pub async fn listen(redis: &Redis, channel: &str) -> PubSubStream {
+    let client = redis.client();
+    let mut connection = client.get_async_pubsub().await.unwrap();
+    connection.subscribe(channel).await.unwrap();
+    connection.into_on_message()
+}
+
+/// The channel, when both listen to it.
+async fn channel(redis: &Redis) -> String {
+    let both = async || {
+        let channels: Vec<String> = redis.command(&["PUBSUB", "CHANNELS", "{countersign:*"]).await;
+        let [channel] = <[String; 1]>::try_from(channels).ok()?;
+        let (_, listeners): (String, i64) = redis.command(&["PUBSUB", "NUMSUB", &channel]).await;
+        (listeners == 2).then_some(channel)
+    };
+    eventually("both listen", both, || redis.log()).await
+}
+
+/// Waits for the message about a change. It is empty: it only says that something changed.
+async fn next_message(messages: &mut PubSubStream) {
+    let message = tokio::time::timeout(DEADLINE, messages.next()).await.unwrap().unwrap();
+    assert_eq!(message.get_payload_bytes(), b"");
+}
+
+/// Read transactions of a replica so far.
+async fn reads(control: &ControlPlane) -> f64 {
+    let text = Site::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
+    let reads = text
+        .as_str()
+        .unwrap()
+        .lines()
+        .filter(|line| line.starts_with("countersign_store_transactions_total") && line.contains(r#"kind="read""#));
+    reads.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_change_is_published_once_and_not_repeated_by_the_other_replica() {
+    let redis = Redis::start().await;
+    let settings = [format!("redis.url={}", redis.url()), "limits.management_per_minute=100000".to_owned()];
+    let fleet = Fleet::start(&settings).await;
+    let channel = channel(&redis).await;
+    let mut messages = listen(&redis, &channel).await;
+    for change in 0..CHANGES {
+        fleet.one.make_role(&format!("role-{change}"), &[]).await;
+        next_message(&mut messages).await;
+    }
+    let more = tokio::time::timeout(Duration::from_secs(1), messages.next()).await;
+    assert!(more.is_err(), "{more:?}");
+}
+
+/// Without a message a replica finds a change only when it polls, so the test counts what it reads: more than polls and
+/// background jobs can explain.
+#[tokio::test(flavor = "multi_thread")]
+#[expect(clippy::disallowed_methods, reason = "the number of polls follows from the time that has passed")]
+async fn a_message_makes_a_replica_read_changes_without_waiting_for_its_poll() {
+    let redis = Redis::start().await;
+    let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
+    let channel = channel(&redis).await;
+    let (before, began) = (reads(&fleet.other).await, Instant::now());
+    loop {
+        for _ in 0..MESSAGES {
+            let _receivers: i64 = redis.command(&["PUBLISH", &channel, ""]).await;
+        }
+        let polls = BACKGROUND * (began.elapsed().as_secs_f64() / POLL.as_secs_f64() + 1.0);
+        let caused = reads(&fleet.other).await - before - polls;
+        if caused >= READS {
+            return;
+        }
+        assert!(began.elapsed() < DEADLINE, "messages caused {caused} reads\n{}", fleet.other.log());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn after_a_loss_they_listen_again() {
+    let mut redis = Redis::start().await;
+    let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
+    channel(&redis).await;
+    redis.kill();
+    fleet.says("down").await;
+    // Others find it by looking.
+    let before = metric(&fleet.other, "countersign_feed_revision").await;
+    fleet.one.make_role("meanwhile", &[]).await;
+    let known = async || (metric(&fleet.other, "countersign_feed_revision").await > before).then_some(());
+    eventually("the other knows", known, || fleet.other.log()).await;
+    redis.restart().await;
+    fleet.says("up").await;
+    channel(&redis).await;
+}

@@ -1,0 +1,210 @@
+//! `migrate --to` that is killed, or whose target says no: at most one of the two databases can be served.
+
+use super::{does, in_place, number, open, refuses, refuses_to_serve, run_file};
+use countersign_tests::{ControlPlane, Postgres, eventually};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
+use std::{
+    path::PathBuf,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+use tokio::process::{Child, Command};
+
+/// What a control plane says that is started on a database that was left in the middle.
+const INTERRUPTED: &str = "was interrupted, and whether everything arrived is not known";
+
+/// A control plane that has ended, and a database of PostgreSQL for what it kept.
+struct Stage {
+    control: ControlPlane,
+    postgres: Postgres,
+    url: String,
+    /// At that database, beside whoever moves.
+    watcher: AnyConnection,
+}
+
+impl Stage {
+    async fn make() -> Self {
+        let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
+        control.make_role("reader", &[]).await;
+        control.terminate().await;
+        let url = postgres.database().await;
+        let watcher = open(&url).await;
+        Self { control, postgres, url, watcher }
+    }
+
+    /// Makes the target wait in its commit until the test lets it go on, and then do this.
+    async fn hold_commits(&mut self, then: &str) {
+        does(&self.control, &["--set", &format!("database.url={}", self.url), "migrate"]);
+        self.run(&format!(
+            "CREATE FUNCTION hold() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN PERFORM pg_advisory_xact_lock(42); {then} RETURN NULL; END $$; \
+             CREATE CONSTRAINT TRIGGER hold AFTER INSERT ON deployment DEFERRABLE INITIALLY DEFERRED \
+             FOR EACH ROW EXECUTE FUNCTION hold()"
+        ))
+        .await;
+    }
+
+    async fn run(&mut self, sql: &str) {
+        self.watcher.execute(AssertSqlSafe(sql.to_owned())).await.unwrap_or_else(|error| panic!("{sql}: {error}"));
+    }
+
+    fn begin(&self) -> Child {
+        let mut command = Command::from(self.control.prepare(&["migrate", "--to", &self.url]));
+        command.stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap()
+    }
+
+    /// A move that is killed when the target was told to commit and has not answered.
+    async fn kill_in_commit(&mut self) {
+        self.run("SELECT CAST(pg_advisory_lock(42) AS TEXT)").await;
+        let mut moving = self.begin();
+        self.until_waiting("wait_event = 'advisory'").await;
+        moving.kill().await.unwrap();
+        refuses_to_serve(&self.control, &[], INTERRUPTED).await;
+        self.run("SELECT pg_advisory_unlock(42)").await;
+        self.until_alone().await;
+    }
+
+    async fn until_waiting(&mut self, how: &str) {
+        let sql = format!("SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND {how}");
+        let waits = async || (number(&mut self.watcher, &sql).await > 0).then_some(());
+        eventually("it waits", waits, String::new).await;
+    }
+
+    /// PostgreSQL goes on with what it was told, and notices only then that nobody is there.
+    async fn until_alone(&mut self) {
+        let sql = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() \
+                   AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
+        let alone = async || (number(&mut self.watcher, sql).await == 0).then_some(());
+        eventually("PostgreSQL has noticed", alone, String::new).await;
+    }
+
+    fn file(&self) -> PathBuf {
+        self.control.folder().join("countersign.db")
+    }
+
+    /// Whether a control plane would serve what is in the file.
+    async fn source_is_good(&self) -> bool {
+        run_file(&self.file(), "SELECT COUNT(*) FROM deployment WHERE set_aside_as IS NULL").await == 1
+    }
+
+    /// Whether everything is at the target.
+    async fn target_is_whole(&mut self) -> bool {
+        let table = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'deployment'";
+        number(&mut self.watcher, table).await == 1
+            && number(&mut self.watcher, "SELECT COUNT(*) FROM deployment").await == 1
+    }
+}
+
+/// The target keeps everything, and nobody was there to be told.
+#[tokio::test]
+async fn a_move_that_is_killed_while_the_target_commits_leaves_the_source_refused() {
+    let mut stage = Stage::make().await;
+    stage.hold_commits("").await;
+    stage.kill_in_commit().await;
+    assert!(stage.target_is_whole().await && !stage.source_is_good().await);
+    refuses_to_serve(&stage.control, &[], INTERRUPTED).await;
+    let said = does(&stage.control, &["migrate", "--to", &stage.url]);
+    assert!(said.contains("were there already, and are the same"), "{said}");
+    refuses_to_serve(&stage.control, &[], "moved to PostgreSQL").await;
+
+    // As if it had gone on there without that.
+    let there = format!("database.url={}", stage.url);
+    stage.control.restart_with(&there).await;
+    stage.control.make_role("another", &[]).await;
+    stage.control.terminate().await;
+    in_place(&stage.file(), "UPDATE deployment SET set_aside_as = 'moving'").await;
+    let here = ["--set", "database.url="];
+    let again = [&here[..], &["migrate", "--to", &stage.url]].concat();
+    refuses(&stage.control, &again, &["is not empty", "leave database.url at it"]);
+    refuses_to_serve(&stage.control, &here[1..], INTERRUPTED).await;
+    // Who decides to stay says so.
+    assert!(does(&stage.control, &[&here[..], &["restore"]].concat()).contains("settled"));
+    assert!(stage.source_is_good().await);
+    stage.control.restart_with("database.url=").await;
+}
+
+/// The target keeps nothing, and nobody was there to be told.
+#[tokio::test]
+async fn a_move_that_was_killed_goes_on_into_an_empty_target() {
+    let mut stage = Stage::make().await;
+    stage.hold_commits("RAISE EXCEPTION 'there is no room';").await;
+    // Whoever hears the target say no takes the mark back.
+    refuses(&stage.control, &["migrate", "--to", &stage.url], &["the target", "there is no room"]);
+    assert!(!stage.target_is_whole().await);
+    stage.control.restart().await;
+    stage.control.terminate().await;
+
+    stage.kill_in_commit().await;
+    assert!(!stage.target_is_whole().await);
+    // The mark of before: it may be whole somewhere else.
+    refuses(&stage.control, &["migrate", "--to", &stage.url], &["the target", "there is no room"]);
+    refuses_to_serve(&stage.control, &[], INTERRUPTED).await;
+    stage.run("DROP TRIGGER hold ON deployment").await;
+    let said = does(&stage.control, &["migrate", "--to", &stage.url]);
+    assert!(said.contains("were copied") && said.contains("A move of before was interrupted"), "{said}");
+    refuses_to_serve(&stage.control, &[], "moved to PostgreSQL").await;
+    let there = format!("database.url={}", stage.url);
+    stage.control.restart_with(&there).await;
+}
+
+#[tokio::test]
+async fn a_target_that_dies_before_its_commit_leaves_the_source_good_and_in_it_refused() {
+    let mut stage = Stage::make().await;
+    stage.hold_commits("").await;
+    let mut holder = open(&stage.url).await;
+    holder.execute("BEGIN; LOCK TABLE agents").await.unwrap();
+    let moving = stage.begin();
+    stage.until_waiting("wait_event_type = 'Lock'").await;
+    let end = "SELECT CAST(pg_terminate_backend(pid) AS TEXT) FROM pg_stat_activity \
+               WHERE datname = current_database() AND wait_event_type = 'Lock'";
+    stage.run(end).await;
+    let output = moving.wait_with_output().await.unwrap();
+    assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("the target"), "{output:?}");
+    holder.close().await.unwrap();
+    stage.control.restart().await;
+    stage.control.terminate().await;
+
+    stage.run("SELECT CAST(pg_advisory_lock(42) AS TEXT)").await;
+    let moving = stage.begin();
+    stage.until_waiting("wait_event = 'advisory'").await;
+    stage.postgres.kill();
+    let output = moving.wait_with_output().await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("whether the target kept everything is not known") && said.contains("run this again"),
+        "{said}"
+    );
+    refuses_to_serve(&stage.control, &[], INTERRUPTED).await;
+    stage.postgres.restart().await;
+    let said = does(&stage.control, &["migrate", "--to", &stage.url]);
+    assert!(said.contains("were copied"), "{said}");
+}
+
+/// In whatever moment. It rarely hits the commit itself, where the tests above wait.
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "moments are parts of how long it takes")]
+async fn killed_at_any_moment_at_most_one_of_the_two_is_good() {
+    const MOMENTS: u32 = 10;
+    let mut stage = Stage::make().await;
+    let began = Instant::now();
+    does(&stage.control, &["migrate", "--to", &stage.url]);
+    let all = began.elapsed() + Duration::from_millis(20);
+    let mut seen = Vec::new();
+    for moment in 0..MOMENTS {
+        in_place(&stage.file(), "UPDATE deployment SET set_aside_at = NULL, set_aside_as = NULL").await;
+        stage.url = stage.postgres.database().await;
+        stage.watcher = open(&stage.url).await;
+        let mut moving = stage.begin();
+        tokio::time::sleep(all * (moment + 1) / MOMENTS).await;
+        moving.kill().await.unwrap();
+        stage.until_alone().await;
+        let (source, target) = (stage.source_is_good().await, stage.target_is_whole().await);
+        assert!(!(source && target), "moment {moment}");
+        seen.push((source, target));
+        if !source {
+            let _goes_on_or_was_done = stage.control.command(&["migrate", "--to", &stage.url]);
+            assert!(stage.target_is_whole().await && !stage.source_is_good().await, "moment {moment}");
+        }
+    }
+    eprintln!("source and target, by the moment: {seen:?}");
+}

@@ -1,0 +1,82 @@
+//! `migrate`: the schema brought up to date before anything serves.
+
+use super::{does, number, open, open_file, refuses, refuses_to_serve};
+use countersign_tests::{ControlPlane, Postgres, tools};
+use std::process::Command;
+
+/// The number of the newest step in the folder of migrations.
+fn newest() -> i64 {
+    let steps = std::fs::read_dir(tools::root().join("control-plane/migrations")).unwrap();
+    let number = |name: String| name.split('_').next().unwrap().parse::<i64>().unwrap();
+    steps.map(|step| number(step.unwrap().file_name().into_string().unwrap())).max().unwrap()
+}
+
+#[tokio::test]
+async fn an_empty_database_gets_its_schema_and_says_so_once() {
+    let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
+    let url = postgres.database().await;
+    let file = folder.path().join("data").join("countersign.db");
+    let on_postgres = format!("database.url={url}");
+    let data = format!("data_dir={}", folder.path().join("data").display());
+    for setting in [None, Some(&on_postgres)] {
+        let migrate = || {
+            let mut command = Command::new(tools::binary("countersign-control-plane"));
+            command.args(["--dev", "--set", &data, "migrate"]);
+            command.args(setting.iter().flat_map(|setting| ["--set", setting]));
+            let output = command.output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let newest = newest();
+        assert_eq!(migrate(), format!("The schema was brought from step 0 to step {newest}.\n"));
+        assert_eq!(migrate(), format!("The schema was at step {newest} already: nothing to do.\n"));
+        let mut database = if setting.is_some() { open(&url).await } else { open_file(&file).await };
+        assert_eq!(number(&mut database, "SELECT COUNT(*) FROM deployment").await, 0, "it serves nobody yet");
+    }
+}
+
+/// As before an upgrade: with replicas that serve.
+#[tokio::test]
+async fn it_does_not_disturb_who_serves() {
+    let postgres = Postgres::start().await;
+    let setting = format!("database.url={}", postgres.database().await);
+    for control in [ControlPlane::start().await, ControlPlane::start_with(&[&setting]).await] {
+        assert!(does(&control, &["migrate"]).contains("nothing to do"));
+        control.make_role("after", &[]).await;
+    }
+}
+
+/// What a standby says may be old, and it takes no writes.
+#[tokio::test]
+async fn no_command_works_with_a_standby() {
+    let (mut postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
+    control.terminate().await;
+    let url = postgres.database().await;
+    let there = format!("database.url={url}");
+    does(&control, &["--set", &there, "migrate"]);
+    postgres.become_standby().await;
+    for command in ["migrate", "restore"] {
+        refuses(&control, &["--set", &there, command], &["standby", "name the primary"]);
+    }
+    refuses(&control, &["migrate", "--to", &url], &["follows another server", "name the primary"]);
+    refuses_to_serve(&control, &[&there], "standby").await;
+}
+
+#[tokio::test]
+async fn many_at_once_make_one_schema() {
+    let postgres = Postgres::start().await;
+    let url = postgres.database().await;
+    let folder = tempfile::tempdir().unwrap();
+    let data = format!("data_dir={}", folder.path().display());
+    let begin = |_| {
+        let mut command = tokio::process::Command::new(tools::binary("countersign-control-plane"));
+        command.args(["--dev", "--set", &data, "--set", &format!("database.url={url}"), "migrate"]).output()
+    };
+    let all = futures_util::future::join_all((0..10).map(begin)).await;
+    for output in all {
+        let output = output.unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    let mut database = open(&url).await;
+    assert_eq!(number(&mut database, "SELECT COUNT(*) FROM _sqlx_migrations WHERE success").await, newest());
+}

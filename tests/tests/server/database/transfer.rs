@@ -1,0 +1,214 @@
+//! `migrate --to`: everything in the embedded database, to PostgreSQL.
+
+use super::{does, in_place, number, open, open_file, refuses, refuses_to_serve, texts};
+use countersign_tests::{
+    Agent, ControlPlane, Postgres, Receiver, Reply, Sidecar, Target, control_plane::text, eventually, tools,
+};
+use serde_json::{Value, json};
+use sqlx::{AnyConnection, Connection};
+use std::{collections::BTreeMap, path::PathBuf, process::Stdio};
+
+fn database(control: &ControlPlane) -> PathBuf {
+    control.folder().join("countersign.db")
+}
+
+/// All tables of the embedded database but the one that counts the steps of the schema, with their columns.
+async fn tables(file: &mut AnyConnection) -> BTreeMap<String, Vec<String>> {
+    let all = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name <> '_sqlx_migrations'";
+    let mut tables = BTreeMap::new();
+    for name in texts(file, all).await {
+        let columns = texts(file, &format!("SELECT name FROM pragma_table_info('{name}')")).await;
+        tables.insert(name, columns);
+    }
+    tables
+}
+
+/// Every row of every table, as text, in order of the text.
+async fn rows(at: &mut AnyConnection, tables: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
+    let mut all = BTreeMap::new();
+    for (name, columns) in tables {
+        let part = |column: &String| format!("COALESCE(CAST(\"{column}\" AS TEXT), '(none)')");
+        // Where they went is said of one side only.
+        let columns = columns.iter().filter(|column| !column.starts_with("set_aside_"));
+        let row = columns.map(part).collect::<Vec<_>>().join(" || '|' || ");
+        let mut rows = texts(at, &format!("SELECT {row} FROM \"{name}\"")).await;
+        rows.sort();
+        all.insert(name.clone(), rows);
+    }
+    all
+}
+
+/// Does something of everything, so that no table stays empty; gives an agent and its tokens.
+async fn fill(control: &mut ControlPlane, receiver: &Receiver) -> (Agent, Value) {
+    let agent = Agent::register(control, "agent ünïcode \u{1f600} ' \" \\ {}").await;
+    let role = control.make_role("reader", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    let target = Target::make(control, &receiver.url).await;
+    let body = json!({ "name": "twice", "description": "", "permissions": [] });
+    let request = control.api.request("POST", &control.path("/roles")).bearer_auth(control.key()).json(&body);
+    countersign_tests::Answer::to(request.header("idempotency-key", "once")).await.expect(201);
+    let feedback = json!({ "agentId": agent.id, "score": 80, "reason": "fine", "metadata": { "a": [1, null, "ü"] } });
+    control.api.send_as(control.key(), "POST", "/trust/feedback", feedback).await.expect(200);
+    let pair = login(control, &agent).await;
+    let wrong = json!({ "challengeId": challenge(control, &agent).await["challengeId"], "signature": "00".repeat(64) });
+    assert_eq!(control.api.post("/auth/authenticate", wrong).await.error().1, "INVALID_SIGNATURE");
+    control.set_status(&Agent::register(control, "other").await.id, "suspended").await.expect(200);
+    eventually("events are delivered", async || (target.total("delivered").await > 0).then_some(()), || control.log())
+        .await;
+    control.kill();
+    // What is there for moments only.
+    let passing = "INSERT INTO trust_marks VALUES ('agent_x'); \
+                   INSERT INTO webhook_outbox VALUES ('evt_x', 'agent.authenticated', '{}', 1, '', ''); \
+                   INSERT INTO webhook_losses VALUES ('agent_x', 'svc_x', 'role_x', 'r', 1, 'revoked'); \
+                   INSERT INTO webhook_storms VALUES ('agent_x', '', 1, 2, 3) ON CONFLICT DO NOTHING";
+    in_place(&database(control), passing).await;
+    (agent, pair)
+}
+
+async fn challenge(control: &ControlPlane, agent: &Agent) -> Value {
+    control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200)
+}
+
+async fn login(control: &ControlPlane, agent: &Agent) -> Value {
+    let challenge = challenge(control, agent).await;
+    let signature = agent.key.sign(&text(&challenge["nonce"]));
+    let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
+    control.api.post("/auth/authenticate", body).await.expect(200)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn everything_moves_and_goes_on() {
+    let (postgres, receiver) = (Postgres::start().await, Receiver::good().await);
+    let (url, mut control) = (postgres.database().await, ControlPlane::start().await);
+    let sidecar = Sidecar::start(&control).await;
+    refuses(&control, &["migrate", "--to", &url], &["a control plane runs on this database"]);
+    let (agent, pair) = fill(&mut control, &receiver).await;
+    let mut file = open_file(&database(&control)).await;
+    let tables = tables(&mut file).await;
+    let before = rows(&mut file, &tables).await;
+    file.close().await.unwrap();
+    let empty: Vec<_> = before.iter().filter(|(_, rows)| rows.is_empty()).map(|(name, _)| name).collect();
+    assert!(empty.is_empty(), "this test must fill every table: {empty:?} are empty");
+
+    let secret = url.replace("postgres@", "postgres:hunter2@");
+    let said = does(&control, &["migrate", "--to", &secret]);
+    assert!(!said.contains("hunter2") && said.contains("are the same there as here"), "{said}");
+    assert!(said.contains("database.url") && said.contains("master.key"), "{said}");
+    for (name, rows) in &before {
+        let line = said.lines().find(|line| line.split(' ').next() == Some(name)).expect("a line for each table");
+        assert_eq!(line.split_whitespace().nth(1), Some(rows.len().to_string().as_str()), "{line}");
+    }
+    let mut target = open(&url).await;
+    assert_eq!(rows(&mut target, &tables).await, before, "by another way of comparing");
+    let mut file = open_file(&database(&control)).await;
+    assert_eq!(rows(&mut file, &tables).await, before, "the source stays as it is");
+    file.close().await.unwrap();
+    refuses_to_serve(&control, &[], "moved to PostgreSQL").await;
+    refuses(&control, &["migrate", "--to", &postgres.database().await], &["moved before", "restore"]);
+
+    control.restart_with(&format!("database.url={url}")).await;
+    control.verify(&text(&pair["accessToken"])).await.expect(200);
+    assert_eq!(sidecar.check_token(&text(&pair["accessToken"])).await.status, 200);
+    control.api.post("/auth/refresh", json!({ "refreshToken": pair["refreshToken"] })).await.expect(200);
+    let verified = control.command(&["audit", "verify"]);
+    assert!(verified.status.success(), "{verified:?}");
+    // Death goes on being final, and life goes on.
+    let token = text(&login(&control, &agent).await["accessToken"]);
+    let passes = async || (sidecar.check_token(&token).await.status == 200).then_some(());
+    eventually("the sidecar follows", passes, || sidecar.log()).await;
+    control.set_status(&agent.id, "revoked").await.expect(200);
+    let refused = async || (sidecar.check_token(&token).await.status == 403).then_some(());
+    eventually("the sidecar follows", refused, || sidecar.log()).await;
+    refuses(&control, &["migrate", "--to", &url], &["pg_dump"]);
+}
+
+#[tokio::test]
+async fn a_target_that_is_not_empty_stays_as_it_is() {
+    let postgres = Postgres::start().await;
+    let (url, foreign) = (postgres.database().await, postgres.database().await);
+    let mut control = ControlPlane::start().await;
+    let other = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
+    control.terminate().await;
+    refuses(&control, &["migrate", "--to", &url], &["is not empty", "rows in"]);
+    other.make_role("goes on", &[]).await;
+    let mut theirs = open(&foreign).await;
+    sqlx::query("CREATE TABLE theirs (id BIGINT)").execute(&mut theirs).await.unwrap();
+    refuses(&control, &["migrate", "--to", &foreign], &["`theirs`", "none of ours"]);
+    let count = "SELECT CAST(COUNT(*) AS BIGINT) FROM information_schema.tables WHERE table_schema = 'public'";
+    assert_eq!(number(&mut theirs, count).await, 1, "nothing is left there");
+    refuses(&control, &["migrate", "--to", "sqlite://somewhere"], &["--to: must be postgres://"]);
+    let nobody = url.replace("postgres@127.0.0.1", "postgres:hunter2@127.0.0.1").replace("countersign_0", "nobody");
+    let said = refuses(&control, &["migrate", "--to", &nobody], &["nobody"]);
+    assert!(!said.contains("hunter2"));
+    // The schema alone is no reason, and whoever was refused may try again.
+    let url = postgres.database().await;
+    does(&control, &["--set", &format!("database.url={url}"), "migrate"]);
+    does(&control, &["migrate", "--to", &url]);
+    // Whoever wants to come back settles what is here, since it went on there.
+    assert!(does(&control, &["restore"]).contains("settled"));
+    control.restart().await;
+}
+
+/// Whoever writes without our lock, as somebody with a shell of SQLite.
+#[tokio::test]
+async fn a_source_that_somebody_writes_to_is_not_moved() {
+    let (postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
+    control.terminate().await;
+    let mut writer = open_file(&database(&control)).await;
+    sqlx::query("BEGIN IMMEDIATE").execute(&mut writer).await.unwrap();
+    let url = postgres.database().await;
+    refuses(&control, &["migrate", "--to", &url], &["locked"]);
+    sqlx::query("ROLLBACK").execute(&mut writer).await.unwrap();
+    writer.close().await.unwrap();
+    does(&control, &["migrate", "--to", &url]);
+}
+
+/// Killed in the middle, it leaves the target as empty as it was, and the source as good.
+#[tokio::test]
+async fn an_interrupted_move_is_none() {
+    let (postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
+    let url = postgres.database().await;
+    control.terminate().await;
+    let many = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) \
+                INSERT INTO idempotency SELECT 'id ' || i, 'digest', 'a response of ordinary length, or so', i FROM n";
+    in_place(&database(&control), many).await;
+    let mut watcher = open(&url).await;
+    for round in 0..3 {
+        let mut command = tokio::process::Command::new(tools::binary("countersign-control-plane"));
+        command.args(["--dev", "--set", &format!("data_dir={}", control.folder().display()), "migrate", "--to", &url]);
+        let mut moving = command.stdout(Stdio::null()).spawn().unwrap();
+        let inserting = "SELECT CAST(COUNT(*) AS BIGINT) FROM pg_stat_activity \
+                         WHERE datname = current_database() AND query LIKE 'INSERT INTO \"idempotency\"%'";
+        let begun = async || (number(&mut watcher, inserting).await > 0).then_some(());
+        eventually("it is in the middle", begun, String::new).await;
+        tokio::time::sleep(std::time::Duration::from_millis(200 * round)).await;
+        moving.kill().await.unwrap();
+        let gone = "SELECT CAST(COUNT(*) AS BIGINT) FROM pg_stat_activity \
+                    WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
+        let ended = async || (number(&mut watcher, gone).await == 0).then_some(());
+        eventually("PostgreSQL has noticed", ended, String::new).await;
+        let tables = "SELECT CAST(COUNT(*) AS BIGINT) FROM information_schema.tables WHERE table_schema = 'public'";
+        assert_eq!(number(&mut watcher, tables).await, 0, "round {round}");
+    }
+    let said = does(&control, &["migrate", "--to", &url]);
+    assert!(said.lines().any(|line| line.starts_with("idempotency") && line.contains(" 300000 ")), "{said}");
+}
+
+/// A receiver that is down keeps what it is to get, wherever the database is.
+#[tokio::test]
+async fn what_is_on_its_way_to_a_webhook_arrives_from_there() {
+    let (postgres, receiver) = (Postgres::start().await, Receiver::start(Reply::Status(500)).await);
+    let mut control = ControlPlane::start_with(&["webhooks.retry_seconds=1,1,1,1,1,1,1,1,1"]).await;
+    let agent = Agent::register(&control, "agent").await;
+    let role = control.make_role("reader", &[]).await;
+    let _target = Target::make_for(&control, &receiver.url, &["agent.role_assigned"]).await;
+    control.assign(&agent.id, &role).await;
+    receiver.until(1).await;
+    control.terminate().await;
+    let url = postgres.database().await;
+    does(&control, &["migrate", "--to", &url]);
+    receiver.be(Reply::Status(204));
+    control.restart_with(&format!("database.url={url}")).await;
+    let arrived = receiver.until(2).await;
+    assert_eq!(arrived[0].header("webhook-id"), arrived.last().unwrap().header("webhook-id"));
+}

@@ -1,0 +1,5 @@
+//! The control plane as its operator sees it: start and stop, metrics, and the commands for its database.
+
+mod database;
+mod metrics;
+mod startup;

@@ -1,0 +1,173 @@
+//! What a real Prometheus reads from our processes.
+
+#![expect(clippy::expect_used, reason = "a test says what it expects")]
+
+use countersign_tests::{
+    Agent, Answer, ControlPlane, Prometheus, Sidecar, Upstream, engines, prometheus::lint, tools, web::Site,
+};
+use secrecy::ExposeSecret;
+use serde_json::{Value, json};
+
+/// What there must be before anything happened, with the label that says it is closed.
+const AT_ZERO: [&str; 18] = [
+    r#"countersign_registrations_total{result="ok"} 0"#,
+    r#"countersign_challenges_total{result="AGENT_NOT_FOUND"} 0"#,
+    r#"countersign_authentications_total{result="INVALID_SIGNATURE"} 0"#,
+    r#"countersign_refreshes_total{result="AUTHENTICATION_FAILED"} 0"#,
+    r#"countersign_revocations_total{result="ok"} 0"#,
+    r#"countersign_verifications_total{result="INSUFFICIENT_PERMISSIONS"} 0"#,
+    r#"countersign_role_changes_total{result="CONFLICT"} 0"#,
+    r#"countersign_feedback_total{result="VALIDATION_ERROR"} 0"#,
+    r#"countersign_refusals_total{reason="challenge_used"} 0"#,
+    r#"countersign_rate_limited_total{category="auth_address"} 0"#,
+    r#"countersign_webhook_attempts_total{result="address_refused"} 0"#,
+    r#"countersign_webhook_deliveries_total{result="dead"} 0"#,
+    "countersign_webhook_deliveries_pending 0",
+    "countersign_webhook_oldest_due_timestamp_seconds 0",
+    "countersign_sync_streams 0",
+    "countersign_sync_propagation_seconds_count 0",
+    r#"countersign_build_info{version=""#,
+    "process_open_fds ",
+];
+
+async fn scraped(at: &str) -> String {
+    let body = Site::plain(at.to_owned()).get("/metrics").await.expect(200);
+    body.as_str().expect("text").to_owned()
+}
+
+#[tokio::test]
+async fn everything_is_there_from_the_start_and_well_named() {
+    let control = ControlPlane::start().await;
+    let text = scraped(&control.env["ADMIN_URL"]).await;
+    let engine = engines::database_name();
+    let reruns = format!(r#"countersign_store_transactions_total{{backend="{engine}",kind="write",result="rerun"}} 0"#);
+    for line in AT_ZERO.into_iter().chain([reruns.as_str()]) {
+        assert!(text.lines().any(|known| known.starts_with(line)), "{line} is missing in\n{text}");
+    }
+    assert_eq!(lint(&text), "");
+    let bad = text.replace("countersign_refusals_total", "countersign_refusals");
+    assert!(lint(&bad).contains("_total"), "the linter would say so");
+    let sidecar = Sidecar::start(&control).await;
+    assert_eq!(lint(&scraped(&sidecar.admin.url).await), "");
+}
+
+#[tokio::test]
+async fn monitoring_page_lists_every_metric() {
+    let page = std::fs::read_to_string(tools::root().join("docs/run/monitoring.md")).expect("the page exists");
+    let control = ControlPlane::start().await;
+    let sidecar = Sidecar::start(&control).await;
+    for url in [&control.env["ADMIN_URL"], &sidecar.admin.url] {
+        for declaration in scraped(url).await.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+            let (name, _) = declaration.split_once(' ').expect("a name and a type");
+            let is_listed = page.contains(&format!("| `{name}`")) || page.contains(&format!(", `{name}`"));
+            assert!(is_listed || !name.starts_with("countersign_"), "docs/run/monitoring.md does not list {name}");
+        }
+    }
+}
+
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "the test looks at a clock of its own")]
+async fn prometheus_counts_what_was_done() {
+    let control = ControlPlane::start().await;
+    let sidecar = Sidecar::start(&control).await;
+    let targets = [("control-plane", control.env["ADMIN_URL"].as_str()), ("ext-authz", sidecar.admin.url.as_str())];
+    let prometheus = Prometheus::scraping(&targets).await;
+
+    let agent = Agent::register(&control, "Counted").await;
+    let role = control.make_role("reader", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    let tokens = agent.login().await;
+    let token = tokens.access_token.expose_secret();
+    control.verify(token).await.expect(200);
+    control.verify("nonsense").await.expect(401);
+    sidecar.check_token(token).await;
+    agent.api.refresh(&tokens).await.expect("refreshed");
+    agent.api.refresh(&tokens).await.expect_err("used before");
+    let feedback = json!({ "agentId": agent.id, "score": 80 });
+    control.api.send_as(control.key(), "POST", "/trust/feedback", feedback).await.expect(200);
+    let wrong = json!({ "agentId": agent.id, "score": 101 });
+    control.api.send_as(control.key(), "POST", "/trust/feedback", wrong).await.expect(400);
+    let asked = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
+    let signed = json!({ "challengeId": asked["challengeId"], "signature": "00" });
+    control.api.post("/auth/authenticate", signed).await.expect(400);
+    control.revoke(&agent.id, &role).await;
+    let body = json!({ "name": "reader", "permissions": [] });
+    control.api.send_as(control.key(), "POST", &control.path("/roles"), body).await.expect(409);
+
+    let by_result = |name: &str, result: &str| format!(r#"countersign_{name}_total{{result="{result}"}}"#);
+    for (expression, expected) in [
+        (by_result("registrations", "ok"), 1.0),
+        (by_result("challenges", "ok"), 2.0),
+        (by_result("authentications", "ok"), 1.0),
+        (by_result("authentications", "INVALID_SIGNATURE"), 1.0),
+        (by_result("refreshes", "ok"), 1.0),
+        (by_result("refreshes", "AUTHENTICATION_FAILED"), 1.0),
+        (by_result("verifications", "ok"), 1.0),
+        (by_result("verifications", "AUTHENTICATION_FAILED"), 1.0),
+        (by_result("role_changes", "ok"), 3.0),
+        (by_result("role_changes", "CONFLICT"), 1.0),
+        (by_result("feedback", "ok"), 1.0),
+        (by_result("feedback", "VALIDATION_ERROR"), 1.0),
+        (r#"countersign_refusals_total{reason="refresh_reused"}"#.to_owned(), 1.0),
+        (r#"countersign_http_requests_total{method="POST",route="/trust/feedback",status="400"}"#.to_owned(), 1.0),
+        ("countersign_sync_streams".to_owned(), 1.0),
+        ("countersign_sync_propagation_seconds_count > bool 3".to_owned(), 1.0),
+        (r#"sum(countersign_authz_checks_total{decision="allow"})"#.to_owned(), 1.0),
+        (
+            "sum(countersign_http_request_duration_seconds_count) == bool sum(countersign_http_requests_total)"
+                .to_owned(),
+            1.0,
+        ),
+        (r#"countersign_store_transactions_total{kind="write",result="committed"} > bool 5"#.to_owned(), 1.0),
+        (r#"countersign_store_transactions_total{kind="write",result="rolled_back"} > bool 0"#.to_owned(), 1.0),
+        (r#"countersign_store_transaction_duration_seconds_count{kind="read"} > bool 5"#.to_owned(), 1.0),
+    ] {
+        prometheus.until(&expression, expected).await;
+    }
+    let expiry = prometheus.value("countersign_certificate_expiry_timestamp_seconds").await.expect("it is known");
+    let now = jiff::Timestamp::now().as_second();
+    #[expect(clippy::cast_precision_loss, reason = "seconds are small numbers")]
+    let days = (expiry - now as f64) / 86_400.0;
+    assert!((300.0..1200.0).contains(&days), "the certificate of --dev lives {days} days more");
+}
+
+#[tokio::test]
+async fn prometheus_counts_what_is_told_to_webhooks() {
+    let control = ControlPlane::start().await;
+    let prometheus = Prometheus::scraping(&[("control-plane", &control.env["ADMIN_URL"])]).await;
+    let receiver = Upstream::start().await;
+    let nobody = format!("http://127.0.0.1:{}/", countersign_tests::process::free_port());
+    for (url, event) in [(receiver.url(), "agent.role_assigned"), (nobody, "agent.role_revoked")] {
+        let body = json!({ "url": url, "events": [event] });
+        control.api.send_as(control.key(), "POST", &control.path("/webhooks"), body).await.expect(201);
+    }
+    let agent = Agent::register(&control, "Told").await;
+    let role = control.make_role("reader", &["read"]).await;
+    control.assign(&agent.id, &role).await;
+    control.revoke(&agent.id, &role).await;
+    for expression in [
+        r#"countersign_webhook_deliveries_total{result="delivered"} == bool 1"#,
+        r#"countersign_webhook_deliveries_total{result="dead"} == bool 0"#,
+        r#"countersign_webhook_attempts_total{result="ok"} == bool 1"#,
+        r#"countersign_webhook_attempts_total{result="connection"} > bool 0"#,
+        "countersign_webhook_attempt_duration_seconds_count > bool 1",
+        "countersign_webhook_deliveries_pending == bool 1",
+    ] {
+        prometheus.until(expression, 1.0).await;
+    }
+}
+
+#[tokio::test]
+async fn labels_are_closed_whatever_is_sent() {
+    let control = ControlPlane::start().await;
+    let count = async || scraped(&control.env["ADMIN_URL"]).await.lines().count();
+    control.api.get("/nowhere").await.expect(404);
+    let before = count().await;
+    for odd in ["/nowhere/else", "/services/x/y/z", "/%ff", "/auth//refresh"] {
+        for method in ["GET", "PROPFIND", "FOO"] {
+            let answer: Value = Answer::to(control.api.request(method, odd)).await.body;
+            assert!(answer["error"]["code"].is_string());
+        }
+    }
+    assert!(count().await <= before + 2, "PROPFIND and FOO are OTHER, and no path is a label");
+}

@@ -1,0 +1,133 @@
+//! Names that lead elsewhere after they were checked: a delivery goes to an address that was found good for this very
+//! connection, or nowhere.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use countersign_control_plane::{HostResolver, ResolveFuture, Surroundings};
+use countersign_tests::{Answer, Receiver, Reply, SteppedPlane, eventually};
+use serde_json::{Value, json};
+use std::{
+    collections::HashMap,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::{Arc, Mutex},
+};
+use tempfile::TempDir;
+
+/// With `--dev` this address is a good one.
+const GOOD: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// Not a good one anywhere, but whoever connects to it gets to this machine.
+const BAD: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// Names that the test leads where it likes.
+#[derive(Default)]
+struct Led(Mutex<HashMap<String, Vec<IpAddr>>>);
+
+impl Led {
+    fn lead(&self, host: &str, addresses: &[IpAddr]) {
+        self.0.lock().unwrap().insert(host.to_owned(), addresses.to_vec());
+    }
+}
+
+impl HostResolver for Led {
+    fn resolve<'a>(&'a self, host: &'a str) -> ResolveFuture<'a> {
+        let found = self.0.lock().unwrap().get(host).cloned();
+        Box::pin(async move { found.ok_or_else(|| io::Error::other("no such name")) })
+    }
+}
+
+struct Stage {
+    plane: SteppedPlane,
+    names: Arc<Led>,
+    folder: TempDir,
+    receiver: Receiver,
+}
+
+/// A receiver on all addresses that closes each connection, so that the next event needs another.
+async fn new_connections() -> Receiver {
+    let receiver = Receiver::on_all_addresses().await;
+    receiver.be(Reply::Whole(200, vec![("connection", "close".to_owned())], String::new()));
+    receiver
+}
+
+impl Stage {
+    async fn set() -> Self {
+        let (names, folder, receiver) =
+            (Arc::new(Led::default()), tempfile::tempdir().unwrap(), new_connections().await);
+        let surroundings = Surroundings { host_resolver: names.clone(), ..Surroundings::default() };
+        let plane = SteppedPlane::start_in(folder.path(), &[], surroundings).await;
+        Self { plane, names, folder, receiver }
+    }
+
+    async fn send(&self, method: &str, below: &str, body: Value) -> Answer {
+        let env = |name| SteppedPlane::env(self.folder.path(), name);
+        let path = format!("/services/{}/webhooks{below}", env("SERVICE_ID"));
+        self.plane.api.send_as(&env("SERVICE_KEY"), method, &path, body).await
+    }
+
+    async fn make(&self, url: &str) -> Answer {
+        self.send("POST", "", json!({ "url": url })).await
+    }
+
+    /// What comes of a test.
+    async fn try_out(&self, webhook: &str) -> Value {
+        let sent = self.send("POST", &format!("/{webhook}/test"), json!({})).await.expect(202);
+        let path = format!("/{webhook}/deliveries/{}", sent["eventId"].as_str().unwrap());
+        let ended = async || {
+            let delivery = self.send("GET", &path, json!({})).await.expect(200);
+            (delivery["status"] != "pending").then_some(delivery)
+        };
+        eventually("the test is delivered or dead", ended, String::new).await
+    }
+}
+
+#[tokio::test]
+async fn a_name_that_leads_elsewhere_after_it_was_checked_leads_nowhere() {
+    let stage = Stage::set().await;
+    let url = format!("http://hooks.example:{}/", stage.receiver.port());
+    stage.names.lead("hooks.example", &[GOOD]);
+    let made = stage.make(&url).await.expect(201);
+    let webhook = made["webhookId"].as_str().unwrap();
+    assert_eq!(stage.try_out(webhook).await["status"], "delivered");
+    assert_eq!(stage.receiver.connections(), 1);
+
+    stage.names.lead("hooks.example", &[BAD]);
+    let refused = stage.try_out(webhook).await;
+    assert_eq!((&refused["status"], &refused["failure"]), (&json!("dead"), &json!("address_refused")));
+    let mapped = IpAddr::V6(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped());
+    stage.names.lead("hooks.example", &[mapped, IpAddr::V6(Ipv6Addr::UNSPECIFIED), BAD]);
+    assert_eq!(stage.try_out(webhook).await["failure"], "address_refused");
+    assert_eq!(stage.receiver.connections(), 1, "the address is not connected to");
+
+    // Of several, those that are good.
+    stage.names.lead("hooks.example", &[BAD, GOOD]);
+    assert_eq!(stage.try_out(webhook).await["status"], "delivered");
+    assert_eq!(stage.receiver.connections(), 2);
+}
+
+#[tokio::test]
+async fn a_name_that_leads_nowhere_good_is_refused_when_a_webhook_is_made_or_changed() {
+    let stage = Stage::set().await;
+    let port = stage.receiver.port();
+    stage.names.lead("good.example", &[GOOD]);
+    stage.names.lead("bad.example", &[BAD]);
+    stage.names.lead("public.example", &[IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1))]);
+    stage.names.lead("empty.example", &[]);
+    let made = stage.make(&format!("http://good.example:{port}/")).await.expect(201);
+    let webhook = format!("/{}", made["webhookId"].as_str().unwrap());
+    for (url, said) in [
+        ("https://bad.example/", "not public"),
+        ("https://unheard.example/", "does not resolve"),
+        ("https://empty.example/", "does not resolve"),
+        ("http://public.example/", "must be https"),
+    ] {
+        for refused in [stage.make(url).await, stage.send("PATCH", &webhook, json!({ "url": url })).await] {
+            assert_eq!(refused.error(), (400, "VALIDATION_ERROR", ""), "{url}");
+            assert!(refused.text("/error/details/fields/url").contains(said), "{url}: {}", refused.body);
+        }
+    }
+    assert_eq!(stage.send("GET", &webhook, json!({})).await.text("/url"), format!("http://good.example:{port}/"));
+    stage.send("PATCH", &webhook, json!({ "url": "https://public.example/" })).await.expect(200);
+    assert_eq!(stage.receiver.connections(), 0, "nobody is called to be checked");
+}
