@@ -1,12 +1,12 @@
-"""What the walk prints, and the one place where an expectation is compared with what came."""
+"""Prints the steps of the demo and compares expected with actual results."""
 
 import json
 import time
 from typing import Callable
 
 
-class Failed(Exception):
-    """What came is not what was expected."""
+class DemoFailed(Exception):
+    """A result is not the expected one, or a program failed."""
 
 
 def say(text: str) -> None:
@@ -25,35 +25,35 @@ def notes(what: str) -> None:
     say(f"            {what}")
 
 
-def expect(expected: object, came: object, what: str = "") -> None:
-    """Prints both; raises if they differ."""
+def expect(expected: object, actual: object, what: str = "") -> None:
+    """Prints both values; raises DemoFailed if they differ."""
     label = f"{what}: " if what else ""
     say(f"   expects  {label}{shown(expected)}")
-    say(f"   came     {label}{shown(came)}   {'ok' if came == expected else '<-- NOT AS EXPECTED'}")
-    if came != expected:
-        raise Failed(f"{label}expected {shown(expected)}, came {shown(came)}")
+    say(f"   gets     {label}{shown(actual)}   {'ok' if actual == expected else '<-- UNEXPECTED'}")
+    if actual != expected:
+        raise DemoFailed(f"{label}expected {shown(expected)}, got {shown(actual)}")
 
 
 def shown(value: object) -> str:
-    """As JSON, so that the two lines can be compared by eye; text as it is."""
+    """Formats a value as JSON, and a string unchanged."""
     return value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
 
 
-def expect_that(condition: bool, expected: str, came: str) -> None:
-    """Like `expect`, for what is no equality."""
+def expect_that(condition: bool, expected: str, actual: str) -> None:
+    """Like `expect`, for conditions other than equality."""
     say(f"   expects  {expected}")
-    say(f"   came     {came}   {'ok' if condition else '<-- NOT AS EXPECTED'}")
+    say(f"   gets     {actual}   {'ok' if condition else '<-- UNEXPECTED'}")
     if not condition:
-        raise Failed(f"expected {expected}, came {came}")
+        raise DemoFailed(f"expected {expected}, got {actual}")
 
 
 def wait_until(what: str, condition: Callable[[], object], seconds: float, pause: float = 0.02):
-    """Asks again and again until the answer is true, and returns it; fails after `seconds`."""
+    """Polls until the condition returns a true value, and returns that value; fails after `seconds`."""
     end = time.monotonic() + seconds
     while True:
-        answer = condition()
-        if answer:
-            return answer
+        result = condition()
+        if result:
+            return result
         if time.monotonic() > end:
-            raise Failed(f"{what}: not within {seconds:g} s")
+            raise DemoFailed(f"{what}: not within {seconds:g} s")
         time.sleep(pause)

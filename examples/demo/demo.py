@@ -1,11 +1,11 @@
-"""The whole of Countersign on this machine, walked through in eight steps. Run it with `make demo`.
+"""Runs the whole of Countersign on this machine, in eight steps. Start it with `make demo`.
 
-Starts a control plane, a sidecar, Envoy and an upstream service on free ports, shows what each step does,
-what it expects and what came, and stops at the first difference. Python is only the stage hand here: the
-agent is a shell script of openssl and curl, and in the last step the command line `countersign`.
+Starts a control plane, a sidecar, Envoy and an upstream service on free ports, prints what each step does,
+expects and gets, and stops at the first difference. The agent is a shell script that uses openssl and curl, and in the
+last step the `countersign` command line.
 
-    DEMO_KEEP=1     keeps everything up after the walk, until Ctrl-C
-    ENVOY_BIN=…     takes this Envoy instead of the one under .tools
+    DEMO_KEEP=1     keeps everything running after the steps, until Ctrl-C
+    ENVOY_BIN=…     uses this Envoy instead of the one under .tools
 """
 
 import os
@@ -23,7 +23,7 @@ from stack import Stack
 
 
 def main() -> int:
-    # Said, for a shell starts what it puts into the background deaf to Ctrl-C.
+    # Set explicitly, because a shell starts background jobs with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _frame: sys.exit(128 + number))
@@ -36,23 +36,23 @@ def main() -> int:
         stack.start()
         for step in steps.ALL:
             step(stack)
-        console.say(f"\nAll {len(steps.ALL)} steps came as expected, in {time.monotonic() - began:.1f} s.")
+        console.say(f"\nAll {len(steps.ALL)} steps gave the expected results, in {time.monotonic() - began:.1f} s.")
         if os.environ.get("DEMO_KEEP") == "1":
-            stay_up(stack)
+            keep_running(stack)
         return 0
     except KeyboardInterrupt:
         console.say("\ninterrupted")
         return 130
-    except console.Failed as failure:
+    except console.DemoFailed as failure:
         keep_folder = True
-        console.say(f"\nFAILED: {failure}\n\n{processes.tails()}\nEverything is kept in {folder}")
+        console.say(f"\nFAILED: {failure}\n\n{processes.tails()}\nLogs and data are kept in {folder}")
         return 1
     except Exception:
         keep_folder = True
-        console.say(f"\nFAILED:\n\n{processes.tails()}\nEverything is kept in {folder}")
+        console.say(f"\nFAILED:\n\n{processes.tails()}\nLogs and data are kept in {folder}")
         raise
     finally:
-        # A second Ctrl-C must not leave a server behind.
+        # A second Ctrl-C must not leave a server running.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         processes.stop_all()
@@ -61,7 +61,7 @@ def main() -> int:
 
 
 def make_folder() -> Path:
-    """A folder of our own; for a socket's path may have 107 bytes at most, /tmp if TMPDIR is too deep."""
+    """Makes a temporary folder, in /tmp if TMPDIR is too long: the path of a Unix socket has at most 107 bytes."""
     folder = Path(tempfile.mkdtemp(prefix="countersign-demo-"))
     if len(bytes(folder)) > 80:
         folder.rmdir()
@@ -69,18 +69,18 @@ def make_folder() -> Path:
     return folder
 
 
-def stay_up(stack: Stack) -> None:
+def keep_running(stack: Stack) -> None:
     console.say(
         f"""
-DEMO_KEEP=1: everything stays up until Ctrl-C.
+DEMO_KEEP=1: everything keeps running until Ctrl-C.
 
     the service, through Envoy   {stack.envoy_url}   (/, /admin, /open, /health)
     the identity API             {stack.dev['COUNTERSIGN_URL']}
     metrics, readiness           {stack.dev['COUNTERSIGN_ADMIN_URL']}/metrics   {stack.sidecar_admin_url}/metrics
-    Envoy's own admin            {stack.envoy_admin_url}
+    the admin port of Envoy      {stack.envoy_admin_url}
     logs                         {stack.folder}/logs
 
-In another terminal, in the folder of the checkout:
+In another terminal, in the checkout:
 
     set -a; . {stack.dev_env}; set +a
     export AGENT_DIR={stack.agent_folder}

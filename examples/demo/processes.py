@@ -1,19 +1,19 @@
-"""Child processes: each with a log of its own, and none that outlives us."""
+"""Child processes. Each has its own log file, and none outlives the demo."""
 
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
-from console import Failed, say
+from console import DemoFailed, say
 
-# How long a server may take to stop when asked before it is killed.
+# A server that has not stopped after this time is killed.
 STOP_SECONDS = 5
 TAIL_LINES = 25
 
 
 class Processes:
-    """All that were started, in that order; they are stopped in the other."""
+    """The started processes. They are stopped in reverse order."""
 
     def __init__(self, logs: Path):
         logs.mkdir(parents=True)
@@ -24,23 +24,23 @@ class Processes:
         """Starts `command`; `settings` are added to the environment."""
         with open(self.logs / f"{name}.log", "ab") as log:
             self.running[name] = subprocess.Popen(
-                dies_with_us(command),
+                killed_with_parent(command),
                 env=clean_environment() | settings,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Out of reach of the terminal's Ctrl-C: we stop them ourselves, in order.
+                # Ctrl-C in the terminal must not reach the servers: the demo stops them in order.
                 start_new_session=True,
             )
 
     def must_run(self, name: str) -> None:
-        """Fails if it has ended: nobody should wait for what will never answer."""
+        """Fails if the process has exited."""
         code = self.running[name].poll()
         if code is not None:
-            raise Failed(f"{name} ended by itself with code {code}")
+            raise DemoFailed(f"{name} exited with code {code}")
 
     def kill(self, name: str) -> None:
-        """kill -9."""
+        """Kills the process with SIGKILL."""
         process = self.running.pop(name)
         process.kill()
         process.wait()
@@ -57,20 +57,20 @@ class Processes:
                 process.wait()
 
     def tails(self) -> str:
-        """The end of every log."""
+        """Returns the last lines of every log."""
         parts = []
         for log in sorted(self.logs.glob("*.log")):
             lines = log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
-            parts.append(f"--- the last lines of {log}\n" + "\n".join(lines))
+            parts.append(f"--- last lines of {log}\n" + "\n".join(lines))
         return "\n".join(parts) + "\n"
 
 
 def clean_environment() -> dict[str, str]:
-    """Ours without COUNTERSIGN_*: settings of another deployment must not reach these servers."""
+    """Returns the environment without COUNTERSIGN_* variables, which may belong to another deployment."""
     return {name: value for name, value in os.environ.items() if not name.startswith("COUNTERSIGN_")}
 
 
-def dies_with_us(command: list[str]) -> list[str]:
-    """Has the kernel end the child should we be killed before we can; `setpriv` is part of util-linux."""
+def killed_with_parent(command: list[str]) -> list[str]:
+    """Makes the kernel kill the child if the demo is killed. `setpriv` is part of util-linux."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL", "--", *command] if setpriv else command

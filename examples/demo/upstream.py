@@ -1,4 +1,4 @@
-"""The service behind Envoy. It has no authentication code: it answers with the headers that it sees."""
+"""The service behind Envoy. It has no authentication code and echoes the headers that it receives."""
 
 import json
 import threading
@@ -7,11 +7,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 class Echo(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Or each answer waits 40 ms for an acknowledgement, and the times that are measured are those.
+    # Without this, each response waits 40 ms for a TCP acknowledgement.
     disable_nagle_algorithm = True
 
     def do_GET(self) -> None:
-        # Pairs, not an object: a header that comes twice must be seen twice.
+        # A list of pairs, so that repeated headers stay visible.
         body = json.dumps({"path": self.path, "headers": self.headers.items()}).encode()
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
@@ -20,11 +20,11 @@ class Echo(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Envoy writes the access log."""
+        """No log: Envoy writes the access log."""
 
 
 def start() -> int:
-    """Serves until this process ends; returns the port."""
+    """Starts the server in a thread and returns its port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), Echo)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()

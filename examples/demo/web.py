@@ -1,4 +1,4 @@
-"""A few lines of HTTP: one kept-alive connection to one server, and answers that know our error shape."""
+"""A small HTTP client with one keep-alive connection to one server."""
 
 import http.client
 import json
@@ -8,19 +8,19 @@ from urllib.parse import urlsplit
 
 
 @dataclass
-class Answer:
+class Response:
     status: int
     headers: dict[str, str]
     body: dict
 
     @property
     def reason(self) -> str | None:
-        """Why it was refused."""
+        """Returns `details.reason` of an error body."""
         return self.body.get("error", {}).get("details", {}).get("reason")
 
     @property
     def short(self) -> str:
-        """As printed: the status, and the reason if there is one."""
+        """Returns the status, and the reason if there is one."""
         return f"{self.status} {self.reason}" if self.reason else str(self.status)
 
 
@@ -30,16 +30,16 @@ class Server:
         self.secure = ssl.create_default_context(cafile=ca) if ca else None
         self.connection: http.client.HTTPConnection | None = None
 
-    def ask(self, method: str, path: str, headers: list[tuple[str, str]] = [], body: object = None) -> Answer:
-        """Sends the headers exactly as they are spelled here, in this order."""
+    def request(self, method: str, path: str, headers: list[tuple[str, str]] = [], body: object = None) -> Response:
+        """Sends a request with exactly these header names, in this order."""
         try:
-            return self._ask(method, path, headers, body)
+            return self._request(method, path, headers, body)
         except (http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
-            # A kept-alive connection that the other side has closed meanwhile: once more, on a new one.
+            # The server closed the idle connection: retry on a new one.
             self.close()
-            return self._ask(method, path, headers, body)
+            return self._request(method, path, headers, body)
 
-    def _ask(self, method: str, path: str, headers: list[tuple[str, str]], body: object) -> Answer:
+    def _request(self, method: str, path: str, headers: list[tuple[str, str]], body: object) -> Response:
         connection = self.connection = self.connection or self._connect()
         payload = b"" if body is None else json.dumps(body).encode()
         connection.putrequest(method, path)
@@ -55,8 +55,8 @@ class Server:
             parsed = json.loads(text)
         except ValueError:
             parsed = {"text": text.decode(errors="replace")}
-        named = {name.lower(): value for name, value in response.getheaders()}
-        return Answer(response.status, named, parsed)
+        response_headers = {name.lower(): value for name, value in response.getheaders()}
+        return Response(response.status, response_headers, parsed)
 
     def close(self) -> None:
         if self.connection:

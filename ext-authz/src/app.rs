@@ -1,22 +1,22 @@
-//! Where the parts meet: settings in, a running authorizer out.
+//! Creates and runs the authorizer from its settings.
 //!
-//! Neighbours: everybody; nobody else knows them all. The rule of the room: wiring only, no decisions.
+//! Depends on all modules; no other module does. Invariant: wiring only, no decisions.
 
 mod health;
-mod listen;
+mod listener;
 
 use crate::{
-    answer::Names,
-    check::{Authorizer, Complaints},
+    check::{Authorizer, LogRateLimit},
     config::{ApiKey, Settings, SyncSettings},
     decide::TokenCache,
     metrics::Metrics,
-    sync::{Follower, Target},
-    view::{Slot, Views},
+    response::{HeaderNames, ResponseBuilder},
+    sync::{Follower, SyncTarget},
+    view::{ApiKeyIndex, Views},
 };
 use countersign_process::{Clock, Readiness, Shutdown, admin, shutdown::DRAIN_TIMEOUT};
 use envoy_types::ext_authz::v3::pb::AuthorizationServer;
-use listen::{Envoys, Incoming};
+use listener::{CheckListener, Incoming};
 use std::{error::Error, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::{
     net::TcpListener,
@@ -27,57 +27,57 @@ use tonic::{
     transport::{Certificate, ClientTlsConfig, Endpoint, Server},
 };
 
-/// How long a connection to the control plane may take to come about.
-const CONNECT: Duration = Duration::from_secs(5);
+/// The timeout of a connection attempt to the control plane.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The largest check that is read, in bytes: twice the largest request head that Envoy can be told to take. What it
-/// could not ask about for its size it would treat as the operator set it to treat errors: it may let everybody in.
-const LARGEST_CHECK: usize = 16 * 1024 * 1024;
+/// The largest accepted check in bytes: twice the largest request head that Envoy can be configured to accept. A larger
+/// check would be a gRPC error, and Envoy may be configured to allow requests on errors.
+const MAX_CHECK_BYTES: usize = 16 * 1024 * 1024;
 
-/// Why the authorizer does not run.
+/// Why the authorizer cannot run.
 #[derive(Debug, thiserror::Error)]
-pub enum Failure {
-    /// A setting names something that is not usable.
+pub enum AuthorizerError {
+    /// A setting cannot be used.
     #[error("{key}: {error}")]
     Setting {
-        /// The setting.
+        /// The key of the setting.
         key: &'static str,
-        /// What is wrong.
+        /// Why it cannot be used.
         error: String,
     },
-    /// A server failed.
+    /// The gRPC server failed.
     #[error("{0}")]
     Server(#[from] tonic::transport::Error),
-    /// The system failed.
+    /// An I/O error.
     #[error("{0}")]
-    System(#[from] std::io::Error),
-    /// Metrics that contradict each other.
+    Io(#[from] std::io::Error),
+    /// A metric cannot be registered.
     #[error("{0}")]
     Metrics(#[from] prometheus::Error),
 }
 
-impl Failure {
+impl AuthorizerError {
     fn setting(key: &'static str, error: impl Into<Box<dyn Error>>) -> Self {
         Self::Setting { key, error: error.into().to_string() }
     }
 }
 
-/// An authorizer that listens and does not answer yet.
+/// An authorizer that is bound to its ports but not serving yet.
 pub struct App {
     authorizer: Authorizer,
     followers: Vec<Follower>,
     readiness: Readiness,
     metrics: Arc<Metrics>,
-    envoys: Envoys,
-    platform: TcpListener,
+    check_listener: CheckListener,
+    admin_listener: TcpListener,
 }
 
 impl App {
-    /// Puts the parts together and opens the ports.
-    pub async fn bind(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, Failure> {
-        // A second installation is refused and changes nothing, which is as well.
-        let _installed_before = rustls::crypto::aws_lc_rs::default_provider().install_default();
-        let Settings { listen, sync, routes, headers, cache, log: _ } = settings;
+    /// Creates all parts and binds the ports.
+    pub async fn bind(settings: Settings, clock: Arc<dyn Clock>) -> Result<Self, AuthorizerError> {
+        // The provider can be installed once per process; a later attempt fails without effect.
+        let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let Settings { listen, sync, routes, headers, denials, cache, log: _ } = settings;
         let metrics = Arc::new(Metrics::new()?);
         let views = Arc::new(Views::new(sync.keys.len(), routes.default_service));
         let readiness = Readiness::default();
@@ -85,40 +85,45 @@ impl App {
         let authorizer = Authorizer {
             views,
             cache: TokenCache::new(cache.tokens, metrics.cache_hits(), metrics.cache_misses()),
-            names: Names::new(headers.prefix.as_str()),
+            responses: ResponseBuilder {
+                names: HeaderNames::new(headers.prefix.as_str()),
+                explain_denials: denials.explain,
+            },
             metrics: Arc::clone(&metrics),
             clock,
-            complaints: Complaints::default(),
+            invalid_rule_log: LogRateLimit::default(),
         };
-        let envoys = Envoys::bind(&listen.grpc).await.map_err(|error| Failure::setting("listen.grpc", error))?;
-        let platform =
-            TcpListener::bind(&listen.admin).await.map_err(|error| Failure::setting("listen.admin", error))?;
-        Ok(Self { authorizer, followers, readiness, metrics, envoys, platform })
+        let check_listener =
+            CheckListener::bind(&listen.grpc).await.map_err(|error| AuthorizerError::setting("listen.grpc", error))?;
+        let admin_listener =
+            TcpListener::bind(&listen.admin).await.map_err(|error| AuthorizerError::setting("listen.admin", error))?;
+        Ok(Self { authorizer, followers, readiness, metrics, check_listener, admin_listener })
     }
 
-    /// Where Envoy reaches us, unless it is by a socket in the file system.
+    /// The TCP address for Envoy; `None` for a Unix socket.
     pub fn grpc_address(&self) -> Option<SocketAddr> {
-        self.envoys.address()
+        self.check_listener.address()
     }
 
-    /// Where the platform reaches us.
+    /// The address of the admin port.
     pub fn admin_address(&self) -> std::io::Result<SocketAddr> {
-        self.platform.local_addr()
+        self.admin_listener.local_addr()
     }
 
-    /// Answers until the process is asked to stop, and then until all checks under way are answered.
-    pub async fn serve(self, shutdown: Shutdown) -> Result<(), Failure> {
-        let Self { authorizer, followers, readiness, metrics, envoys, platform } = self;
-        let mut following: JoinSet<()> = followers.into_iter().map(|follower| follower.run(shutdown.clone())).collect();
-        let checks = serve_checks(authorizer, envoys, readiness.clone(), shutdown.clone());
-        let admin = admin::serve(platform, readiness, metrics.registry(), shutdown.clone());
-        let both = async { tokio::try_join!(checks, async { Ok(admin.await?) }) };
+    /// Serves until shutdown is requested, then until all checks in progress are answered or the drain timeout ends.
+    pub async fn serve(self, shutdown: Shutdown) -> Result<(), AuthorizerError> {
+        let Self { authorizer, followers, readiness, metrics, check_listener, admin_listener } = self;
+        let mut follower_tasks: JoinSet<()> =
+            followers.into_iter().map(|follower| follower.run(shutdown.clone())).collect();
+        let checks = serve_checks(authorizer, check_listener, readiness.clone(), shutdown.clone());
+        let admin = admin::serve(admin_listener, readiness, metrics.registry(), shutdown.clone());
+        let servers = async { tokio::try_join!(checks, async { Ok(admin.await?) }) };
         tokio::select! {
-            ended = both => ended.map(|_| ()),
-            // A follower that dies would leave its view to age unseen: better that the whole is restarted.
-            Err(died) = async { join_all(&mut following).await } => Err(std::io::Error::other(died).into()),
-            () = time_is_up(&shutdown) => {
-                tracing::warn!("connections were cut, since they did not end in time");
+            result = servers => result.map(|_| ()),
+            // Without its follower a view would only become stale. The process ends, so that it is restarted.
+            Err(panicked) = join_all(&mut follower_tasks) => Err(std::io::Error::other(panicked).into()),
+            () = drain_timeout(&shutdown) => {
+                tracing::warn!("cut the connections that did not end within the drain timeout");
                 Ok(())
             }
         }
@@ -127,31 +132,31 @@ impl App {
 
 async fn serve_checks(
     authorizer: Authorizer,
-    envoys: Envoys,
+    listener: CheckListener,
     readiness: Readiness,
     shutdown: Shutdown,
-) -> Result<(), Failure> {
+) -> Result<(), AuthorizerError> {
     let (reporter, health) = tonic_health::server::health_reporter();
     tokio::spawn(health::report(reporter, readiness, shutdown.clone()));
-    let authorization = AuthorizationServer::new(authorizer).max_decoding_message_size(LARGEST_CHECK);
+    let authorization = AuthorizationServer::new(authorizer).max_decoding_message_size(MAX_CHECK_BYTES);
     let router = Server::builder().add_service(authorization).add_service(health);
-    let asked = shutdown.requested_owned();
-    match envoys.incoming() {
-        Incoming::Tcp(incoming) => router.serve_with_incoming_shutdown(incoming, asked).await?,
-        Incoming::Unix(incoming, _socket) => router.serve_with_incoming_shutdown(incoming, asked).await?,
+    let requested = shutdown.requested_owned();
+    match listener.incoming() {
+        Incoming::Tcp(incoming) => router.serve_with_incoming_shutdown(incoming, requested).await?,
+        Incoming::Unix(incoming, _socket) => router.serve_with_incoming_shutdown(incoming, requested).await?,
     }
     Ok(())
 }
 
-/// Waits for all tasks; an error if one of them panicked.
+/// Waits for all tasks. Returns an error as soon as one of them panics.
 async fn join_all(tasks: &mut JoinSet<()>) -> Result<(), JoinError> {
-    while let Some(ended) = tasks.join_next().await {
-        ended?;
+    while let Some(result) = tasks.join_next().await {
+        result?;
     }
     Ok(())
 }
 
-async fn time_is_up(shutdown: &Shutdown) {
+async fn drain_timeout(shutdown: &Shutdown) {
     shutdown.requested().await;
     tokio::time::sleep(DRAIN_TIMEOUT).await;
 }
@@ -162,46 +167,46 @@ fn followers(
     metrics: &Arc<Metrics>,
     readiness: &Readiness,
     clock: &Arc<dyn Clock>,
-) -> Result<Vec<Follower>, Failure> {
+) -> Result<Vec<Follower>, AuthorizerError> {
     let endpoint = endpoint(settings)?;
-    let stricter = Duration::from_secs(settings.max_staleness_seconds.into());
-    let follower = |(slot, key): (usize, &ApiKey)| {
+    let max_staleness = Duration::from_secs(settings.max_staleness_seconds.into());
+    let follower = |(index, key): (usize, &ApiKey)| {
         Ok(Follower {
-            slot: Slot(slot),
-            target: Target { endpoint: endpoint.clone(), authorization: authorization(key)? },
-            ping_every: Duration::from_secs(settings.ping_seconds.into()),
-            max_staleness: Some(stricter).filter(|stricter| !stricter.is_zero()),
+            key: ApiKeyIndex(index),
+            target: SyncTarget { endpoint: endpoint.clone(), authorization: authorization(key)? },
+            ping_interval: Duration::from_secs(settings.ping_seconds.into()),
+            max_staleness: Some(max_staleness).filter(|limit| !limit.is_zero()),
             views: Arc::clone(views),
             metrics: Arc::clone(metrics),
             clock: Arc::clone(clock),
-            unready: Some(readiness.register(format!("the first view by sync.keys[{slot}]"))),
-            following: None,
+            readiness_guard: Some(readiness.register(format!("the first view of sync.keys[{index}]"))),
+            connected_service: None,
         })
     };
     settings.keys.iter().enumerate().map(follower).collect()
 }
 
-fn endpoint(settings: &SyncSettings) -> Result<Endpoint, Failure> {
-    let endpoint = Endpoint::from(settings.url.uri().clone()).connect_timeout(CONNECT);
+fn endpoint(settings: &SyncSettings) -> Result<Endpoint, AuthorizerError> {
+    let endpoint = Endpoint::from(settings.url.uri().clone()).connect_timeout(CONNECT_TIMEOUT);
     if !settings.url.is_tls() {
         return Ok(endpoint);
     }
     let tls = match &settings.ca {
-        Some(path) => ClientTlsConfig::new().ca_certificate(authority(path)?),
+        Some(path) => ClientTlsConfig::new().ca_certificate(ca_certificate(path)?),
         None => ClientTlsConfig::new().with_native_roots(),
     };
-    endpoint.tls_config(tls).map_err(|error| Failure::setting("sync.ca", error))
+    endpoint.tls_config(tls).map_err(|error| AuthorizerError::setting("sync.ca", error))
 }
 
-fn authority(path: &Path) -> Result<Certificate, Failure> {
-    let pem =
-        std::fs::read(path).map_err(|error| Failure::setting("sync.ca", format!("{}: {error}", path.display())))?;
+fn ca_certificate(path: &Path) -> Result<Certificate, AuthorizerError> {
+    let pem = std::fs::read(path)
+        .map_err(|error| AuthorizerError::setting("sync.ca", format!("{}: {error}", path.display())))?;
     Ok(Certificate::from_pem(pem))
 }
 
-fn authorization(key: &ApiKey) -> Result<MetadataValue<Ascii>, Failure> {
+fn authorization(key: &ApiKey) -> Result<MetadataValue<Ascii>, AuthorizerError> {
     let mut value = MetadataValue::try_from(format!("Bearer {}", key.expose()))
-        .map_err(|_| Failure::setting("sync.keys", "holds something that cannot be sent"))?;
+        .map_err(|_| AuthorizerError::setting("sync.keys", "contains a key that is not valid in a header"))?;
     value.set_sensitive(true);
     Ok(value)
 }

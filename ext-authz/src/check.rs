@@ -1,16 +1,16 @@
-//! Envoy's question: `CheckRequest` → view → decide → `CheckResponse`.
+//! Envoy's external authorization API: `CheckRequest` → view → decision → `CheckResponse`.
 //!
-//! Neighbours: `view`, `policy`, `decide` and `answer` do the work. The rule of the room: every verdict is
-//! an `Ok` response with an explicit status. A gRPC error is left to transport failures, since what Envoy
-//! makes of one is the operator's setting, and it may be to let everybody in.
+//! `view`, `policy`, `decide` and `response` do the work. Invariant: every decision is an `Ok` response with an explicit
+//! status. Only transport failures are gRPC errors, because Envoy handles an error by its configuration, which may be to
+//! allow the request.
 
-mod presented;
+mod token_header;
 
 use crate::{
-    answer::{self, Names, Sent},
-    decide::{Decision, Moment, TokenCache, decide},
+    decide::{CurrentTime, Decision, TokenCache, decide},
     metrics::{Metrics, Verdict},
     policy::Policy,
+    response::{RequestHeaders, ResponseBuilder},
     view::{View, Views},
 };
 use countersign_identity::{Reason, ServiceId};
@@ -19,7 +19,6 @@ use envoy_types::{
     ext_authz::v3::pb::{Authorization, CheckRequest, CheckResponse},
     pb::envoy::service::auth::v3::{AttributeContext, attribute_context::HttpRequest},
 };
-use presented::Found;
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -28,69 +27,81 @@ use std::{
     },
     time::Duration,
 };
+use token_header::TokenHeader;
 use tonic::{Request, Response, Status};
 
-/// Answers Envoy.
+/// Answers the checks of Envoy.
 pub struct Authorizer {
-    /// What is known.
+    /// The latest view of each service.
     pub views: Arc<Views>,
-    /// Signatures verified before.
+    /// Tokens whose signature is verified.
     pub cache: TokenCache,
-    /// The names of our headers.
-    pub names: Names,
+    /// Builds responses.
+    pub responses: ResponseBuilder,
     /// Counts verdicts.
     pub metrics: Arc<Metrics>,
-    /// Tells the time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// Keeps the log from being flooded.
-    pub complaints: Complaints,
+    /// Limits the log lines about invalid rules.
+    pub invalid_rule_log: LogRateLimit,
 }
 
-/// A verdict, and the service that it is for, if that is known.
-struct Judged {
+/// A decision, and the service if it is known.
+struct CheckOutcome {
     service: Option<ServiceId>,
     decision: Decision,
 }
 
-impl From<Reason> for Judged {
+impl From<Reason> for CheckOutcome {
     fn from(reason: Reason) -> Self {
-        Self { service: None, decision: Decision::Refused(reason.into()) }
+        Self { service: None, decision: Decision::Denied(reason.into()) }
+    }
+}
+
+impl CheckOutcome {
+    const fn verdict(&self) -> Verdict {
+        match &self.decision {
+            Decision::Verified(_) => Verdict::Verified,
+            Decision::Anonymous => Verdict::Anonymous,
+            Decision::Denied(denial) => Verdict::Denied(denial.refusal.reason),
+        }
     }
 }
 
 #[tonic::async_trait]
 impl Authorization for Authorizer {
     async fn check(&self, request: Request<CheckRequest>) -> Result<Response<CheckResponse>, Status> {
-        let begun = self.clock.since_boot();
-        let judged = catch_unwind(AssertUnwindSafe(|| self.judge(request.get_ref(), begun)));
-        let (service, verdict, response) = judged.unwrap_or_else(|_| {
-            tracing::error!("a check panicked");
-            (None, Verdict::Refused(Reason::Internal), answer::internal_fault(&self.names))
+        let started_at = self.clock.since_boot();
+        let result = catch_unwind(AssertUnwindSafe(|| self.evaluate(request.get_ref(), started_at)));
+        let (service, verdict, response) = result.unwrap_or_else(|_| {
+            tracing::error!("a check panicked; the request is denied");
+            (None, Verdict::Denied(Reason::Internal), self.responses.internal_error())
         });
-        self.metrics.checked(service, verdict, self.clock.since_boot().saturating_sub(begun));
+        self.metrics.record_check(service, verdict, self.clock.since_boot().saturating_sub(started_at));
         Ok(Response::new(response))
     }
 }
 
 impl Authorizer {
-    fn judge(&self, request: &CheckRequest, since_boot: Duration) -> (Option<ServiceId>, Verdict, CheckResponse) {
-        let Some((attributes, http)) = parts(request) else {
-            return self.tell(&Reason::RequestInvalid.into(), Sent { headers: &[], spent: None });
+    fn evaluate(&self, request: &CheckRequest, since_boot: Duration) -> (Option<ServiceId>, Verdict, CheckResponse) {
+        let Some((attributes, http)) = http_attributes(request) else {
+            return self.respond(&Reason::RequestInvalid.into(), RequestHeaders::default());
         };
-        let headers = presented::headers(http);
-        let found = presented::find(&headers);
-        let (judged, forward) = match self.resolve(attributes, since_boot) {
-            Ok((policy, view)) => (self.decide(&view, &policy, &found, since_boot), policy.forward_token),
+        let headers = token_header::all_headers(http);
+        let token_header = token_header::find(&headers);
+        let (outcome, forward_token) = match self.resolve(attributes, since_boot) {
+            Ok((policy, view)) => (self.decide(&view, &policy, &token_header, since_boot), policy.forward_token),
             Err(reason) => (reason.into(), false),
         };
         let names: Vec<&str> = headers.iter().map(|(name, _)| *name).collect();
-        self.tell(&judged, Sent { headers: &names, spent: found.carrier.filter(|_| !forward) })
+        let token_header = token_header.name.filter(|_| !forward_token);
+        self.respond(&outcome, RequestHeaders { names: &names, token_header })
     }
 
     fn resolve(&self, attributes: &AttributeContext, since_boot: Duration) -> Result<(Policy, Arc<View>), Reason> {
         let policy = Policy::from_extensions(&attributes.context_extensions).map_err(|error| {
-            if self.complaints.may_be_heard(since_boot) {
-                tracing::warn!(%error, "a route's rule is invalid, its requests are refused");
+            if self.invalid_rule_log.allows(since_boot) {
+                tracing::warn!(%error, "invalid rule on a route; its requests are denied");
             }
             Reason::RuleInvalid
         })?;
@@ -98,36 +109,43 @@ impl Authorizer {
         Ok((policy, view))
     }
 
-    fn decide(&self, view: &View, policy: &Policy, found: &Found<'_>, since_boot: Duration) -> Judged {
-        let moment = Moment { now: self.clock.now(), since_boot };
-        let decision = decide(view, policy, found.presented, moment, &self.cache);
-        Judged { service: Some(view.service()), decision }
+    fn decide(
+        &self,
+        view: &View,
+        policy: &Policy,
+        token_header: &TokenHeader<'_>,
+        since_boot: Duration,
+    ) -> CheckOutcome {
+        let time = CurrentTime { now: self.clock.now(), since_boot };
+        let decision = decide(view, policy, token_header.token, time, &self.cache);
+        CheckOutcome { service: Some(view.service()), decision }
     }
 
-    fn tell(&self, judged: &Judged, sent: Sent<'_>) -> (Option<ServiceId>, Verdict, CheckResponse) {
-        let Judged { service, decision } = judged;
-        let verdict = match decision {
-            Decision::Verified(_) => Verdict::Verified,
-            Decision::Anonymous => Verdict::Anonymous,
-            Decision::Refused(refused) => Verdict::Refused(refused.refusal.reason),
-        };
-        (*service, verdict, answer::answer(&self.names, *service, decision, sent))
+    fn respond(
+        &self,
+        outcome: &CheckOutcome,
+        headers: RequestHeaders<'_>,
+    ) -> (Option<ServiceId>, Verdict, CheckResponse) {
+        let CheckOutcome { service, decision } = outcome;
+        (*service, outcome.verdict(), self.responses.build(*service, decision, headers))
     }
 }
 
-fn parts(request: &CheckRequest) -> Option<(&AttributeContext, &HttpRequest)> {
+fn http_attributes(request: &CheckRequest) -> Option<(&AttributeContext, &HttpRequest)> {
     let attributes = request.attributes.as_ref()?;
     Some((attributes, attributes.request.as_ref()?.http.as_ref()?))
 }
 
-/// Lets one complaint a second be heard: a wrong rule is met by every request of its route.
+/// Allows one log line per second, because every request of a route with an invalid rule would write one.
 #[derive(Debug, Default)]
-pub struct Complaints(AtomicU64);
+pub struct LogRateLimit {
+    last_second: AtomicU64,
+}
 
-impl Complaints {
-    fn may_be_heard(&self, since_boot: Duration) -> bool {
+impl LogRateLimit {
+    fn allows(&self, since_boot: Duration) -> bool {
         let second = since_boot.as_secs();
-        self.0.swap(second, Ordering::Relaxed) != second
+        self.last_second.swap(second, Ordering::Relaxed) != second
     }
 }
 

@@ -1,7 +1,7 @@
-//! The settings, parsed to the point where a value that does not make sense cannot be held.
+//! The settings, parsed into types that exclude invalid values.
 //!
-//! Neighbours: `main` reads them, `app` uses them, nobody else sees them. The rule of the room:
-//! `config.default.toml` documents every key and *is* the default; an error names its key.
+//! `main` reads them, `app` uses them. Invariant: `config.default.toml` documents every key and contains its default; an
+//! error names its key.
 
 mod values;
 
@@ -22,14 +22,16 @@ const DEFAULTS: &str = include_str!("../config.default.toml");
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Where others reach us.
+    /// The ports.
     pub listen: ListenSettings,
-    /// Where and how the control plane is followed.
+    /// The connection to the control plane.
     pub sync: SyncSettings,
-    /// What holds for routes that do not say otherwise.
+    /// Defaults for routes.
     pub routes: RouteSettings,
     /// Identity headers.
     pub headers: HeaderSettings,
+    /// Responses to denied requests.
+    pub denials: DenialSettings,
     /// The cache of verified tokens.
     pub cache: CacheSettings,
     /// The log.
@@ -40,9 +42,9 @@ pub struct Settings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListenSettings {
-    /// For Envoy.
+    /// The address for Envoy.
     pub grpc: ListenAddress,
-    /// For the platform: host and port.
+    /// The host and port of the admin port.
     pub admin: String,
 }
 
@@ -50,16 +52,16 @@ pub struct ListenSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SyncSettings {
-    /// The control plane.
+    /// The sync address of the control plane.
     pub url: SyncUrl,
-    /// A PEM file with the authorities to trust; `None` for those of the system.
+    /// A PEM file with the trusted CA certificates; `None` for those of the system.
     #[serde(deserialize_with = "path_or_none")]
     pub ca: Option<PathBuf>,
-    /// One for each service.
+    /// API keys, at least one for each service.
     pub keys: Vec<ApiKey>,
-    /// Seconds between confirmations.
+    /// Seconds between pings.
     pub ping_seconds: u32,
-    /// Seconds without a confirmation after which requests are refused; 0 for what the control plane says.
+    /// Seconds without a confirmation after which requests are denied; 0 for the value of the control plane.
     pub max_staleness_seconds: u32,
 }
 
@@ -67,7 +69,7 @@ pub struct SyncSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RouteSettings {
-    /// The service of routes that name none.
+    /// The service of routes that name no service.
     #[serde(deserialize_with = "service_or_none")]
     pub default_service: Option<ServiceId>,
 }
@@ -76,30 +78,38 @@ pub struct RouteSettings {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeaderSettings {
-    /// What identity headers begin with.
+    /// The prefix of the identity headers.
     pub prefix: HeaderPrefix,
+}
+
+/// The settings of `[denials]`.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DenialSettings {
+    /// Whether error bodies contain the requirement that is not met.
+    pub explain: bool,
 }
 
 /// The settings of `[cache]`.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CacheSettings {
-    /// How many verified tokens are remembered.
+    /// The maximum number of cached tokens.
     pub tokens: u64,
 }
 
-/// Why the settings are not accepted.
+/// Why the settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A key or value by itself.
+    /// A key or value is invalid.
     #[error(transparent)]
     Layer(#[from] SettingsError),
-    /// A value that does not fit the others.
+    /// A required value is missing, out of range or contradicts another value.
     #[error("{0}")]
-    Unfit(&'static str),
+    Inconsistent(&'static str),
 }
 
-/// Reads the settings: flags, as dotted keys and values, beat the environment, which beats the file.
+/// Reads the settings. Flags, as dotted keys and values, override the environment, which overrides the file.
 pub fn read(
     file: Option<PathBuf>,
     environment: Vec<(String, String)>,
@@ -107,24 +117,26 @@ pub fn read(
 ) -> Result<Settings, ConfigError> {
     let layers = Layers { defaults: DEFAULTS, file, environment, flags, ..Layers::default() };
     let settings: Settings = layers.read()?;
-    settings.fit()?;
+    settings.validate()?;
     Ok(settings)
 }
 
 impl Settings {
-    fn fit(&self) -> Result<(), ConfigError> {
+    fn validate(&self) -> Result<(), ConfigError> {
         let SyncSettings { keys, ping_seconds, max_staleness_seconds, url: _, ca: _ } = &self.sync;
         if keys.is_empty() {
-            return Err(ConfigError::Unfit(
-                "sync.keys: at least one service API key is needed (in the environment: COUNTERSIGN_SYNC__KEYS, \
-                 or COUNTERSIGN_SYNC__KEYS_FILE for a file with one a line)",
+            return Err(ConfigError::Inconsistent(
+                "sync.keys: at least one service API key is required (in the environment: COUNTERSIGN_SYNC__KEYS, \
+                 or COUNTERSIGN_SYNC__KEYS_FILE for a file with one key per line)",
             ));
         }
         if !(1..=60).contains(ping_seconds) {
-            return Err(ConfigError::Unfit("sync.ping_seconds: must be 1 to 60"));
+            return Err(ConfigError::Inconsistent("sync.ping_seconds: must be 1 to 60"));
         }
         if *max_staleness_seconds > 0 && max_staleness_seconds <= ping_seconds {
-            return Err(ConfigError::Unfit("sync.max_staleness_seconds: must be larger than sync.ping_seconds, or 0"));
+            return Err(ConfigError::Inconsistent(
+                "sync.max_staleness_seconds: must be larger than sync.ping_seconds, or 0",
+            ));
         }
         Ok(())
     }
@@ -153,16 +165,17 @@ mod tests {
     }
 
     #[test]
-    fn the_documented_defaults_and_a_key_are_enough() {
+    fn defaults_and_an_api_key_are_sufficient() {
         let settings = read(&[]).unwrap();
         assert_eq!(settings.listen.grpc, ListenAddress::Tcp("127.0.0.1:9191".into()));
         assert_eq!((settings.sync.ca, settings.routes.default_service), (None, None));
+        assert!(!settings.denials.explain);
         let without = super::read(None, vec![], vec![]).unwrap_err().to_string();
         assert!(without.starts_with("sync.keys: "), "{without}");
     }
 
     #[test]
-    fn a_flag_beats_the_environment_and_its_key_is_checked() {
+    fn flag_overrides_environment_and_its_key_is_checked() {
         let socket = read(&[("listen.grpc", "unix:/run/a.sock")]).unwrap().listen.grpc;
         assert_eq!(socket, ListenAddress::Unix("/run/a.sock".into()));
         assert_eq!(read(&[("sync.keys", "svc_sk_a, svc_sk_b")]).unwrap().sync.keys.len(), 2);
@@ -171,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_makes_no_sense_is_refused_by_its_key() {
+    fn refuses_invalid_values_and_names_the_key() {
         for (key, value) in [
             ("sync.url", "http://control.example.com:8444"),
             ("sync.url", "control:8444"),
@@ -181,6 +194,7 @@ mod tests {
             ("headers.prefix", "X-Agent-"),
             ("headers.prefix", ""),
             ("cache.tokens", "many"),
+            ("denials.explain", "sometimes"),
             ("listen.grpc", ""),
         ] {
             let error = read(&[(key, value)]).unwrap_err();
@@ -192,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn an_api_key_is_never_printed() {
+    fn api_keys_are_not_printed() {
         let printed = format!("{:?}", read(&[]).unwrap());
         assert!(!printed.contains(KEY), "{printed}");
         let error = read(&[("sync.keys", "secret word")]).unwrap_err();

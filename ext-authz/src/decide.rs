@@ -1,126 +1,173 @@
-//! Whether a request may pass: (view, policy, token, time) → decision.
+//! Decides whether a request is allowed: (view, policy, token, time) → decision.
 //!
-//! Neighbours: `check` asks, `answer` tells. The rule of the room: nothing here waits, locks or asks for
-//! the time. The questions come in the order that the control plane asks them too: form, key,
-//! signature; then those of [`VerifiedIdentity::evaluate`]; then roles, permissions and trust.
+//! `check` calls it, `response` presents the decision. Invariant: nothing here waits, locks or reads the clock. The
+//! control plane checks in the same order: format, key and signature of the token; then
+//! [`VerifiedIdentity::evaluate`]; then roles, permissions and trust.
 
 mod cache;
 
 use crate::{policy::Policy, view::View};
-use countersign_identity::{AgentId, Reason, Refusal, SignedToken, Timestamp, UnverifiedToken, VerifiedIdentity};
+use countersign_identity::{
+    AgentId, Permission, Reason, Refusal, RoleName, SignedToken, Timestamp, TrustScore, UnverifiedToken,
+    VerifiedIdentity,
+};
 use std::{sync::Arc, time::Duration};
 
-pub use cache::TokenCache;
+pub use cache::{CacheKey, TokenCache};
 
-/// What a request brought along.
+/// The token of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Presented<'a> {
-    /// No token.
-    Nothing,
-    /// One token; nobody has looked at it.
-    Token(&'a str),
-    /// Something in a token's place that is not one token.
-    Unreadable(Reason),
+pub enum PresentedToken<'a> {
+    /// The request has no token.
+    Absent,
+    /// One token, not verified.
+    Unverified(&'a str),
+    /// The header does not contain exactly one well-formed token.
+    Invalid(Reason),
 }
 
-/// The time, on both clocks.
+/// The current time on both clocks.
 #[derive(Debug, Clone, Copy)]
-pub struct Moment {
-    /// On the wall: what is compared with a token's expiry.
+pub struct CurrentTime {
+    /// Wall-clock time, compared with the expiry of the token.
     pub now: Timestamp,
-    /// Since boot: what is compared with the view's confirmation.
+    /// Time since boot, compared with the confirmation of the view.
     pub since_boot: Duration,
 }
 
-/// What becomes of a request.
+/// The decision about a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// It passes, with this identity.
+    /// Allowed, with this identity.
     Verified(VerifiedIdentity),
-    /// It passes without identity.
+    /// Allowed without an identity.
     Anonymous,
-    /// It does not pass.
-    Refused(Refused),
+    /// Denied.
+    Denied(Denial),
 }
 
-/// A refusal, and whom it hit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refused {
-    /// Why.
+/// Why a request is denied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Denial {
+    /// The reason.
     pub refusal: Refusal,
-    /// The agent, if the token's signature says who it is.
+    /// The agent, if the signature of its token is valid.
     pub agent: Option<AgentId>,
+    /// The requirement of the route that the agent does not meet.
+    pub unmet: Option<UnmetRequirement>,
 }
 
-impl From<Refusal> for Refused {
+/// A requirement of a route, and what the agent has instead.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum UnmetRequirement {
+    /// All required roles are needed; if none is required, any role.
+    Roles {
+        /// The roles that the route requires.
+        required: Vec<RoleName>,
+        /// The roles of the agent at the service.
+        actual: Vec<RoleName>,
+    },
+    /// All required permissions are needed.
+    Permissions {
+        /// The permissions that the route requires.
+        required: Vec<Permission>,
+        /// The permissions of the agent at the service.
+        actual: Vec<Permission>,
+    },
+    /// The required trust score is the minimum.
+    TrustScore {
+        /// The minimum score of the route.
+        required: TrustScore,
+        /// The score of the agent.
+        actual: TrustScore,
+    },
+}
+
+impl From<Refusal> for Denial {
     fn from(refusal: Refusal) -> Self {
-        Self { refusal, agent: None }
+        Self { refusal, agent: None, unmet: None }
     }
 }
 
-impl From<Reason> for Refused {
+impl From<Reason> for Denial {
     fn from(reason: Reason) -> Self {
         Refusal::from(reason).into()
     }
 }
 
-/// Decides.
-pub fn decide(view: &View, policy: &Policy, presented: Presented<'_>, moment: Moment, cache: &TokenCache) -> Decision {
-    judge(view, policy, presented, moment, cache).unwrap_or_else(Decision::Refused)
-}
-
-fn judge(
+/// Decides about a request.
+pub fn decide(
     view: &View,
     policy: &Policy,
-    presented: Presented<'_>,
-    moment: Moment,
+    token: PresentedToken<'_>,
+    time: CurrentTime,
     cache: &TokenCache,
-) -> Result<Decision, Refused> {
-    young_enough(view, moment.since_boot)?;
-    let text = match presented {
-        Presented::Token(text) => text,
-        Presented::Nothing if policy.allow_anonymous => return Ok(Decision::Anonymous),
-        Presented::Nothing => return Err(Reason::TokenMissing.into()),
-        Presented::Unreadable(reason) => return Err(reason.into()),
+) -> Decision {
+    evaluate(view, policy, token, time, cache).unwrap_or_else(Decision::Denied)
+}
+
+fn evaluate(
+    view: &View,
+    policy: &Policy,
+    token: PresentedToken<'_>,
+    time: CurrentTime,
+    cache: &TokenCache,
+) -> Result<Decision, Denial> {
+    check_staleness(view, time.since_boot)?;
+    let text = match token {
+        PresentedToken::Unverified(text) => text,
+        PresentedToken::Absent if policy.allow_anonymous => return Ok(Decision::Anonymous),
+        PresentedToken::Absent => return Err(Reason::TokenMissing.into()),
+        PresentedToken::Invalid(reason) => return Err(reason.into()),
     };
-    let token = signed(view, text, cache)?;
-    let hit = |refusal| Refused { refusal, agent: Some(token.claims().sub) };
-    let identity = VerifiedIdentity::evaluate(token.claims(), &view.evaluation_context(token.claims()), moment.now)
-        .map_err(hit)?;
-    suffices(&identity, policy).map_err(|reason| hit(reason.into()))?;
+    let token = verify_signature(view, text, cache)?;
+    let claims = token.claims();
+    let agent = Some(claims.sub);
+    let identity = VerifiedIdentity::evaluate(claims, &view.evaluation_context(claims), time.now)
+        .map_err(|refusal| Denial { refusal, agent, unmet: None })?;
+    check_policy(&identity, policy).map_err(|(reason, unmet)| Denial {
+        refusal: reason.into(),
+        agent,
+        unmet: Some(unmet),
+    })?;
     Ok(Decision::Verified(identity))
 }
 
-/// A view that was never confirmed is none; one that was confirmed too long ago is not used.
-fn young_enough(view: &View, since_boot: Duration) -> Result<(), Reason> {
+/// The view must be confirmed, and not too long ago.
+fn check_staleness(view: &View, since_boot: Duration) -> Result<(), Reason> {
     let confirmed_at = view.confirmed_at().ok_or(Reason::ViewMissing)?;
-    if since_boot.saturating_sub(confirmed_at) < view.terms().max_staleness { Ok(()) } else { Err(Reason::ViewStale) }
+    let age = since_boot.saturating_sub(confirmed_at);
+    if age < view.settings().max_staleness { Ok(()) } else { Err(Reason::ViewStale) }
 }
 
-/// A remembered token is spared the signature and nothing else: its key may be gone since.
-fn signed(view: &View, text: &str, cache: &TokenCache) -> Result<Arc<SignedToken>, Refusal> {
-    let place = TokenCache::place(view.service(), text);
-    if let Some(token) = cache.get(&place) {
+/// A cached token skips only the signature check. Its key must still be accepted: it may have been removed since.
+fn verify_signature(view: &View, text: &str, cache: &TokenCache) -> Result<Arc<SignedToken>, Refusal> {
+    let key = CacheKey::new(view.service(), text);
+    if let Some(token) = cache.get(&key) {
         return if view.keys().get(token.kid()).is_some() { Ok(token) } else { Err(Reason::TokenKeyUnknown.into()) };
     }
     let token = Arc::new(UnverifiedToken::parse(text)?.verify(view.keys())?);
-    cache.put(place, &token);
+    cache.insert(key, &token);
     Ok(token)
 }
 
-fn suffices(identity: &VerifiedIdentity, policy: &Policy) -> Result<(), Reason> {
+fn check_policy(identity: &VerifiedIdentity, policy: &Policy) -> Result<(), (Reason, UnmetRequirement)> {
+    let VerifiedIdentity { roles, permissions, trust_score, .. } = identity;
     let Policy { service: _, require_roles, require_permissions, min_trust_score, allow_unassigned, .. } = policy;
-    if identity.roles.is_empty() && !allow_unassigned {
-        return Err(Reason::NoRole);
+    let unmet_roles = || UnmetRequirement::Roles { required: require_roles.clone(), actual: roles.clone() };
+    if roles.is_empty() && !allow_unassigned {
+        return Err((Reason::NoRole, unmet_roles()));
     }
-    if !require_roles.iter().all(|role| identity.roles.binary_search(role).is_ok()) {
-        return Err(Reason::RoleMissing);
+    if !require_roles.iter().all(|role| roles.binary_search(role).is_ok()) {
+        return Err((Reason::RoleMissing, unmet_roles()));
     }
-    if !require_permissions.iter().all(|permission| identity.permissions.binary_search(permission).is_ok()) {
-        return Err(Reason::PermissionMissing);
+    if !require_permissions.iter().all(|permission| permissions.binary_search(permission).is_ok()) {
+        let unmet =
+            UnmetRequirement::Permissions { required: require_permissions.clone(), actual: permissions.clone() };
+        return Err((Reason::PermissionMissing, unmet));
     }
-    if min_trust_score.is_some_and(|least| identity.trust_score < least) {
-        return Err(Reason::TrustTooLow);
+    if let Some(required) = min_trust_score.filter(|minimum| trust_score < minimum) {
+        return Err((Reason::TrustTooLow, UnmetRequirement::TrustScore { required, actual: *trust_score }));
     }
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! A small world for tests: one issuer with one key, one service, one agent, one token.
+//! Test fixtures: one issuer with one key, one service, one agent, one token.
 
 use countersign_identity::{
     AgentId, Claims, P256PublicKey, Permission, Revision, RoleDefinition, RoleId, RoleName, ServiceId, SessionId,
@@ -13,16 +13,16 @@ pub const AGENT: AgentId = AgentId::from_bits(2);
 pub const READER: RoleId = RoleId::from_bits(3);
 pub const TOKEN: TokenId = TokenId::from_bits(4);
 pub const SESSION: SessionId = SessionId::from_bits(5);
-/// When tokens are issued, in Unix seconds.
+/// The `iat` of tokens, in Unix seconds.
 pub const ISSUED: i64 = 1_700_000_000;
-/// The revision as of which they speak.
+/// The `rev` of tokens.
 pub const REV: i64 = 100;
 
-/// A key that signs tokens.
+/// Signs tokens.
 pub struct Signer(p256::SecretKey);
 
 impl Signer {
-    /// The same seed is the same key.
+    /// Derives the key from the seed.
     pub fn new(seed: u8) -> Self {
         Self(p256::SecretKey::from_slice(&[seed; 32]).unwrap())
     }
@@ -48,7 +48,7 @@ pub fn role_name(text: &str) -> RoleName {
     RoleName::try_from(text).unwrap()
 }
 
-/// What the token of an agent says that reads.
+/// The claims of an agent with the role `reader`.
 pub fn claims() -> Claims {
     Claims {
         iss: ISSUER.into(),
@@ -68,7 +68,7 @@ pub fn claims() -> Claims {
     }
 }
 
-/// The role that it holds.
+/// The role of the agent.
 pub fn reader() -> RoleDefinition {
     RoleDefinition {
         id: READER,

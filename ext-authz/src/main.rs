@@ -1,25 +1,25 @@
 //! The sidecar as a program: flags in, exit code out.
 
 use clap::Parser;
-use countersign_ext_authz::{Failure, Settings, config, run};
-use countersign_process::{Shutdown, SystemClock, telemetry};
+use countersign_ext_authz::{AuthorizerError, Settings, config, run};
+use countersign_process::{Shutdown, SystemClock, output::write_stderr_line, telemetry};
 use std::{path::PathBuf, process::ExitCode, sync::Arc};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The exit code for flags and settings that are not usable, as clap's own.
-const USAGE: u8 = 2;
+/// The exit code for invalid flags and settings, as in clap.
+const USAGE_ERROR: u8 = 2;
 
-/// Verifies agents for Envoy, by its external authorization API.
+/// Verifies agents for Envoy with its external authorization API.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Flags {
-    /// A TOML file of settings.
+    /// A TOML file with settings.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 
-    /// A setting, such as `sync.url=https://control-plane:8444`; may be repeated and beats all else.
+    /// A setting, such as `sync.url=https://control-plane:8444`. Can be repeated; overrides the file and the environment.
     #[arg(long, value_name = "KEY=VALUE", value_parser = assignment)]
     set: Vec<(String, String)>,
 }
@@ -36,29 +36,29 @@ fn main() -> ExitCode {
     let environment =
         std::env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     match config::read(config, environment.collect(), set) {
-        Ok(settings) => outcome(start(settings)),
-        Err(error) => usage(&error),
+        Ok(settings) => exit_code(start(settings)),
+        Err(error) => usage_error(&error),
     }
 }
 
-fn outcome(ended: Result<(), Failure>) -> ExitCode {
-    match ended {
+fn exit_code(result: Result<(), AuthorizerError>) -> ExitCode {
+    match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error @ Failure::Setting { .. }) => usage(&error),
+        Err(error @ AuthorizerError::Setting { .. }) => usage_error(&error),
         Err(error) => {
-            tracing::error!(%error, "stopped");
+            tracing::error!(%error, "the authorizer failed");
             ExitCode::FAILURE
         }
     }
 }
 
-fn usage(error: &dyn std::error::Error) -> ExitCode {
-    eprintln!("countersign-ext-authz: {error}");
-    ExitCode::from(USAGE)
+fn usage_error(error: &dyn std::error::Error) -> ExitCode {
+    write_stderr_line(format_args!("countersign-ext-authz: {error}"));
+    ExitCode::from(USAGE_ERROR)
 }
 
-fn start(settings: Settings) -> Result<(), Failure> {
-    telemetry::init(&settings.log).map_err(|error| Failure::Setting { key: "log", error })?;
+fn start(settings: Settings) -> Result<(), AuthorizerError> {
+    telemetry::init(&settings.log).map_err(|error| AuthorizerError::Setting { key: "log", error })?;
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let shutdown = Shutdown::on_signals()?;
         run(settings, Arc::new(SystemClock), shutdown).await

@@ -1,210 +1,303 @@
-//! The figures of this authorizer, prefix `countersign_authz_`.
+//! The metrics of the sidecar, with the prefix `countersign_authz_`.
 //!
-//! Neighbours: `check` and `sync` count here, the admin port shows it. The rule of the room: label sets
-//! are closed, no agent stands in a label, and what is counted on every check is looked up once, when
-//! its service becomes known.
+//! `check` and `sync` record them, the admin port exposes them. Invariants: label values come from closed lists, and no
+//! label contains an agent. The series of each check are looked up once, when their service becomes known.
 
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, Revision, ServiceId, Timestamp};
 use countersign_process::telemetry::{register, registry};
-use prometheus::{GaugeVec, Histogram, IntCounter, IntCounterVec, IntGaugeVec, Registry, histogram_opts, opts};
+use prometheus::{
+    GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry, histogram_opts, opts,
+};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 const PREFIX: &str = "countersign_authz";
 
-/// The label of checks whose service is not known.
+/// The value of the label `service` while the service is unknown.
 const NO_SERVICE: &str = "none";
 
-/// Seconds, from ten microseconds.
+/// Buckets in seconds, from ten microseconds.
 const BUCKETS: [f64; 13] =
     [0.000_01, 0.000_025, 0.000_05, 0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.1, 1.0];
 
-/// The outcome of a check, as it is counted.
+/// The outcome of a check, as counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Let in with an identity.
+    /// Allowed with an identity.
     Verified,
-    /// Let in without one.
+    /// Allowed without an identity.
     Anonymous,
-    /// Not let in.
-    Refused(Reason),
+    /// Denied.
+    Denied(Reason),
 }
+
+/// All reasons for a denial at a known service. An unconfirmed view is `ViewMissing`.
+const REASONS_WITH_SERVICE: [Reason; 20] = [
+    Reason::TokenMissing,
+    Reason::TokenRepeated,
+    Reason::TokenMalformed,
+    Reason::TokenKeyUnknown,
+    Reason::TokenSignatureInvalid,
+    Reason::TokenClaimsInvalid,
+    Reason::TokenNotYetValid,
+    Reason::TokenExpired,
+    Reason::TokenAudienceMismatch,
+    Reason::TokenUnbound,
+    Reason::TokenSuperseded,
+    Reason::TokenRevoked,
+    Reason::AgentSuspended,
+    Reason::AgentRevoked,
+    Reason::NoRole,
+    Reason::RoleMissing,
+    Reason::PermissionMissing,
+    Reason::TrustTooLow,
+    Reason::ViewMissing,
+    Reason::ViewStale,
+];
+
+/// All reasons for a denial before the service is known.
+const REASONS_WITHOUT_SERVICE: [Reason; 5] =
+    [Reason::ViewMissing, Reason::ServiceUnknown, Reason::RuleInvalid, Reason::RequestInvalid, Reason::Internal];
 
 impl Verdict {
     const fn labels(self) -> [&'static str; 2] {
         match self {
             Self::Verified => ["allow", "verified"],
             Self::Anonymous => ["allow", "anonymous"],
-            Self::Refused(reason) => ["deny", reason.as_str()],
+            Self::Denied(reason) => ["deny", reason.as_str()],
         }
     }
 
-    /// Every verdict that can come of a check at a service that is known.
-    fn at_a_service() -> impl Iterator<Item = Self> {
-        const REASONS: [Reason; 20] = [
-            Reason::TokenMissing,
-            Reason::TokenRepeated,
-            Reason::TokenMalformed,
-            Reason::TokenKeyUnknown,
-            Reason::TokenSignatureInvalid,
-            Reason::TokenClaimsInvalid,
-            Reason::TokenNotYetValid,
-            Reason::TokenExpired,
-            Reason::TokenAudienceMismatch,
-            Reason::TokenUnbound,
-            Reason::TokenSuperseded,
-            Reason::TokenRevoked,
-            Reason::AgentSuspended,
-            Reason::AgentRevoked,
-            Reason::NoRole,
-            Reason::RoleMissing,
-            Reason::PermissionMissing,
-            Reason::TrustTooLow,
-            Reason::ViewMissing,
-            Reason::ViewStale,
-        ];
-        [Self::Verified, Self::Anonymous].into_iter().chain(REASONS.map(Self::Refused))
-    }
-
-    /// Every verdict that can come before the service is known.
-    fn without_service() -> impl Iterator<Item = Self> {
-        let reasons = [
-            Reason::ViewMissing,
-            Reason::ServiceUnknown,
-            Reason::RuleInvalid,
-            Reason::RequestInvalid,
-            Reason::Internal,
-        ];
-        reasons.map(Self::Refused).into_iter()
+    /// All verdicts that are possible with or without a service: exactly these series exist.
+    fn possible(service: Option<ServiceId>) -> Vec<Self> {
+        match service {
+            Some(_) => {
+                [Self::Verified, Self::Anonymous].into_iter().chain(REASONS_WITH_SERVICE.map(Self::Denied)).collect()
+            }
+            None => REASONS_WITHOUT_SERVICE.map(Self::Denied).into(),
+        }
     }
 }
 
-type Counters = HashMap<Verdict, IntCounter>;
+/// The series that every check updates.
+#[derive(Debug)]
+struct CheckSeries {
+    verdicts: HashMap<Verdict, IntCounter>,
+    duration: Histogram,
+}
 
-/// All figures.
+/// All metrics.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
     checks: IntCounterVec,
-    resolved: ArcSwap<HashMap<Option<ServiceId>, Arc<Counters>>>,
-    duration: Histogram,
+    check_duration: HistogramVec,
+    check_series: ArcSwap<HashMap<Option<ServiceId>, Arc<CheckSeries>>>,
     cache_hits: IntCounter,
     cache_misses: IntCounter,
-    connected: IntGaugeVec,
-    reconnects: IntCounter,
-    revision: IntGaugeVec,
-    confirmed: GaugeVec,
-    agents: IntGaugeVec,
+    stream_connected: IntGaugeVec,
+    stream_reconnects: IntCounterVec,
+    stream_connect_failures: IntCounterVec,
+    view_revision: IntGaugeVec,
+    view_confirmed: GaugeVec,
+    view_agents: IntGaugeVec,
 }
 
 impl Metrics {
-    /// All figures at zero.
+    /// Registers all metrics, with the series that exist before a service is known.
     pub fn new() -> Result<Self, prometheus::Error> {
         let registry = registry(PREFIX, env!("CARGO_PKG_VERSION"))?;
-        let named = |name: &str| format!("{PREFIX}_{name}");
-        let counter = |name, help| IntCounter::new(named(name), help).and_then(|it| register(&registry, it));
-        let gauge = |name, help| {
-            IntGaugeVec::new(opts!(named(name), help), &["service"]).and_then(|it| register(&registry, it))
+        let opts = |name: &str, help: &str| opts!(format!("{PREFIX}_{name}"), help);
+        let counter = |name, help| IntCounter::with_opts(opts(name, help)).and_then(|it| register(&registry, it));
+        let counters = |name, help, labels: &[&str]| {
+            IntCounterVec::new(opts(name, help), labels).and_then(|it| register(&registry, it))
         };
-        let checks = opts!(named("checks_total"), "Checks by verdict");
-        let duration = histogram_opts!(named("check_duration_seconds"), "Time to judge a check", BUCKETS.to_vec());
-        let confirmed = opts!(named("view_confirmed_timestamp_seconds"), "When the view was last confirmed");
+        let gauges =
+            |name, help| IntGaugeVec::new(opts(name, help), &["service"]).and_then(|it| register(&registry, it));
+        let duration =
+            histogram_opts!(format!("{PREFIX}_check_duration_seconds"), "Duration of a check", BUCKETS.into());
+        let confirmed = opts("view_confirmed_timestamp_seconds", "When the view was last confirmed, in Unix seconds");
         let metrics = Self {
-            checks: register(&registry, IntCounterVec::new(checks, &["service", "decision", "reason"])?)?,
-            resolved: ArcSwap::default(),
-            duration: register(&registry, Histogram::with_opts(duration)?)?,
-            cache_hits: counter("token_cache_hits_total", "Tokens whose signature was verified before")?,
+            checks: counters("checks_total", "Checks by verdict", &["service", "decision", "reason"])?,
+            check_duration: register(&registry, HistogramVec::new(duration, &["service"])?)?,
+            check_series: ArcSwap::default(),
+            cache_hits: counter("token_cache_hits_total", "Tokens whose signature was already verified")?,
             cache_misses: counter("token_cache_misses_total", "Tokens whose signature had to be verified")?,
-            connected: gauge(
+            stream_connected: gauges(
                 "stream_connected",
-                "Streams of the service that are followed: one for each of its API keys",
+                "Connected sync streams, one for each API key of the service",
             )?,
-            reconnects: counter("stream_reconnects_total", "Streams that ended and were begun again")?,
-            revision: gauge("view_revision", "The revision up to which everything is known")?,
-            confirmed: register(&registry, GaugeVec::new(confirmed, &["service"])?)?,
-            agents: gauge("view_agents", "Agents remembered because they changed lately")?,
+            stream_reconnects: counters(
+                "stream_reconnects_total",
+                "Established sync streams that ended and are opened again",
+                &["service"],
+            )?,
+            stream_connect_failures: counters(
+                "stream_connect_failures_total",
+                "Attempts to open a sync stream that failed",
+                &["service"],
+            )?,
+            view_revision: gauges("view_revision", "The view includes all changes up to this revision")?,
+            view_confirmed: register(&registry, GaugeVec::new(confirmed, &["service"])?)?,
+            view_agents: gauges("view_agents", "Agents in the view: those with recent changes")?,
             registry,
         };
-        metrics.resolve(None, Verdict::without_service());
+        metrics.add_check_series(None);
+        let _created_at_zero = metrics.stream_connect_failures.with_label_values(&[NO_SERVICE]);
         Ok(metrics)
     }
 
-    fn resolve(&self, service: Option<ServiceId>, verdicts: impl Iterator<Item = Verdict>) {
-        let label = service.map_or_else(|| NO_SERVICE.to_owned(), |service| service.to_string());
+    fn add_check_series(&self, service: Option<ServiceId>) {
+        let label = service_label(service);
         let counter = |verdict: Verdict| {
             let [decision, reason] = verdict.labels();
             (verdict, self.checks.with_label_values(&[label.as_str(), decision, reason]))
         };
-        let counters: Arc<Counters> = Arc::new(verdicts.map(counter).collect());
-        self.resolved.rcu(|known| {
-            let mut known = HashMap::clone(known);
-            known.insert(service, Arc::clone(&counters));
-            known
+        let verdicts = Verdict::possible(service).into_iter().map(counter).collect();
+        let series = Arc::new(CheckSeries { verdicts, duration: self.check_duration.with_label_values(&[&label]) });
+        self.check_series.rcu(|all| {
+            let mut all = HashMap::clone(all);
+            all.insert(service, Arc::clone(&series));
+            all
         });
     }
 
-    /// A service is known: all that is said of it begins at zero.
-    pub fn service_known(&self, service: ServiceId) {
-        if !self.resolved.load().contains_key(&Some(service)) {
-            self.resolve(Some(service), Verdict::at_a_service());
+    /// Creates all counters of a service at zero, so that rates are right from the first event.
+    pub fn init_service(&self, service: ServiceId) {
+        if !self.check_series.load().contains_key(&Some(service)) {
+            self.add_check_series(Some(service));
+            let label = [service.to_string()];
+            let _created_at_zero = self.stream_reconnects.with_label_values(&label);
+            let _created_at_zero = self.stream_connect_failures.with_label_values(&label);
         }
     }
 
-    /// A check was answered.
-    pub fn checked(&self, service: Option<ServiceId>, verdict: Verdict, took: Duration) {
-        self.duration.observe(took.as_secs_f64());
-        match self.resolved.load().get(&service).and_then(|counters| counters.get(&verdict)) {
+    /// Counts an answered check.
+    pub fn record_check(&self, service: Option<ServiceId>, verdict: Verdict, duration: Duration) {
+        let all = self.check_series.load();
+        let series = all.get(&service);
+        match series.and_then(|series| series.verdicts.get(&verdict)) {
             Some(counter) => counter.inc(),
-            None => self.checks.with_label_values(&unresolved(service, verdict)).inc(),
+            None => {
+                let [decision, reason] = verdict.labels();
+                self.checks.with_label_values(&[&*service_label(service), decision, reason]).inc();
+            }
+        }
+        if let Some(series) = series {
+            series.duration.observe(duration.as_secs_f64());
         }
     }
 
-    /// A stream of this service is followed.
-    pub fn stream_begun(&self, service: ServiceId) {
-        self.connected.with_label_values(&[service.to_string()]).inc();
+    /// A stream of the service delivered its first view.
+    pub fn stream_opened(&self, service: ServiceId) {
+        self.stream_connected.with_label_values(&[service.to_string()]).inc();
     }
 
-    /// A stream of this service is followed no more.
-    pub fn stream_ended(&self, service: ServiceId) {
-        self.connected.with_label_values(&[service.to_string()]).dec();
+    /// An established stream of the service ended.
+    pub fn stream_lost(&self, service: ServiceId) {
+        let label = [service.to_string()];
+        self.stream_connected.with_label_values(&label).dec();
+        self.stream_reconnects.with_label_values(&label).inc();
     }
 
-    /// A stream ended.
-    pub fn reconnecting(&self) {
-        self.reconnects.inc();
+    /// An attempt to open a stream failed. The service is unknown before the first view of an API key.
+    pub fn connect_failed(&self, service: Option<ServiceId>) {
+        self.stream_connect_failures.with_label_values(&[service_label(service)]).inc();
     }
 
     /// A view was published.
-    pub fn published(&self, service: ServiceId, revision: Revision, agents: usize) {
+    pub fn view_published(&self, service: ServiceId, revision: Revision, agents: usize) {
         let label = [service.to_string()];
-        self.revision.with_label_values(&label).set(revision.number());
-        self.agents.with_label_values(&label).set(i64::try_from(agents).unwrap_or(i64::MAX));
+        self.view_revision.with_label_values(&label).set(revision.number());
+        self.view_agents.with_label_values(&label).set(i64::try_from(agents).unwrap_or(i64::MAX));
     }
 
-    /// A view was confirmed, by a question sent at this instant.
-    #[expect(clippy::cast_precision_loss, reason = "a gauge is a float; microseconds survive until the year 2255")]
-    pub fn confirmed(&self, service: ServiceId, asked_at: Timestamp) {
-        self.confirmed.with_label_values(&[service.to_string()]).set(asked_at.micros() as f64 / 1e6);
+    /// A view was confirmed by the answer to a ping that was sent at this time.
+    #[expect(clippy::cast_precision_loss, reason = "gauges are floats; microseconds are exact until the year 2255")]
+    pub fn view_confirmed(&self, service: ServiceId, ping_sent_at: Timestamp) {
+        self.view_confirmed.with_label_values(&[service.to_string()]).set(ping_sent_at.micros() as f64 / 1e6);
     }
 
-    /// Counts tokens found in the cache.
+    /// The counter of cached tokens.
     pub fn cache_hits(&self) -> IntCounter {
         self.cache_hits.clone()
     }
 
-    /// Counts tokens not found in the cache.
+    /// The counter of tokens that were not cached.
     pub fn cache_misses(&self) -> IntCounter {
         self.cache_misses.clone()
     }
 
-    /// What the admin port shows.
+    /// The registry, for the admin port.
     pub fn registry(&self) -> Registry {
         self.registry.clone()
     }
 }
 
-fn unresolved(service: Option<ServiceId>, verdict: Verdict) -> [String; 3] {
-    let [decision, reason] = verdict.labels();
-    let service = service.map_or_else(|| NO_SERVICE.to_owned(), |service| service.to_string());
-    [service, decision.to_owned(), reason.to_owned()]
+fn service_label(service: Option<ServiceId>) -> String {
+    service.map_or_else(|| NO_SERVICE.to_owned(), |service| service.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    const SERVICE: ServiceId = ServiceId::from_bits(1);
+
+    fn exposed(metrics: &Metrics) -> String {
+        prometheus::TextEncoder::new().encode_to_string(&metrics.registry().gather()).unwrap()
+    }
+
+    #[test]
+    fn only_possible_verdicts_have_series() {
+        let metrics = Metrics::new().unwrap();
+        metrics.init_service(SERVICE);
+        let text = exposed(&metrics);
+        let reasons = |service: &str| -> BTreeSet<String> {
+            let of_service = format!(r#"service="{service}""#);
+            let lines = text.lines().filter(|line| line.contains("_checks_total{") && line.contains(&of_service));
+            lines.map(|line| line.split("reason=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()).collect()
+        };
+        let without_service = ["internal", "request_invalid", "rule_invalid", "service_unknown", "view_missing"];
+        assert_eq!(reasons(NO_SERVICE), without_service.map(str::to_owned).into());
+        let with_service = reasons(&SERVICE.to_string());
+        assert_eq!(with_service.len(), 22, "{with_service:?}");
+        let overlap: Vec<_> = without_service.iter().filter(|reason| with_service.contains(**reason)).collect();
+        assert_eq!(overlap, [&"view_missing"]);
+    }
+
+    #[test]
+    fn failed_attempts_and_lost_streams_are_counted_apart_for_each_service() {
+        let metrics = Metrics::new().unwrap();
+        metrics.connect_failed(None);
+        metrics.init_service(SERVICE);
+        metrics.stream_opened(SERVICE);
+        metrics.stream_lost(SERVICE);
+        metrics.connect_failed(Some(SERVICE));
+        metrics.connect_failed(Some(SERVICE));
+        let text = exposed(&metrics);
+        for line in [
+            r#"countersign_authz_stream_connect_failures_total{service="none"} 1"#.to_owned(),
+            format!(r#"countersign_authz_stream_connect_failures_total{{service="{SERVICE}"}} 2"#),
+            format!(r#"countersign_authz_stream_reconnects_total{{service="{SERVICE}"}} 1"#),
+            format!(r#"countersign_authz_stream_connected{{service="{SERVICE}"}} 0"#),
+        ] {
+            assert!(text.contains(&line), "{line}\n{text}");
+        }
+        assert!(!text.contains(r#"stream_reconnects_total{service="none"}"#), "{text}");
+    }
+
+    #[test]
+    fn check_duration_has_the_service_as_label() {
+        let metrics = Metrics::new().unwrap();
+        metrics.init_service(SERVICE);
+        metrics.record_check(Some(SERVICE), Verdict::Verified, Duration::from_micros(20));
+        metrics.record_check(None, Verdict::Denied(Reason::RuleInvalid), Duration::from_micros(20));
+        let text = exposed(&metrics);
+        for service in [NO_SERVICE, &SERVICE.to_string()] {
+            let line = format!(r#"countersign_authz_check_duration_seconds_count{{service="{service}"}} 1"#);
+            assert!(text.contains(&line), "{line}\n{text}");
+        }
+    }
 }

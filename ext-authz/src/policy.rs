@@ -1,10 +1,9 @@
-//! What a route requires of an agent.
+//! The requirements of a route.
 //!
-//! Neighbours: `check` hands in the context extensions that Envoy sends for the route, `decide` asks
-//! the policy. The rule of the room: a rule that is not understood to the last letter is refused, since
-//! one that is half understood would let somebody in.
+//! `check` passes the context extensions of the route, `decide` checks the policy. Invariant: a rule that is not fully
+//! understood is refused, because ignoring a part of it would admit requests.
 //!
-//! Envoy's context extensions are the only source of rules so far; others come beside `extensions`.
+//! Envoy's context extensions are the only source of rules; a new source is a module beside `extensions`.
 
 mod extensions;
 
@@ -12,21 +11,21 @@ use countersign_identity::{Permission, RoleName, ServiceId, TrustScore};
 
 pub use extensions::RuleError;
 
-/// What a route requires.
+/// The requirements of a route.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// The service that the route belongs to, if it says so.
+    /// The service of the route, if the route names one.
     pub service: Option<ServiceId>,
-    /// Roles that the agent must hold, all of them.
+    /// All of these roles are required.
     pub require_roles: Vec<RoleName>,
-    /// Permissions that the agent must have, all of them.
+    /// All of these permissions are required.
     pub require_permissions: Vec<Permission>,
-    /// The least trust.
+    /// The minimum trust score.
     pub min_trust_score: Option<TrustScore>,
-    /// Lets in agents that hold no role at the service.
+    /// Allows agents without a role at the service.
     pub allow_unassigned: bool,
-    /// Lets in requests without a token. A token that is sent is still judged.
+    /// Allows requests without a token. A token that is sent must still be valid.
     pub allow_anonymous: bool,
-    /// Leaves the token in the request.
+    /// Leaves the token in the forwarded request.
     pub forward_token: bool,
 }

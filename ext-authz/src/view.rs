@@ -1,144 +1,144 @@
-//! What is known of one service at one revision: everything a decision needs, and nothing that changes.
+//! The local copy of a service's authorization data at one revision: everything that a decision needs.
 //!
-//! Neighbours: `sync` makes views out of messages, `decide` asks them. The rule of the room: a view is
-//! never changed, only followed by the next one; and nobody here asks for the time.
+//! `sync` creates views from messages, `decide` reads them. Invariant: a view is immutable; a change creates the next
+//! view. Nothing here reads the clock.
 //!
-//! The agents remembered are those that changed since the oldest token that can still be alive was
-//! issued, so a view grows with the rate of change and not with the number of agents.
+//! A view contains only the agents that changed since the oldest token that can still be valid was issued, so its size
+//! depends on the rate of change and not on the number of agents.
 
-mod remembered;
+mod sharded_map;
 mod views;
 
 use countersign_identity::{
     AgentChanges, AgentId, Claims, EvaluationContext, KeySet, Revision, RoleTable, ServiceId, SessionId, TokenId,
 };
-use remembered::Remembered;
+use sharded_map::ShardedMap;
 use std::{sync::Arc, time::Duration};
 
-pub use views::{Slot, Views};
+pub use views::{ApiKeyIndex, Views};
 
-/// How the service wants its tokens judged.
+/// The settings of a service that affect decisions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Terms {
+pub struct ServiceSettings {
     /// The service.
     pub service: ServiceId,
-    /// The `iss` of the tokens to believe.
+    /// The `iss` of accepted tokens.
     pub issuer: Arc<str>,
-    /// Whether tokens that are bound to no service are accepted.
+    /// Whether unbound tokens are accepted.
     pub accepts_unbound: bool,
     /// The age from which the view must not be used.
     pub max_staleness: Duration,
 }
 
-/// A token or a login that is dead.
+/// What was revoked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dead {
+pub enum RevokedSubject {
     /// One access token.
     Token(TokenId),
-    /// A login, and so all tokens refreshed from it.
+    /// A session, and so all its tokens.
     Session(SessionId),
 }
 
-/// A death and the revision at which it came.
+/// The revocation of a token or session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Revoked {
-    /// When.
+pub struct Revocation {
+    /// The revision of the revocation.
     pub revision: Revision,
-    /// What.
-    pub what: Dead,
+    /// The revoked token or session.
+    pub subject: RevokedSubject,
 }
 
-/// A whole view, as a snapshot states it.
+/// A complete view, as received from the control plane.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// Everything up to here is in it.
+    /// All changes up to this revision are included.
     pub revision: Revision,
-    /// Nothing above here is forgotten.
+    /// All changes above this revision are included.
     pub floor: Revision,
-    /// How the service wants its tokens judged.
-    pub terms: Terms,
-    /// The keys whose tokens are believed.
+    /// The settings of the service.
+    pub settings: ServiceSettings,
+    /// The keys whose tokens are accepted.
     pub keys: KeySet,
     /// All roles of the service.
     pub roles: RoleTable,
-    /// What changed of agents above the floor.
+    /// Changes of agents above the floor.
     pub agents: Vec<(AgentId, AgentChanges)>,
-    /// What died above the floor.
-    pub revoked: Vec<Revoked>,
+    /// Revocations above the floor.
+    pub revocations: Vec<Revocation>,
 }
 
-/// What changed since the view at hand. Absent parts did not.
+/// The changes since the current view. Absent parts did not change.
 #[derive(Debug, Clone, Default)]
 pub struct Delta {
-    /// Everything up to here is in it.
+    /// All changes up to this revision are included.
     pub revision: Revision,
-    /// How the service wants its tokens judged.
-    pub terms: Option<Terms>,
-    /// The keys whose tokens are believed, all of them.
+    /// The settings of the service.
+    pub settings: Option<ServiceSettings>,
+    /// All keys whose tokens are accepted.
     pub keys: Option<KeySet>,
-    /// The roles of the service, all of them.
+    /// All roles of the service.
     pub roles: Option<RoleTable>,
-    /// What changed of agents.
+    /// Changes of agents.
     pub agents: Vec<(AgentId, AgentChanges)>,
-    /// What died.
-    pub revoked: Vec<Revoked>,
+    /// New revocations.
+    pub revocations: Vec<Revocation>,
 }
 
-/// A fresh read of the newest revision, asked for at a known instant.
+/// The answer to a ping: the control plane read its latest revision after the ping was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Confirmation {
-    /// Everything up to here has been received.
+    /// All changes up to this revision were received.
     pub revision: Revision,
-    /// What is stamped at or below this may be forgotten.
+    /// Changes at or below this revision may be dropped.
     pub floor: Revision,
-    /// When the question was sent, on the boot-time clock: the answer is at least as young.
-    pub asked_at: Duration,
+    /// When the ping was sent, since boot. The answer is at least as recent.
+    pub ping_sent_at: Duration,
 }
 
-/// What is known of one service. Cloning it is cheap: the parts are shared.
+/// The authorization data of one service. Cloning is cheap, because views share their parts.
 #[derive(Debug, Clone)]
 pub struct View {
-    terms: Terms,
+    settings: ServiceSettings,
     revision: Revision,
     floor: Revision,
     confirmed_at: Option<Duration>,
     keys: Arc<KeySet>,
     roles: Arc<RoleTable>,
-    agents: Remembered<AgentId, AgentChanges>,
-    tokens: Remembered<TokenId, Revision>,
-    sessions: Remembered<SessionId, Revision>,
+    agents: ShardedMap<AgentId, AgentChanges>,
+    tokens: ShardedMap<TokenId, Revision>,
+    sessions: ShardedMap<SessionId, Revision>,
 }
 
 impl View {
-    /// The view that a snapshot states, after `before`.
+    /// The view of a snapshot that replaces `previous`.
     ///
-    /// A snapshot proves no freshness by itself. It inherits that of the view it goes beyond; one that
-    /// goes back, as after a restored database, has to be confirmed first.
-    pub fn of(snapshot: Snapshot, before: Option<&Self>) -> Self {
-        let Snapshot { revision, floor, terms, keys, roles, agents, revoked } = snapshot;
+    /// A snapshot alone does not prove that it is recent. It inherits the confirmation of a previous view that is not
+    /// newer. If its revision is lower, as after the database was restored, it must be confirmed first.
+    pub fn from_snapshot(snapshot: Snapshot, previous: Option<&Self>) -> Self {
+        let Snapshot { revision, floor, settings, keys, roles, agents, revocations } = snapshot;
         let mut view = Self {
-            terms,
+            settings,
             revision,
             floor,
-            confirmed_at: before.filter(|before| before.revision <= revision).and_then(|before| before.confirmed_at),
+            confirmed_at: previous.filter(|view| view.revision <= revision).and_then(|view| view.confirmed_at),
             keys: Arc::new(keys),
             roles: Arc::new(roles),
-            agents: Remembered::default(),
-            tokens: Remembered::default(),
-            sessions: Remembered::default(),
+            agents: ShardedMap::default(),
+            tokens: ShardedMap::default(),
+            sessions: ShardedMap::default(),
         };
-        view.remember(agents, revoked);
+        view.insert_changes(agents, revocations);
         view
     }
 
     /// The view after a change.
     #[must_use]
     pub fn apply(&self, delta: Delta) -> Self {
-        let Delta { revision, terms, keys, roles, agents, revoked } = delta;
+        let Delta { revision, settings, keys, roles, agents, revocations } = delta;
         let mut next = self.clone();
         next.revision = revision.max(self.revision);
-        if let Some(terms) = terms {
-            next.terms = terms;
+        if let Some(settings) = settings {
+            next.settings = settings;
         }
         if let Some(keys) = keys {
             next.keys = Arc::new(keys);
@@ -146,45 +146,45 @@ impl View {
         if let Some(roles) = roles {
             next.roles = Arc::new(roles);
         }
-        next.remember(agents, revoked);
+        next.insert_changes(agents, revocations);
         next
     }
 
-    /// The view after a confirmation: younger, and without what no living token needs.
+    /// The view after a confirmation, without the changes that no valid token needs any more.
     #[must_use]
     pub fn confirm(&self, confirmation: Confirmation) -> Self {
-        let Confirmation { revision, floor, asked_at } = confirmation;
+        let Confirmation { revision, floor, ping_sent_at } = confirmation;
         let mut next = self.clone();
         next.revision = revision.max(self.revision);
-        next.confirmed_at = Some(self.confirmed_at.map_or(asked_at, |earlier| earlier.max(asked_at)));
+        next.confirmed_at = Some(self.confirmed_at.map_or(ping_sent_at, |earlier| earlier.max(ping_sent_at)));
         if floor > self.floor {
             next.floor = floor;
-            next.agents.forget(|record| touches(record, floor), |record| record.prune(floor));
-            next.tokens.forget(|revision| *revision <= floor, |_| true);
-            next.sessions.forget(|revision| *revision <= floor, |_| true);
+            next.agents.prune(|changes| has_facet_up_to(changes, floor), |changes| changes.prune(floor));
+            next.tokens.prune(|revision| *revision <= floor, |_| true);
+            next.sessions.prune(|revision| *revision <= floor, |_| true);
         }
         next
     }
 
-    fn remember(&mut self, agents: Vec<(AgentId, AgentChanges)>, revoked: Vec<Revoked>) {
-        for (agent, record) in agents {
-            self.agents.entry(agent).or_default().merge(record);
+    fn insert_changes(&mut self, agents: Vec<(AgentId, AgentChanges)>, revocations: Vec<Revocation>) {
+        for (agent, changes) in agents {
+            self.agents.entry(agent).or_default().merge(changes);
         }
-        for Revoked { revision, what } in revoked {
-            let stamp = match what {
-                Dead::Token(token) => self.tokens.entry(token).or_default(),
-                Dead::Session(session) => self.sessions.entry(session).or_default(),
+        for Revocation { revision, subject } in revocations {
+            let latest = match subject {
+                RevokedSubject::Token(token) => self.tokens.entry(token).or_default(),
+                RevokedSubject::Session(session) => self.sessions.entry(session).or_default(),
             };
-            *stamp = revision.max(*stamp);
+            *latest = revision.max(*latest);
         }
     }
 
-    /// What bears on a token with these claims.
+    /// The data that decides about a token with these claims.
     pub fn evaluation_context(&self, claims: &Claims) -> EvaluationContext<'_> {
         EvaluationContext {
-            service: self.terms.service,
-            issuer: &self.terms.issuer,
-            accepts_unbound: self.terms.accepts_unbound,
+            service: self.settings.service,
+            issuer: &self.settings.issuer,
+            accepts_unbound: self.settings.accepts_unbound,
             revision: self.revision,
             floor: self.floor,
             roles: &self.roles,
@@ -195,38 +195,37 @@ impl View {
 
     /// The service.
     pub const fn service(&self) -> ServiceId {
-        self.terms.service
+        self.settings.service
     }
 
-    /// How the service wants its tokens judged.
-    pub const fn terms(&self) -> &Terms {
-        &self.terms
+    /// The settings of the service.
+    pub const fn settings(&self) -> &ServiceSettings {
+        &self.settings
     }
 
-    /// The keys whose tokens are believed.
+    /// The keys whose tokens are accepted.
     pub fn keys(&self) -> &KeySet {
         &self.keys
     }
 
-    /// The revision up to which everything is known.
+    /// All changes up to this revision are included.
     pub const fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// When the question was sent whose answer last confirmed this view; `None` before the first answer.
+    /// When the last answered ping was sent, since boot; `None` before the first answer.
     pub const fn confirmed_at(&self) -> Option<Duration> {
         self.confirmed_at
     }
 
-    /// How many agents are remembered.
-    pub fn remembered_agents(&self) -> usize {
+    /// The number of agents in the view.
+    pub fn agent_count(&self) -> usize {
         self.agents.len()
     }
 }
 
-/// True if a facet of the record is stamped at or below the floor.
-fn touches(record: &AgentChanges, floor: Revision) -> bool {
-    let AgentChanges { roles, trust, status } = record;
+fn has_facet_up_to(changes: &AgentChanges, floor: Revision) -> bool {
+    let AgentChanges { roles, trust, status } = changes;
     roles.as_ref().is_some_and(|facet| facet.revision <= floor)
         || trust.as_ref().is_some_and(|facet| facet.revision <= floor)
         || status.as_ref().is_some_and(|facet| facet.revision <= floor)

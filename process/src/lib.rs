@@ -5,6 +5,7 @@
 
 pub mod admin;
 pub mod clock;
+pub mod output;
 pub mod readiness;
 pub mod rng;
 pub mod settings;

@@ -2,9 +2,9 @@
 
 use crate::{
     engines::{self, Lease},
+    http::{HttpClient, HttpResponse},
     process::{Process, eventually, free_port},
     tools,
-    web::{Answer, Site},
 };
 use serde_json::{Value, json};
 use std::{
@@ -25,7 +25,7 @@ pub struct ControlPlane {
     /// What `dev.env` says, without the prefix `COUNTERSIGN_`.
     pub env: HashMap<String, String>,
     /// The API.
-    pub api: Site,
+    pub api: HttpClient,
     settings: Vec<String>,
     // After the process: a database that is taken away while it is used makes noise in the log.
     _database: Option<Lease>,
@@ -89,10 +89,11 @@ impl ControlPlane {
         let ports = [("api", &self.api.url), ("sync", &self.env["SYNC_URL"]), ("admin", &self.env["ADMIN_URL"])];
         let ports = ports.map(|(setting, url)| format!("listen.{setting}=127.0.0.1:{}", port(url)));
         self.process = launch(self.folder.path(), ports.iter().chain(&self.settings));
-        let admin = Site::plain(self.env["ADMIN_URL"].clone());
+        let admin = HttpClient::plain(self.env["ADMIN_URL"].clone());
         let process = &self.process;
-        let ready =
-            async || Answer::try_to(admin.request("GET", "/readyz")).await.filter(|answer| answer.status == 200);
+        let ready = async || {
+            HttpResponse::try_send(admin.request("GET", "/readyz")).await.filter(|answer| answer.status == 200)
+        };
         eventually("the control plane is ready again", ready, || process.log()).await;
     }
 
@@ -160,22 +161,22 @@ impl ControlPlane {
     }
 
     /// Makes another service and a key with full scope for it.
-    pub async fn another_service(&self, body: Value) -> (String, String) {
+    pub async fn create_service(&self, body: Value) -> (String, String) {
         let made = self.api.send_as(self.human(), "POST", "/services", body).await.expect(201);
         let service = text(&made["serviceId"]);
-        let key = self.make_key(&service, "full").await;
+        let key = self.create_key(&service, "full").await;
         (service, key)
     }
 
     /// Makes an API key for a service.
-    pub async fn make_key(&self, service: &str, scope: &str) -> String {
+    pub async fn create_key(&self, service: &str, scope: &str) -> String {
         let body = json!({ "name": "test", "scope": scope });
         let path = format!("/services/{service}/keys");
         text(&self.api.send_as(self.human(), "POST", &path, body).await.expect(201)["apiKey"])
     }
 
     /// Defines a role at the first service; gives its id.
-    pub async fn make_role(&self, name: &str, permissions: &[&str]) -> String {
+    pub async fn create_role(&self, name: &str, permissions: &[&str]) -> String {
         let body = json!({ "name": name, "description": "", "permissions": permissions });
         text(&self.api.send_as(self.key(), "POST", &self.path("/roles"), body).await.expect(201)["roleId"])
     }
@@ -195,17 +196,18 @@ impl ControlPlane {
     /// Revokes a role of the first service; says whether it was held.
     pub async fn revoke(&self, agent: &str, role: &str) -> bool {
         let path = self.path(&format!("/agents/{agent}/roles/{role}"));
-        let answer = Answer::to(self.api.request("DELETE", &path).bearer_auth(self.key())).await;
+        let answer = HttpResponse::send(self.api.request("DELETE", &path).bearer_auth(self.key())).await;
         answer.expect(200)["revoked"].as_bool().expect("a boolean")
     }
 
     /// Deletes a role of the first service.
-    pub async fn delete_role(&self, role: &str) -> Answer {
-        Answer::to(self.api.request("DELETE", &self.path(&format!("/roles/{role}"))).bearer_auth(self.key())).await
+    pub async fn delete_role(&self, role: &str) -> HttpResponse {
+        HttpResponse::send(self.api.request("DELETE", &self.path(&format!("/roles/{role}"))).bearer_auth(self.key()))
+            .await
     }
 
     /// Suspends, reactivates or revokes an agent.
-    pub async fn set_status(&self, agent: &str, status: &str) -> Answer {
+    pub async fn set_status(&self, agent: &str, status: &str) -> HttpResponse {
         self.api.send_as(self.human(), "PUT", &format!("/agents/{agent}/status"), json!({ "status": status })).await
     }
 
@@ -215,14 +217,14 @@ impl ControlPlane {
     }
 
     /// Asks the API about a token at the first service.
-    pub async fn verify(&self, token: &str) -> Answer {
+    pub async fn verify(&self, token: &str) -> HttpResponse {
         self.verify_at(self.service(), self.key(), token).await
     }
 
     /// Asks the API about a token at any service.
-    pub async fn verify_at(&self, service: &str, key: &str, token: &str) -> Answer {
+    pub async fn verify_at(&self, service: &str, key: &str, token: &str) -> HttpResponse {
         let request = self.api.request("GET", &format!("/services/{service}/verify")).bearer_auth(key);
-        Answer::to(request.header("x-agent-token", format!("Bearer {token}"))).await
+        HttpResponse::send(request.header("x-agent-token", format!("Bearer {token}"))).await
     }
 
     /// Runs a command of its binary, with its settings and on its data.
@@ -255,14 +257,14 @@ impl ControlPlane {
     }
 
     /// Lets the next signing key sign, as soon as it may.
-    pub async fn rotate(&self) -> Answer {
-        Answer::to(self.api.request("POST", "/signing-keys/rotate").bearer_auth(self.human())).await
+    pub async fn rotate(&self) -> HttpResponse {
+        HttpResponse::send(self.api.request("POST", "/signing-keys/rotate").bearer_auth(self.human())).await
     }
 
     /// Revokes a signing key; says whether it was believed.
     pub async fn revoke_signing_key(&self, kid: &str) -> bool {
         let request = self.api.request("DELETE", &format!("/signing-keys/{kid}")).bearer_auth(self.human());
-        Answer::to(request).await.expect(200)["revoked"].as_bool().expect("a boolean")
+        HttpResponse::send(request).await.expect(200)["revoked"].as_bool().expect("a boolean")
     }
 
     /// Mints a person's token with the operator key, as the operator would.
@@ -318,11 +320,11 @@ async fn await_address(process: &Process) -> String {
     format!("https://localhost:{port}")
 }
 
-async fn await_env(folder: &Path, process: &Process) -> (HashMap<String, String>, Site) {
+async fn await_env(folder: &Path, process: &Process) -> (HashMap<String, String>, HttpClient) {
     let file = folder.join("dev.env");
     let text = eventually("dev.env is there", async || std::fs::read_to_string(&file).ok(), || process.log()).await;
     let lines = text.lines().filter_map(|line| line.strip_prefix("COUNTERSIGN_")?.split_once('='));
     let env: HashMap<_, _> = lines.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    let api = Site::trusting(env["URL"].clone(), &std::fs::read(&env["CA"]).expect("the authority's file"));
+    let api = HttpClient::trusting(env["URL"].clone(), &std::fs::read(&env["CA"]).expect("the authority's file"));
     (env, api)
 }

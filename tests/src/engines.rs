@@ -29,7 +29,7 @@ struct Fleet {
 }
 
 /// Whether tests run on the engines of a fleet.
-pub fn are_of_a_fleet() -> bool {
+pub fn use_postgres_and_redis() -> bool {
     match std::env::var("TEST_ENGINES").as_deref() {
         Err(_) | Ok("" | "embedded") => false,
         Ok("fleet") => true,
@@ -39,22 +39,22 @@ pub fn are_of_a_fleet() -> bool {
 
 /// What health and metrics call the database of a control plane that a test starts without naming one.
 pub fn database_name() -> &'static str {
-    if are_of_a_fleet() { "postgresql" } else { "sqlite" }
+    if use_postgres_and_redis() { "postgresql" } else { "sqlite" }
 }
 
 /// What health calls that which counts calls for limits.
 pub fn counter_name() -> &'static str {
-    if are_of_a_fleet() { "redis" } else { "memory" }
+    if use_postgres_and_redis() { "redis" } else { "memory" }
 }
 
 /// The URL of the Redis, if tests run on the engines of a fleet.
 pub fn redis_url() -> Option<String> {
-    are_of_a_fleet().then(|| fleet().redis.url())
+    use_postgres_and_redis().then(|| fleet().redis.url())
 }
 
 /// A fresh database, if tests run on the engines of a fleet.
 pub async fn lease() -> Option<Lease> {
-    if !are_of_a_fleet() {
+    if !use_postgres_and_redis() {
         return None;
     }
     Some(Lease { url: fleet().postgres.database().await })
@@ -66,7 +66,7 @@ pub async fn database_of(folder: &Path) -> Option<String> {
     if let Ok(noted) = std::fs::read_to_string(&note) {
         return Some(noted);
     }
-    let url = are_of_a_fleet().then(|| fleet().postgres.database())?.await;
+    let url = use_postgres_and_redis().then(|| fleet().postgres.database())?.await;
     std::fs::write(note, &url).expect("the folder can be written");
     Some(url)
 }

@@ -1,9 +1,9 @@
 //! The real Envoy, with a configuration of the test's.
 
 use crate::{
+    http::{HttpClient, HttpResponse},
     process::{Process, eventually, free_port},
     tools,
-    web::{Answer, Site},
 };
 use std::{path::Path, process::Command};
 use tempfile::TempDir;
@@ -14,9 +14,9 @@ pub struct Envoy {
     process: Process,
     _folder: TempDir,
     /// Its listener.
-    pub site: Site,
+    pub site: HttpClient,
     /// Its admin interface.
-    pub admin: Site,
+    pub admin: HttpClient,
 }
 
 impl Envoy {
@@ -50,7 +50,7 @@ impl Envoy {
         command.arg("-c").arg(file).args(["--concurrency", "1", "--disable-hot-restart", "--log-level", "warning"]);
         command.args(["--file-flush-interval-msec", "50"]);
         let process = Process::start(command, &folder.path().join("log"));
-        let site = |port| Site::plain(format!("http://127.0.0.1:{port}"));
+        let site = |port| HttpClient::plain(format!("http://127.0.0.1:{port}"));
         let mut envoy = Self { process, _folder: folder, site: site(listen), admin: site(admin) };
         envoy.await_ready().await;
         envoy
@@ -65,7 +65,7 @@ impl Envoy {
         let (process, admin) = (&mut self.process, &self.admin);
         let ready = async || {
             process.assert_running();
-            Answer::try_to(admin.request("GET", "/ready")).await.filter(|answer| answer.status == 200)
+            HttpResponse::try_send(admin.request("GET", "/ready")).await.filter(|answer| answer.status == 200)
         };
         eventually("Envoy is ready", ready, String::new).await;
     }

@@ -41,17 +41,17 @@ const JWKS: &str = "/keys";
 
 /// How it answers.
 #[derive(Debug, Clone)]
-pub enum Mood {
+pub enum IssuerBehavior {
     /// As it should.
-    Fair,
+    Normal,
     /// With a status and nothing else.
     Status(u16),
     /// After a while.
-    Slow(Duration),
+    Delayed(Duration),
     /// To whoever asks for keys: they are elsewhere.
     Redirect(String),
     /// To whoever asks for keys: this.
-    Says(String),
+    Body(String),
     /// To whoever asks for keys: bytes without end.
     Endless,
 }
@@ -67,7 +67,7 @@ pub struct Issuer {
 struct Shared {
     jwks: Mutex<Value>,
     discovery: Mutex<Value>,
-    mood: Mutex<Mood>,
+    behavior: Mutex<IssuerBehavior>,
     discoveries: AtomicUsize,
     fetches: AtomicUsize,
 }
@@ -98,7 +98,7 @@ impl Issuer {
         let shared = Shared {
             jwks: Mutex::default(),
             discovery: Mutex::new(json!({ "issuer": url, "jwks_uri": format!("{url}{JWKS}") })),
-            mood: Mutex::new(Mood::Fair),
+            behavior: Mutex::new(IssuerBehavior::Normal),
             discoveries: AtomicUsize::new(0),
             fetches: AtomicUsize::new(0),
         };
@@ -126,8 +126,8 @@ impl Issuer {
     }
 
     /// How it answers from now on.
-    pub fn be(&self, mood: Mood) {
-        *self.shared.mood.lock().expect("no panic") = mood;
+    pub fn set_behavior(&self, behavior: IssuerBehavior) {
+        *self.shared.behavior.lock().expect("no panic") = behavior;
     }
 
     /// How often somebody asked for its keys.
@@ -218,20 +218,22 @@ async fn answer(State(shared): State<Arc<Shared>>, uri: Uri) -> Response {
         let document = if for_keys { &shared.jwks } else { &shared.discovery };
         axum::Json(document.lock().expect("no panic").clone()).into_response()
     };
-    let mood = shared.mood.lock().expect("no panic").clone();
-    match mood {
-        Mood::Status(status) => StatusCode::from_u16(status).expect("a status").into_response(),
-        Mood::Slow(pause) => {
+    let behavior = shared.behavior.lock().expect("no panic").clone();
+    match behavior {
+        IssuerBehavior::Status(status) => StatusCode::from_u16(status).expect("a status").into_response(),
+        IssuerBehavior::Delayed(pause) => {
             tokio::time::sleep(pause).await;
             fair()
         }
-        Mood::Redirect(to) if for_keys => (StatusCode::FOUND, [(header::LOCATION, to)]).into_response(),
-        Mood::Says(text) if for_keys => text.into_response(),
-        Mood::Endless if for_keys => {
+        IssuerBehavior::Redirect(to) if for_keys => (StatusCode::FOUND, [(header::LOCATION, to)]).into_response(),
+        IssuerBehavior::Body(text) if for_keys => text.into_response(),
+        IssuerBehavior::Endless if for_keys => {
             let chunks = futures_util::stream::repeat_with(|| Ok::<_, std::convert::Infallible>(vec![b' '; 16 * 1024]));
             Body::from_stream(chunks).into_response()
         }
-        Mood::Fair | Mood::Redirect(_) | Mood::Says(_) | Mood::Endless => fair(),
+        IssuerBehavior::Normal | IssuerBehavior::Redirect(_) | IssuerBehavior::Body(_) | IssuerBehavior::Endless => {
+            fair()
+        }
     }
 }
 

@@ -1,9 +1,9 @@
 //! A real Prometheus that scrapes our processes, and its linter.
 
 use crate::{
+    http::HttpClient,
     process::{Process, eventually, free_port},
     tools,
-    web::Site,
 };
 use std::{
     io::Write as _,
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 /// A running Prometheus.
 pub struct Prometheus {
     process: Process,
-    site: Site,
+    site: HttpClient,
     _folder: TempDir,
 }
 
@@ -37,7 +37,7 @@ impl Prometheus {
         command.arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()));
         command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
         let process = Process::start(command, &folder.path().join("log"));
-        let prometheus = Self { process, site: Site::plain(format!("http://127.0.0.1:{port}")), _folder: folder };
+        let prometheus = Self { process, site: HttpClient::plain(format!("http://127.0.0.1:{port}")), _folder: folder };
         for (job, _) in targets {
             prometheus.until(&format!("up{{job=\"{job}\"}}"), 1.0).await;
         }

@@ -2,8 +2,8 @@
 
 use crate::{
     ControlPlane,
+    http::{HttpClient, HttpResponse},
     process::eventually,
-    web::{Answer, Site},
 };
 use reqwest::header::{HeaderMap, HeaderName, HeaderValue};
 use rustls::{
@@ -51,7 +51,7 @@ impl RawRequest {
     }
 
     /// Sends it once.
-    pub async fn send(&self, to: &Site) -> Answer {
+    pub async fn send(&self, to: &HttpClient) -> HttpResponse {
         let address = to.url.strip_prefix("http://").expect("plain HTTP");
         let mut stream = TcpStream::connect(address).await.expect("the server listens");
         stream.write_all(&[&self.0, b"\r\n".as_slice()].concat()).await.expect("the server reads");
@@ -59,16 +59,16 @@ impl RawRequest {
     }
 
     /// Sends it over TLS with the bytes of a body; nothing comes back from a server that hangs up.
-    pub async fn send_tls(&self, to: &ControlPlane, body: &[u8]) -> Option<Answer> {
+    pub async fn send_tls(&self, to: &ControlPlane, body: &[u8]) -> Option<HttpResponse> {
         self.exchange_tls(to, body, false).await
     }
 
     /// The same, and says that no more will come, which on HTTP/1.1 is leaving.
-    pub async fn send_tls_and_leave(&self, to: &ControlPlane, body: &[u8]) -> Option<Answer> {
+    pub async fn send_tls_and_leave(&self, to: &ControlPlane, body: &[u8]) -> Option<HttpResponse> {
         self.exchange_tls(to, body, true).await
     }
 
-    async fn exchange_tls(&self, to: &ControlPlane, body: &[u8], leave: bool) -> Option<Answer> {
+    async fn exchange_tls(&self, to: &ControlPlane, body: &[u8], leave: bool) -> Option<HttpResponse> {
         let mut roots = RootCertStore::empty();
         let authority = CertificateDer::from_pem_slice(&to.authority()).expect("a certificate");
         roots.add(authority).expect("a certificate");
@@ -89,7 +89,7 @@ impl RawRequest {
 
     /// Sends it until the authorizer answered in time, for which Envoy may not wait long enough on a
     /// busy machine: then it says 503 without a body.
-    pub async fn judged(&self, to: &Site) -> Answer {
+    pub async fn judged(&self, to: &HttpClient) -> HttpResponse {
         let judged = async || {
             let answer = self.send(to).await;
             (answer.status != 503 || answer.body != "").then_some(answer)
@@ -100,7 +100,7 @@ impl RawRequest {
 
 /// Reads until the answer is there; else what came. Not to the end: Envoy leaves a connection open for a
 /// second after an early answer.
-async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Answer, String> {
+async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<HttpResponse, String> {
     let mut bytes = Vec::new();
     loop {
         let read = stream.read_buf(&mut bytes).await;
@@ -114,7 +114,7 @@ async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<Answer, St
 }
 
 /// The answer, if all of it is there.
-fn answer(bytes: &[u8]) -> Option<Answer> {
+fn answer(bytes: &[u8]) -> Option<HttpResponse> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&bytes[..end]);
     let mut lines = head.split("\r\n");
@@ -127,5 +127,5 @@ fn answer(bytes: &[u8]) -> Option<Answer> {
     let length = headers.get("content-length").map_or(Some(0), |length| length.to_str().ok()?.parse().ok());
     let body = bytes[end + 4..].get(..length.expect("a length"))?;
     let text = || Value::String(String::from_utf8_lossy(body).into());
-    Some(Answer { status, headers, body: serde_json::from_slice(body).unwrap_or_else(|_| text()) })
+    Some(HttpResponse { status, headers, body: serde_json::from_slice(body).unwrap_or_else(|_| text()) })
 }

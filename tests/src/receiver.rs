@@ -32,7 +32,7 @@ pub enum Reply {
     /// With a status and nothing else.
     Status(u16),
     /// With a status, headers and a body.
-    Whole(u16, Vec<(&'static str, String)>, String),
+    Full(u16, Vec<(&'static str, String)>, String),
     /// As the other one, after a while.
     After(Duration, Box<Self>),
     /// Not at all: the connection stays open.
@@ -42,11 +42,11 @@ pub enum Reply {
     /// By hanging up.
     Close,
     /// With 200 and half of a body; then it hangs up.
-    Half,
+    Truncated,
     /// With the head of a 200, one byte a second.
-    DripHead,
+    SlowHeaders,
     /// With the head of a 200 at once, and its body one byte a second.
-    DripBody,
+    SlowBody,
     /// With a status and a body that does not end.
     Endless(u16),
 }
@@ -54,12 +54,12 @@ pub enum Reply {
 impl Reply {
     /// A redirect to a URL.
     pub fn redirect(status: u16, to: &str) -> Self {
-        Self::Whole(status, vec![("location", to.to_owned())], String::new())
+        Self::Full(status, vec![("location", to.to_owned())], String::new())
     }
 
     /// A refusal that says when to come back.
     pub fn retry_after(status: u16, when: &str) -> Self {
-        Self::Whole(status, vec![("retry-after", when.to_owned())], String::new())
+        Self::Full(status, vec![("retry-after", when.to_owned())], String::new())
     }
 }
 
@@ -81,7 +81,7 @@ struct Shared {
     log: Mutex<Log>,
     connections: AtomicUsize,
     open: AtomicUsize,
-    most_open: AtomicUsize,
+    max_open: AtomicUsize,
     sent: AtomicU64,
 }
 
@@ -90,7 +90,7 @@ struct Log {
     received: Vec<Received>,
     times: HashMap<String, usize>,
     taken: HashSet<String>,
-    given_up: Vec<Duration>,
+    disconnects: Vec<Duration>,
 }
 
 impl Receiver {
@@ -133,7 +133,7 @@ impl Receiver {
             log: Mutex::default(),
             connections: AtomicUsize::new(0),
             open: AtomicUsize::new(0),
-            most_open: AtomicUsize::new(0),
+            max_open: AtomicUsize::new(0),
             sent: AtomicU64::new(0),
         });
         let task = tokio::spawn(accept(listener, tls, shared.clone()));
@@ -147,7 +147,7 @@ impl Receiver {
     }
 
     /// How it answers from now on.
-    pub fn be(&self, reply: Reply) {
+    pub fn set_reply(&self, reply: Reply) {
         *self.shared.manner.lock().expect("no panic") = Box::new(move |_, _| reply.clone());
         self.shared.changes.send_replace(());
     }
@@ -185,8 +185,8 @@ impl Receiver {
     }
 
     /// When those who were left without an answer, or got a slow or endless one, hung up.
-    pub fn given_up(&self) -> Vec<Duration> {
-        self.shared.log().given_up.clone()
+    pub fn disconnects(&self) -> Vec<Duration> {
+        self.shared.log().disconnects.clone()
     }
 
     /// How many connections were ever made.
@@ -200,8 +200,8 @@ impl Receiver {
     }
 
     /// How many connections were open at once, at most.
-    pub fn most_open(&self) -> usize {
-        self.shared.most_open.load(SeqCst)
+    pub fn max_open(&self) -> usize {
+        self.shared.max_open.load(SeqCst)
     }
 
     /// Bytes of endless answers that went out.
@@ -241,7 +241,7 @@ impl Shared {
     }
 
     fn gave_up(&self) {
-        self.log().given_up.push(SystemClock.since_boot());
+        self.log().disconnects.push(SystemClock.since_boot());
     }
 }
 
@@ -253,7 +253,7 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Sha
         let (shared, tls) = (shared.clone(), tls.clone());
         peers.spawn(async move {
             shared.connections.fetch_add(1, SeqCst);
-            shared.most_open.fetch_max(shared.open.fetch_add(1, SeqCst) + 1, SeqCst);
+            shared.max_open.fetch_max(shared.open.fetch_add(1, SeqCst) + 1, SeqCst);
             match tls {
                 None => connection::attend(stream, &shared).await,
                 Some(tls) => {
@@ -268,12 +268,12 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Sha
 }
 
 /// An address of loopback that refuses connections for as long as this lives, since nobody else can listen there.
-pub struct Refusal {
+pub struct RefusingPort {
     address: SocketAddr,
     _bound: TcpSocket,
 }
 
-impl Refusal {
+impl RefusingPort {
     /// Takes a free port and does not listen.
     pub fn new() -> Self {
         let bound = TcpSocket::new_v4().expect("a socket");
@@ -287,7 +287,7 @@ impl Refusal {
     }
 }
 
-impl Default for Refusal {
+impl Default for RefusingPort {
     fn default() -> Self {
         Self::new()
     }

@@ -1,12 +1,12 @@
 //! A real Redis, in a temporary folder, for as long as the test lasts.
 
 mod cluster;
-mod papers;
 mod sentinels;
+mod tls_files;
 
 pub use cluster::RedisCluster;
-pub use papers::Papers;
 pub use sentinels::Sentinel;
+pub use tls_files::TlsFiles;
 
 use crate::{
     process::{Process, eventually, free_port},
@@ -31,7 +31,7 @@ pub struct Redis {
     bus: u16,
     configuration: Vec<String>,
     password: Option<String>,
-    papers: Option<Arc<Papers>>,
+    tls_files: Option<Arc<TlsFiles>>,
     // After the process: it ends before its folder does.
     folder: TempDir,
 }
@@ -53,8 +53,8 @@ impl Redis {
     }
 
     /// Starts one that speaks TLS only, and with whoever shows a certificate of the same authority.
-    pub async fn start_with_tls(papers: &Arc<Papers>, lines: &[&str]) -> Self {
-        Self::begin(&owned(lines), None, Some(papers.clone())).await
+    pub async fn start_with_tls(tls_files: &Arc<TlsFiles>, lines: &[&str]) -> Self {
+        Self::begin(&owned(lines), None, Some(tls_files.clone())).await
     }
 
     /// Starts a cluster of one, which has all slots, with lines of its configuration.
@@ -63,12 +63,12 @@ impl Redis {
     }
 
     /// The same, with TLS only.
-    pub async fn start_cluster_with_tls(papers: &Arc<Papers>) -> Self {
-        Self::begin_cluster(&["tls-cluster yes"], Some(papers.clone())).await
+    pub async fn start_cluster_with_tls(tls_files: &Arc<TlsFiles>) -> Self {
+        Self::begin_cluster(&["tls-cluster yes"], Some(tls_files.clone())).await
     }
 
-    async fn begin_cluster(lines: &[&str], papers: Option<Arc<Papers>>) -> Self {
-        let redis = Self::start_node(&[&["cluster-enabled yes"], lines].concat(), papers).await;
+    async fn begin_cluster(lines: &[&str], tls_files: Option<Arc<TlsFiles>>) -> Self {
+        let redis = Self::start_node(&[&["cluster-enabled yes"], lines].concat(), tls_files).await;
         redis.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
         let ready =
             async || redis.command::<String>(&["CLUSTER", "INFO"]).await.contains("cluster_state:ok").then_some(());
@@ -76,15 +76,15 @@ impl Redis {
         redis
     }
 
-    async fn start_node(lines: &[&str], papers: Option<Arc<Papers>>) -> Self {
-        Self::begin(&[owned(lines), owned(&["cluster-announce-ip 127.0.0.1"])].concat(), None, papers).await
+    async fn start_node(lines: &[&str], tls_files: Option<Arc<TlsFiles>>) -> Self {
+        Self::begin(&[owned(lines), owned(&["cluster-announce-ip 127.0.0.1"])].concat(), None, tls_files).await
     }
 
     /// Starts one that copies another, with lines of its configuration.
     pub async fn start_replica_of(master: &Self, lines: &[&str]) -> Self {
         let host = master.host();
         let copies = [format!("replicaof {host} {}", master.port), format!("replica-announce-ip {host}")];
-        let replica = Self::begin(&[&copies[..], &owned(lines)].concat(), None, master.papers.clone()).await;
+        let replica = Self::begin(&[&copies[..], &owned(lines)].concat(), None, master.tls_files.clone()).await;
         let synced = async || {
             replica.command::<String>(&["INFO", "replication"]).await.contains("master_link_status:up").then_some(())
         };
@@ -92,13 +92,13 @@ impl Redis {
         replica
     }
 
-    async fn begin(lines: &[String], password: Option<String>, papers: Option<Arc<Papers>>) -> Self {
+    async fn begin(lines: &[String], password: Option<String>, tls_files: Option<Arc<TlsFiles>>) -> Self {
         let (folder, port, bus) = (folder(), free_port(), free_port());
         let bus_line = [format!("cluster-port {bus}")];
-        let listens = listens(&folder, port, papers.as_deref());
+        let listens = listens(&folder, port, tls_files.as_deref());
         let configuration = [&owned(&ALWAYS)[..], &listens, &bus_line, lines].concat();
         let process = launch(folder.path(), &configuration);
-        let redis = Self { process, port, bus, configuration, password, papers, folder };
+        let redis = Self { process, port, bus, configuration, password, tls_files, folder };
         redis.answers().await;
         redis
     }
@@ -106,12 +106,12 @@ impl Redis {
     /// Its URL.
     pub fn url(&self) -> String {
         let password = self.password.as_ref().map(|password| format!(":{password}@")).unwrap_or_default();
-        let scheme = if self.papers.is_some() { "rediss" } else { "redis" };
+        let scheme = if self.tls_files.is_some() { "rediss" } else { "redis" };
         format!("{scheme}://{password}{}:{}", self.host(), self.port)
     }
 
     fn host(&self) -> &str {
-        self.papers.as_ref().map_or("127.0.0.1", |papers| papers.host())
+        self.tls_files.as_ref().map_or("127.0.0.1", |tls_files| tls_files.host())
     }
 
     /// Where its files are.
@@ -142,7 +142,7 @@ impl Redis {
 
     /// Who may do everything there.
     pub fn client(&self) -> Client {
-        client_at(self.url(), self.papers.as_deref())
+        client_at(self.url(), self.tls_files.as_deref())
     }
 
     /// Stops it in the middle of whatever it does: it stays connected, and does not answer.
@@ -203,17 +203,17 @@ impl Redis {
 }
 
 /// Where a server or a Sentinel keeps its files, and how it is spoken to.
-fn listens(folder: &TempDir, port: u16, papers: Option<&Papers>) -> Vec<String> {
+fn listens(folder: &TempDir, port: u16, tls_files: Option<&TlsFiles>) -> Vec<String> {
     let folder = format!("dir {}", folder.path().display());
     let mut lines = vec!["bind 127.0.0.1".to_owned(), "protected-mode no".to_owned(), folder];
-    lines.extend(papers.map_or_else(|| vec![format!("port {port}")], |papers| papers.lines(port)));
+    lines.extend(tls_files.map_or_else(|| vec![format!("port {port}")], |tls_files| tls_files.lines(port)));
     lines
 }
 
-fn client_at(url: String, papers: Option<&Papers>) -> Client {
-    let client = match papers {
+fn client_at(url: String, tls_files: Option<&TlsFiles>) -> Client {
+    let client = match tls_files {
         None => Client::open(url),
-        Some(papers) => Client::build_with_tls(url, papers.certificates()),
+        Some(tls_files) => Client::build_with_tls(url, tls_files.certificates()),
     };
     client.expect("a URL")
 }

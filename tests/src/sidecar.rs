@@ -2,15 +2,15 @@
 
 use crate::{
     ControlPlane,
+    http::{HttpClient, HttpResponse},
     process::{Process, eventually, free_port},
     tools,
-    web::{Answer, Site},
 };
 use envoy_types::pb::envoy::service::auth::v3::{
     AttributeContext, CheckRequest, CheckResponse,
     attribute_context::{HttpRequest, Request},
     authorization_client::AuthorizationClient,
-    check_response::HttpResponse,
+    check_response::HttpResponse as EnvoyHttpResponse,
 };
 use std::{collections::HashMap, path::PathBuf, process::Command};
 use tempfile::TempDir;
@@ -24,13 +24,13 @@ pub struct Sidecar {
     /// Where Envoy calls.
     pub listen: String,
     /// `/livez`, `/readyz`, `/metrics`.
-    pub admin: Site,
+    pub admin: HttpClient,
     command: Box<dyn Fn() -> Command + Send + Sync>,
 }
 
 /// What a check came to: the HTTP status (200 for an allow), the reason, and the headers set.
 #[derive(Debug)]
-pub struct Verdict {
+pub struct CheckResult {
     /// 200, or what the client gets.
     pub status: u16,
     /// The reason in the body of a denial.
@@ -46,7 +46,7 @@ pub struct Verdict {
 impl Sidecar {
     /// Guards the first service, on a Unix socket, and waits for its first view.
     pub async fn start(at: &ControlPlane) -> Self {
-        let key = at.make_key(at.service(), "sync").await;
+        let key = at.create_key(at.service(), "sync").await;
         let sidecar = Self::start_with(at, &[&key], &[]);
         sidecar.await_ready().await;
         sidecar
@@ -75,13 +75,14 @@ impl Sidecar {
             command
         });
         let process = Process::start(command(), &folder.path().join("log"));
-        Self { process, listen, admin: Site::plain(format!("http://{admin}")), command, folder }
+        Self { process, listen, admin: HttpClient::plain(format!("http://{admin}")), command, folder }
     }
 
     /// Waits for the first view.
     pub async fn await_ready(&self) {
-        let ready =
-            async || Answer::try_to(self.admin.request("GET", "/readyz")).await.filter(|answer| answer.status == 200);
+        let ready = async || {
+            HttpResponse::try_send(self.admin.request("GET", "/readyz")).await.filter(|answer| answer.status == 200)
+        };
         eventually("the sidecar has its first view", ready, || self.log()).await;
     }
 
@@ -123,18 +124,18 @@ impl Sidecar {
     }
 
     /// Asks about a request with these headers and context extensions.
-    pub async fn check_with(&self, headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> Verdict {
+    pub async fn check_with(&self, headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> CheckResult {
         let response = self.client().await.check(request(headers, extensions)).await;
-        Verdict::of(response.expect("a verdict, never a gRPC error").into_inner())
+        CheckResult::of(response.expect("a verdict, never a gRPC error").into_inner())
     }
 
     /// Asks about a request with these headers.
-    pub async fn check(&self, headers: &[(&str, &str)]) -> Verdict {
+    pub async fn check(&self, headers: &[(&str, &str)]) -> CheckResult {
         self.check_with(headers, &[]).await
     }
 
     /// Asks about a request with this token.
-    pub async fn check_token(&self, token: &str) -> Verdict {
+    pub async fn check_token(&self, token: &str) -> CheckResult {
         self.check(&[("authorization", &format!("Bearer {token}"))]).await
     }
 
@@ -159,19 +160,21 @@ pub fn request(headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> CheckRe
     }
 }
 
-impl Verdict {
+impl CheckResult {
     /// Reads a response as Envoy does: a status of zero, or none, is an allow.
     pub fn of(response: CheckResponse) -> Self {
         let code = response.status.as_ref().map_or(0, |status| status.code);
         let whole = response.clone();
         let name = |name: String, value: String| (name, value);
         let (status, reason, options, removed) = match response.http_response {
-            Some(HttpResponse::DeniedResponse(denied)) if code != 0 => {
+            Some(EnvoyHttpResponse::DeniedResponse(denied)) if code != 0 => {
                 let body: serde_json::Value = serde_json::from_str(&denied.body).expect("a denial has a JSON body");
                 let reason = body["error"]["details"]["reason"].as_str().unwrap_or_default().to_owned();
                 (denied.status.map_or(403, |status| status.code), reason, denied.headers, Vec::new())
             }
-            Some(HttpResponse::OkResponse(ok)) if code == 0 => (200, String::new(), ok.headers, ok.headers_to_remove),
+            Some(EnvoyHttpResponse::OkResponse(ok)) if code == 0 => {
+                (200, String::new(), ok.headers, ok.headers_to_remove)
+            }
             None if code == 0 => (200, String::new(), Vec::new(), Vec::new()),
             other => panic!("status {code} with {other:?}"),
         };

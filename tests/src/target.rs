@@ -1,6 +1,6 @@
 //! A target of webhooks as its owner sees it, and causes of events.
 
-use crate::{Agent, Answer, ControlPlane, Site, control_plane::text, eventually};
+use crate::{Agent, ControlPlane, HttpClient, HttpResponse, control_plane::text, eventually};
 use serde_json::{Value, json};
 
 /// A control plane whose deliveries are tried again after these seconds.
@@ -15,7 +15,7 @@ fn list(seconds: &[u32]) -> String {
 
 /// A target, and who manages it.
 pub struct Target {
-    api: Site,
+    api: HttpClient,
     bearer: String,
     path: String,
     /// Its id.
@@ -41,14 +41,14 @@ impl Target {
     }
 
     /// Makes one in any set.
-    pub async fn make_at(api: &Site, bearer: &str, set: &str, url: &str, kinds: &[&str]) -> Self {
+    pub async fn make_at(api: &HttpClient, bearer: &str, set: &str, url: &str, kinds: &[&str]) -> Self {
         let made = api.send_as(bearer, "POST", set, json!({ "url": url, "events": kinds })).await.expect(201);
         let id = text(&made["webhookId"]);
         let (api, bearer, path) = (api.clone(), bearer.to_owned(), format!("{set}/{id}"));
         Self { api, bearer, path, id, secret: text(&made["secret"]) }
     }
 
-    async fn send(&self, method: &str, below: &str, body: Value) -> Answer {
+    async fn send(&self, method: &str, below: &str, body: Value) -> HttpResponse {
         self.api.send_as(&self.bearer, method, &format!("{}{below}", self.path), body).await
     }
 
@@ -75,7 +75,7 @@ impl Target {
     /// Deletes it.
     pub async fn delete(&self) {
         let request = self.api.request("DELETE", &self.path).bearer_auth(&self.bearer);
-        assert_eq!(Answer::to(request).await.expect(200), json!({ "deleted": true }));
+        assert_eq!(HttpResponse::send(request).await.expect(200), json!({ "deleted": true }));
     }
 
     /// Gives it a new secret, which from now on is the one of this target.
@@ -147,7 +147,7 @@ impl Target {
 }
 
 /// An agent, and a role of the first service, to cause events with.
-pub struct Cause<'a> {
+pub struct EventSource<'a> {
     /// Where it happens.
     pub control: &'a ControlPlane,
     /// Who does it.
@@ -156,16 +156,16 @@ pub struct Cause<'a> {
     pub role: String,
 }
 
-impl<'a> Cause<'a> {
+impl<'a> EventSource<'a> {
     /// A new agent, and a new role.
-    pub async fn at(control: &'a ControlPlane) -> Self {
-        Self::named(control, "reader").await
+    pub async fn new(control: &'a ControlPlane) -> Self {
+        Self::with_role(control, "reader").await
     }
 
     /// The same with the name of the role.
-    pub async fn named(control: &'a ControlPlane, role: &str) -> Self {
+    pub async fn with_role(control: &'a ControlPlane, role: &str) -> Self {
         let agent = Agent::register(control, "Agent").await;
-        let role = control.make_role(role, &["read"]).await;
+        let role = control.create_role(role, &["read"]).await;
         Self { control, agent, role }
     }
 
@@ -187,7 +187,7 @@ impl<'a> Cause<'a> {
     }
 
     /// A login that fails, at a service or at none; gives the answer.
-    pub async fn fail(&self, service: Option<&str>) -> Answer {
+    pub async fn fail(&self, service: Option<&str>) -> HttpResponse {
         let challenge = self.challenge(service).await;
         self.answer(&challenge, &self.agent.key.sign("another nonce")).await
     }
@@ -200,7 +200,7 @@ impl<'a> Cause<'a> {
     }
 
     /// An answer to a challenge.
-    pub async fn answer(&self, challenge: &Value, signature: &str) -> Answer {
+    pub async fn answer(&self, challenge: &Value, signature: &str) -> HttpResponse {
         let body = json!({ "challengeId": challenge["challengeId"], "signature": signature });
         self.control.api.post("/auth/authenticate", body).await
     }

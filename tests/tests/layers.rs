@@ -66,9 +66,9 @@ const ROOMS: [(&str, &[Room]); 2] = [
             ("policy", &[]),
             ("decide", &["view", "policy", "fixtures"]),
             ("sync", &["view", "metrics"]),
-            ("answer", &["decide", "fixtures"]),
-            ("check", &["view", "policy", "decide", "answer", "metrics", "fixtures"]),
-            ("fixtures", &["view", "policy", "decide", "answer"]),
+            ("response", &["decide", "fixtures"]),
+            ("check", &["view", "policy", "decide", "response", "metrics", "fixtures"]),
+            ("fixtures", &["view", "policy", "decide", "response"]),
         ],
     ),
 ];

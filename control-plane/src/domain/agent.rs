@@ -13,7 +13,7 @@ pub struct Owner {
 }
 
 /// The data that an agent is registered with.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Registration {
     /// The human user who registers the agent; `None` for public registration.
     pub owner: Option<Owner>,
@@ -30,7 +30,7 @@ pub struct Registration {
 }
 
 /// A registered agent.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Agent {
     /// Unique identifier.
     pub id: AgentId,

@@ -10,7 +10,7 @@ pub struct Page {
 }
 
 /// One page of a list.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListPage<T> {
     /// Items on this page.
     pub items: Vec<T>,

@@ -25,7 +25,7 @@ pub struct RoleRequest {
 }
 
 /// A role of a service.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {
     /// Name, permissions and the revision of its creation.
     pub definition: RoleDefinition,

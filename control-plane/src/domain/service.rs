@@ -4,7 +4,7 @@ use super::{agent::Owner, credential::SecretHash, text::DisplayName};
 use countersign_identity::{ApiKeyId, ServiceId, Timestamp};
 
 /// A service: it defines roles and verifies agents.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Service {
     /// Unique identifier.
     pub id: ServiceId,
@@ -43,7 +43,7 @@ impl KeyScope {
 }
 
 /// A service API key, without its secret.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServiceKey {
     /// Unique identifier.
     pub id: ApiKeyId,

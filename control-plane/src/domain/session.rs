@@ -4,7 +4,7 @@ use super::credential::SecretHash;
 use countersign_identity::{AgentId, Reason, RefreshId, Revision, ServiceId, SessionId, Timestamp};
 
 /// A session.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
     /// Unique identifier, the `sid` claim of its access tokens.
     pub id: SessionId,
@@ -23,7 +23,7 @@ pub struct Session {
 }
 
 /// A refresh token, without its secret.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RefreshToken {
     /// Unique identifier.
     pub id: RefreshId,

@@ -35,7 +35,7 @@ pub struct Score(i64);
 pub struct InvalidScore;
 
 /// One feedback of a service about an agent.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Feedback {
     /// Unique identifier.
     pub id: FeedbackId,

@@ -1,11 +1,12 @@
-//! Whole questions, whole answers.
+//! Tests of complete checks.
 
 mod fuzz;
 
 use super::*;
 use crate::{
     fixtures::{ISSUED, ISSUER, REV, SERVICE, Signer, claims, reader},
-    view::{Confirmation, Slot, Snapshot, Terms},
+    response::HeaderNames,
+    view::{ApiKeyIndex, Confirmation, ServiceSettings, Snapshot},
 };
 use countersign_identity::{KeySet, Revision, Timestamp};
 use envoy_types::{
@@ -16,9 +17,9 @@ use envoy_types::{
     },
 };
 
-struct Still;
+struct FixedClock;
 
-impl Clock for Still {
+impl Clock for FixedClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_seconds(ISSUED + 60)
     }
@@ -28,10 +29,10 @@ impl Clock for Still {
     }
 }
 
-/// A clock that breaks as soon as a token has to be judged.
-struct Broken;
+/// A clock that panics when the wall-clock time is read.
+struct PanickingClock;
 
-impl Clock for Broken {
+impl Clock for PanickingClock {
     fn now(&self) -> Timestamp {
         panic!("no wall clock")
     }
@@ -45,7 +46,7 @@ fn view() -> Arc<View> {
     let snapshot = Snapshot {
         revision: Revision::new(REV),
         floor: Revision::new(1),
-        terms: Terms {
+        settings: ServiceSettings {
             service: SERVICE,
             issuer: ISSUER.into(),
             accepts_unbound: true,
@@ -54,41 +55,45 @@ fn view() -> Arc<View> {
         keys: KeySet::from_points([Signer::new(1).point()]).unwrap(),
         roles: [reader()].into_iter().collect(),
         agents: vec![],
-        revoked: vec![],
+        revocations: vec![],
     };
     let (revision, floor) = (Revision::new(REV), Revision::new(1));
-    Arc::new(View::of(snapshot, None).confirm(Confirmation { revision, floor, asked_at: Still.since_boot() }))
+    Arc::new(View::from_snapshot(snapshot, None).confirm(Confirmation {
+        revision,
+        floor,
+        ping_sent_at: FixedClock.since_boot(),
+    }))
 }
 
 fn authorizer(clock: impl Clock) -> Authorizer {
     let metrics = Arc::new(Metrics::new().unwrap());
-    metrics.service_known(SERVICE);
+    metrics.init_service(SERVICE);
     let views = Arc::new(Views::new(1, None));
-    views.publish(Slot(0), &view());
+    views.publish(ApiKeyIndex(0), &view());
     Authorizer {
         views,
         cache: TokenCache::new(10, metrics.cache_hits(), metrics.cache_misses()),
-        names: Names::new("x-agent-"),
+        responses: ResponseBuilder { names: HeaderNames::new("x-agent-"), explain_denials: false },
         metrics,
         clock: Arc::new(clock),
-        complaints: Complaints::default(),
+        invalid_rule_log: LogRateLimit::default(),
     }
 }
 
 fn request(headers: &[(&str, &str)], rules: &[(&str, &str)]) -> CheckRequest {
     let owned = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-    question(HttpRequest { headers: owned(headers), ..HttpRequest::default() }, owned(rules))
+    check_request(HttpRequest { headers: owned(headers), ..HttpRequest::default() }, owned(rules))
 }
 
-fn question(http: HttpRequest, rules: std::collections::HashMap<String, String>) -> CheckRequest {
+fn check_request(http: HttpRequest, rules: std::collections::HashMap<String, String>) -> CheckRequest {
     let request = attribute_context::Request { http: Some(http), ..attribute_context::Request::default() };
     let attributes =
         AttributeContext { request: Some(request), context_extensions: rules, ..AttributeContext::default() };
     CheckRequest { attributes: Some(attributes) }
 }
 
-async fn ask(authorizer: &Authorizer, question: CheckRequest) -> CheckResponse {
-    authorizer.check(Request::new(question)).await.unwrap().into_inner()
+async fn check(authorizer: &Authorizer, request: CheckRequest) -> CheckResponse {
+    authorizer.check(Request::new(request)).await.unwrap().into_inner()
 }
 
 fn allowed(response: CheckResponse) -> OkHttpResponse {
@@ -109,51 +114,51 @@ fn denied(response: CheckResponse) -> (i32, String) {
 }
 
 #[tokio::test]
-async fn the_token_that_was_used_is_taken_out_unless_the_route_keeps_it() {
-    let authorizer = authorizer(Still);
+async fn removes_the_token_unless_the_route_forwards_it() {
+    let authorizer = authorizer(FixedClock);
     let bearer = format!("Bearer {}", Signer::new(1).sign(&claims()));
-    let ok = allowed(ask(&authorizer, request(&[("authorization", &bearer), ("x_agent_id", "root")], &[])).await);
+    let ok = allowed(check(&authorizer, request(&[("authorization", &bearer), ("x_agent_id", "root")], &[])).await);
     assert_eq!(ok.headers_to_remove, ["authorization", "x_agent_id"]);
     assert_eq!(ok.headers.len(), 7);
     let both = [("authorization", "Basic dXNlcg=="), ("x-agent-token", bearer.as_str())];
-    assert_eq!(allowed(ask(&authorizer, request(&both, &[])).await).headers_to_remove, ["x-agent-token"]);
-    let kept = request(&both, &[("forward_token", "true")]);
-    assert!(allowed(ask(&authorizer, kept).await).headers_to_remove.is_empty());
+    assert_eq!(allowed(check(&authorizer, request(&both, &[])).await).headers_to_remove, ["x-agent-token"]);
+    let forwarded = request(&both, &[("forward_token", "true")]);
+    assert!(allowed(check(&authorizer, forwarded).await).headers_to_remove.is_empty());
 }
 
 #[tokio::test]
-async fn raw_headers_are_read_too() {
+async fn reads_headers_from_the_list_with_raw_values() {
     let bearer = format!("Bearer {}", Signer::new(1).sign(&claims()));
     let raw = |key: &str, value: &str| HeaderValue { key: key.into(), raw_value: value.into(), value: String::new() };
     let headers = vec![raw("authorization", &bearer), raw("x-agent.id", "root")];
     let http = HttpRequest { header_map: Some(HeaderMap { headers }), ..HttpRequest::default() };
-    let ok = allowed(ask(&authorizer(Still), question(http, [].into())).await);
+    let ok = allowed(check(&authorizer(FixedClock), check_request(http, [].into())).await);
     assert_eq!(ok.headers_to_remove, ["authorization", "x-agent.id"]);
 }
 
 #[tokio::test]
-async fn what_cannot_be_judged_is_denied_and_never_a_grpc_error() {
-    let authorizer = authorizer(Still);
+async fn denies_without_a_grpc_error_when_no_decision_is_possible() {
+    let authorizer = authorizer(FixedClock);
     let denial = |reason: &str| (503, reason.to_owned());
-    assert_eq!(denied(ask(&authorizer, CheckRequest::default()).await), denial("request_invalid"));
-    let rule = request(&[], &[("require_role", "reader")]);
-    assert_eq!(denied(ask(&authorizer, rule).await), denial("rule_invalid"));
+    assert_eq!(denied(check(&authorizer, CheckRequest::default()).await), denial("request_invalid"));
+    let invalid_rule = request(&[], &[("require_role", "reader")]);
+    assert_eq!(denied(check(&authorizer, invalid_rule).await), denial("rule_invalid"));
     let other = countersign_identity::ServiceId::from_bits(9).to_string();
     let unknown = request(&[], &[("service_id", &other)]);
-    assert_eq!(denied(ask(&authorizer, unknown).await), denial("service_unknown"));
-    assert_eq!(denied(ask(&authorizer, request(&[], &[])).await), (401, "token_missing".into()));
+    assert_eq!(denied(check(&authorizer, unknown).await), denial("service_unknown"));
+    assert_eq!(denied(check(&authorizer, request(&[], &[])).await), (401, "token_missing".into()));
 }
 
 #[tokio::test]
-async fn a_panic_is_a_denial() {
-    let response = ask(&authorizer(Broken), request(&[], &[])).await;
+async fn panic_is_a_denial() {
+    let response = check(&authorizer(PanickingClock), request(&[], &[])).await;
     assert_eq!(denied(response), (503, "internal".into()));
 }
 
 #[tokio::test]
-async fn verdicts_are_counted_from_zero() {
-    let authorizer = authorizer(Still);
-    ask(&authorizer, request(&[], &[])).await;
+async fn counts_verdicts_from_zero() {
+    let authorizer = authorizer(FixedClock);
+    check(&authorizer, request(&[], &[])).await;
     let text = prometheus::TextEncoder::new().encode_to_string(&authorizer.metrics.registry().gather()).unwrap();
     let line = |reason: &str, count: u32| {
         format!(r#"countersign_authz_checks_total{{decision="deny",reason="{reason}",service="{SERVICE}"}} {count}"#)

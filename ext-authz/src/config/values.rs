@@ -1,37 +1,37 @@
-//! Kinds of value that settings hold, each parsed at the door.
+//! Types of setting values, validated when they are parsed.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 use std::{fmt, net::IpAddr, path::PathBuf};
 use tonic::transport::Uri;
 
-/// Why a value is not accepted; the text tells how to mend it and never repeats the value.
+/// Why a value is invalid; the message states the rule and never contains the value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidValue {
-    /// An address to listen on.
+    /// Not an address to listen on.
     #[error("must be an address such as `127.0.0.1:9191`, or `unix:` and a path")]
     ListenAddress,
-    /// The control plane's address.
+    /// Not an HTTPS URL.
     #[error("must be `https://` and a host, such as `https://control-plane:8444`")]
     SyncUrl,
-    /// Secrets would travel in the clear.
+    /// API keys and data would be sent unencrypted.
     #[error("must begin with `https://`: plain `http://` is accepted for loopback only")]
     PlainText,
-    /// Not something that can be sent as a key.
-    #[error("holds something that is not a service API key: visible ASCII without spaces is expected")]
+    /// Not a valid header value.
+    #[error("contains something that is not a service API key: must be visible ASCII without spaces")]
     ApiKey,
-    /// The beginning of header names.
+    /// Not a valid prefix of header names.
     #[error("must be lower-case letters, digits and dashes, and end with a dash, such as `x-agent-`")]
     HeaderPrefix,
 }
 
-/// Where Envoy calls.
+/// The address that Envoy connects to.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum ListenAddress {
     /// Host and port.
     Tcp(String),
-    /// A socket in the file system.
+    /// The path of a Unix socket.
     Unix(PathBuf),
 }
 
@@ -56,18 +56,18 @@ impl fmt::Display for ListenAddress {
     }
 }
 
-/// The control plane's address: over TLS, unless it is on this machine.
+/// The URL of the control plane: HTTPS, or plain HTTP to a loopback address.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct SyncUrl(Uri);
 
 impl SyncUrl {
-    /// Whether the connection is encrypted.
+    /// Whether the connection uses TLS.
     pub fn is_tls(&self) -> bool {
         self.0.scheme_str() == Some("https")
     }
 
-    /// The address.
+    /// The URL.
     pub const fn uri(&self) -> &Uri {
         &self.0
     }
@@ -89,13 +89,13 @@ impl TryFrom<String> for SyncUrl {
     }
 }
 
-/// A service API key. Nothing prints it.
+/// A service API key; `Debug` does not show it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ApiKey(SecretString);
 
 impl ApiKey {
-    /// The key in clear, for the one header that carries it.
+    /// The plain key, for the `authorization` metadata.
     pub fn expose(&self) -> &str {
         self.0.expose_secret()
     }
@@ -110,13 +110,13 @@ impl TryFrom<String> for ApiKey {
     }
 }
 
-/// What the names of identity headers begin with.
+/// The prefix of the identity headers.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub struct HeaderPrefix(String);
 
 impl HeaderPrefix {
-    /// The text.
+    /// The prefix.
     pub fn as_str(&self) -> &str {
         &self.0
     }

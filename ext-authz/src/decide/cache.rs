@@ -1,4 +1,4 @@
-//! Tokens whose signature was verified before: the one costly question, asked once.
+//! A cache of tokens whose signature is verified, because the signature check is the most expensive part of a decision.
 
 use countersign_identity::{ServiceId, SignedToken};
 use moka::sync::Cache;
@@ -6,39 +6,41 @@ use prometheus::IntCounter;
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
-/// Where a token stands in the cache: its full hash, and the service that was asked.
+/// The service and the SHA-256 digest of the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place(ServiceId, [u8; 32]);
+pub struct CacheKey(ServiceId, [u8; 32]);
 
-/// Verified tokens, as many as the settings say.
+impl CacheKey {
+    /// The key of a token at a service.
+    pub fn new(service: ServiceId, token: &str) -> Self {
+        Self(service, Sha256::digest(token).into())
+    }
+}
+
+/// A bounded cache of tokens whose signature is verified.
 #[derive(Debug)]
 pub struct TokenCache {
-    tokens: Cache<Place, Arc<SignedToken>>,
+    tokens: Cache<CacheKey, Arc<SignedToken>>,
     hits: IntCounter,
     misses: IntCounter,
 }
 
 impl TokenCache {
-    /// Remembers at most `capacity` tokens, and counts how often that helped.
+    /// Creates a cache of at most `capacity` tokens that counts hits and misses.
     pub fn new(capacity: u64, hits: IntCounter, misses: IntCounter) -> Self {
         Self { tokens: Cache::new(capacity), hits, misses }
     }
 
-    /// Where this token stands.
-    pub fn place(service: ServiceId, token: &str) -> Place {
-        Place(service, Sha256::digest(token).into())
-    }
-
     /// The token, if its signature was verified before.
-    pub fn get(&self, place: &Place) -> Option<Arc<SignedToken>> {
-        let found = self.tokens.get(place);
-        let counter = if found.is_some() { &self.hits } else { &self.misses };
+    pub fn get(&self, key: &CacheKey) -> Option<Arc<SignedToken>> {
+        let token = self.tokens.get(key);
+        let counter = if token.is_some() { &self.hits } else { &self.misses };
         counter.inc();
-        found
+        token
     }
 
-    /// Remembers a token whose signature was just verified.
-    pub fn put(&self, place: Place, token: &Arc<SignedToken>) {
-        self.tokens.insert(place, Arc::clone(token));
+    /// Adds a token whose signature was just verified.
+    pub fn insert(&self, key: CacheKey, token: &Arc<SignedToken>) {
+        self.tokens.insert(key, Arc::clone(token));
     }
 }

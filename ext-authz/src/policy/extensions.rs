@@ -1,68 +1,71 @@
-//! Reads a policy out of Envoy's context extensions: a map of names to strings.
+//! Parses a policy from Envoy's context extensions, a map of names to strings.
 //!
-//! Items of a list are written as in our headers: separated by commas, percent-encoded where not plain.
+//! Lists have the format of the identity headers: items separated by commas and percent-encoded where necessary.
 
 use super::Policy;
 use countersign_identity::TrustScore;
 use percent_encoding::percent_decode_str;
 use std::collections::HashMap;
 
-/// Why a rule is refused; the text is for the operator's log.
+/// Why a rule is invalid; the message goes to the log.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// No rule has this name.
+    /// The name of the rule is unknown.
     #[error("unknown context extension `{0}`")]
     Unknown(String),
-    /// The value does not mean anything here.
-    #[error("context extension `{name}`: `{value}` {expected}")]
+    /// The value is invalid.
+    #[error("context extension `{name}`: `{value}` {problem}")]
     Value {
-        /// The rule.
+        /// The name of the rule.
         name: String,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What it should say.
-        expected: &'static str,
+        /// Why the value is invalid.
+        problem: &'static str,
     },
-    /// Nobody who fails the requirement would be kept out.
+    /// Requests without a token would bypass the requirement.
     #[error("`allow_anonymous` contradicts `require_roles`, `require_permissions` and `min_trust_score`")]
     Contradiction,
 }
 
 impl Policy {
-    /// Reads the rules of a route.
+    /// Parses the rules of a route.
     pub fn from_extensions(extensions: &HashMap<String, String>) -> Result<Self, RuleError> {
         let mut policy = Self::default();
         for (name, value) in extensions {
-            policy.take(name, value)?;
+            policy.set(name, value)?;
         }
         let Self { require_roles, require_permissions, min_trust_score, allow_anonymous, .. } = &policy;
-        let requires = !require_roles.is_empty() || !require_permissions.is_empty() || min_trust_score.is_some();
-        if *allow_anonymous && requires { Err(RuleError::Contradiction) } else { Ok(policy) }
+        let has_requirements =
+            !require_roles.is_empty() || !require_permissions.is_empty() || min_trust_score.is_some();
+        if *allow_anonymous && has_requirements { Err(RuleError::Contradiction) } else { Ok(policy) }
     }
 
-    fn take(&mut self, name: &str, value: &str) -> Result<(), RuleError> {
-        let wrong = |expected| RuleError::Value { name: name.to_owned(), value: value.to_owned(), expected };
+    fn set(&mut self, name: &str, value: &str) -> Result<(), RuleError> {
+        let invalid = |problem| RuleError::Value { name: name.to_owned(), value: value.to_owned(), problem };
         match name {
-            "service_id" => self.service = Some(value.parse().map_err(|_| wrong("is not a service's id"))?),
-            "require_roles" => self.require_roles = list(value).ok_or_else(|| wrong("is not a list of role names"))?,
+            "service_id" => self.service = Some(value.parse().map_err(|_| invalid("is not a service id"))?),
+            "require_roles" => {
+                self.require_roles = list(value).ok_or_else(|| invalid("is not a list of role names"))?
+            }
             "require_permissions" => {
-                self.require_permissions = list(value).ok_or_else(|| wrong("is not a list of permissions"))?;
+                self.require_permissions = list(value).ok_or_else(|| invalid("is not a list of permissions"))?;
             }
             "min_trust_score" => {
                 self.min_trust_score = Some(
-                    points(value).ok_or_else(|| wrong("is not a number from 0 to 100 with at most two decimals"))?,
+                    points(value).ok_or_else(|| invalid("is not a number from 0 to 100 with at most two decimals"))?,
                 );
             }
-            "allow_unassigned" => self.allow_unassigned = boolean(value).ok_or_else(|| wrong(BOOLEAN))?,
-            "allow_anonymous" => self.allow_anonymous = boolean(value).ok_or_else(|| wrong(BOOLEAN))?,
-            "forward_token" => self.forward_token = boolean(value).ok_or_else(|| wrong(BOOLEAN))?,
+            "allow_unassigned" => self.allow_unassigned = boolean(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
+            "allow_anonymous" => self.allow_anonymous = boolean(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
+            "forward_token" => self.forward_token = boolean(value).ok_or_else(|| invalid(NOT_BOOLEAN))?,
             _ => return Err(RuleError::Unknown(name.to_owned())),
         }
         Ok(())
     }
 }
 
-const BOOLEAN: &str = "is neither `true` nor `false`";
+const NOT_BOOLEAN: &str = "is neither `true` nor `false`";
 
 fn boolean(value: &str) -> Option<bool> {
     match value {
@@ -72,13 +75,13 @@ fn boolean(value: &str) -> Option<bool> {
     }
 }
 
-/// A threshold between two scores would be rounded, and half the time down.
+/// Refuses more than two decimals: rounding could lower the threshold.
 fn points(value: &str) -> Option<TrustScore> {
     let points: f64 = value.parse().ok()?;
     TrustScore::from_points(points).ok().filter(|score| score.points().total_cmp(&points).is_eq())
 }
 
-/// At least one item: an empty list is a requirement that somebody forgot to write.
+/// Refuses an empty list, which is probably an unfinished rule.
 fn list<T: TryFrom<String>>(value: &str) -> Option<Vec<T>> {
     value.split(',').map(|item| T::try_from(decode(item.trim())?).ok()).collect()
 }
@@ -94,14 +97,14 @@ mod tests {
     use super::*;
     use countersign_identity::ServiceId;
 
-    fn read(extensions: &[(&str, &str)]) -> Result<Policy, RuleError> {
+    fn parse(extensions: &[(&str, &str)]) -> Result<Policy, RuleError> {
         Policy::from_extensions(&extensions.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect())
     }
 
     #[test]
-    fn every_rule_is_read() {
+    fn parses_every_rule() {
         let service = ServiceId::from_bits(5);
-        let policy = read(&[
+        let policy = parse(&[
             ("service_id", &service.to_string()),
             ("require_roles", "reader, billing%2C eu"),
             ("require_permissions", "read:a,write:a"),
@@ -116,11 +119,11 @@ mod tests {
         assert_eq!(policy.require_permissions.len(), 2);
         assert_eq!(policy.min_trust_score, TrustScore::from_points(62.5).ok());
         assert!(policy.allow_unassigned && !policy.allow_anonymous && policy.forward_token);
-        assert_eq!(read(&[]), Ok(Policy::default()));
+        assert_eq!(parse(&[]), Ok(Policy::default()));
     }
 
     #[test]
-    fn what_is_not_understood_is_refused() {
+    fn refuses_unknown_names_and_invalid_values() {
         for (name, value) in [
             ("require_role", "reader"),
             ("Require_roles", "reader"),
@@ -141,21 +144,21 @@ mod tests {
             ("allow_anonymous", "True"),
             ("forward_token", "1"),
         ] {
-            assert!(read(&[(name, value)]).is_err(), "{name}={value}");
+            assert!(parse(&[(name, value)]).is_err(), "{name}={value}");
         }
     }
 
     #[test]
-    fn every_score_there_is_can_be_required() {
+    fn accepts_every_trust_score() {
         for hundredths in 0..=10_000 {
             let score = TrustScore::from_hundredths(hundredths).unwrap();
-            assert_eq!(read(&[("min_trust_score", &score.to_string())]).unwrap().min_trust_score, Some(score));
+            assert_eq!(parse(&[("min_trust_score", &score.to_string())]).unwrap().min_trust_score, Some(score));
         }
     }
 
     #[test]
-    fn a_requirement_that_the_anonymous_escape_is_refused() {
+    fn refuses_requirements_on_anonymous_routes() {
         let rules = [("allow_anonymous", "true"), ("require_roles", "reader")];
-        assert_eq!(read(&rules), Err(RuleError::Contradiction));
+        assert_eq!(parse(&rules), Err(RuleError::Contradiction));
     }
 }

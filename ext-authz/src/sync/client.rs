@@ -1,17 +1,17 @@
-//! Keeps one stream going: connect, follow, and begin again where it ended.
+//! Keeps one stream open: connects, follows, and reconnects with backoff.
 
 use super::{
     decode::MessageError,
-    session::{News, Session, Silent},
+    session::{PingTimeout, Session, SessionUpdate},
 };
 use crate::{
     metrics::Metrics,
-    view::{Slot, Views},
+    view::{ApiKeyIndex, Views},
 };
 use backon::{BackoffBuilder, ExponentialBuilder};
 use countersign_identity::ServiceId;
 use countersign_process::{Clock, ReadinessGuard, Shutdown};
-use countersign_proto::v1::{FollowRequest, sync_client::SyncClient};
+use countersign_proto::v1::{FollowRequest, FollowResponse, sync_client::SyncClient};
 use std::{convert::Infallible, error::Error, sync::Arc, time::Duration};
 use tokio::{
     sync::mpsc,
@@ -24,19 +24,25 @@ use tonic::{
     transport::Endpoint,
 };
 
-/// The waits between attempts grow from the first to the second, and jitter doubles either at most.
-const WAITS: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
+/// The backoff before the first retry. Jitter adds up to the same again.
+const MIN_BACKOFF: Duration = Duration::from_millis(200);
 
-/// The largest message that is read. Pages are far smaller.
-const MAX_MESSAGE: usize = 16 * 1024 * 1024;
+/// The longest backoff, before jitter.
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
-/// Requests on their way: a Hello and as many pings as may be unanswered fit.
-const OUTBOX: usize = 8;
+/// The largest accepted message. Pages of a snapshot are much smaller.
+const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
 
-/// Whom to follow.
+/// Capacity for the Hello and as many pings as may be unanswered.
+const REQUEST_QUEUE: usize = 8;
+
+/// Without a response for this many ping intervals, opening the stream has failed.
+const OPEN_TIMEOUT_PINGS: u32 = 3;
+
+/// The control plane and the credentials for it.
 #[derive(Debug, Clone)]
-pub struct Target {
-    /// The control plane.
+pub struct SyncTarget {
+    /// The sync address of the control plane.
     pub endpoint: Endpoint,
     /// `Bearer` and the API key, marked as sensitive.
     pub authorization: MetadataValue<Ascii>,
@@ -44,145 +50,150 @@ pub struct Target {
 
 /// Follows the stream of one API key.
 pub struct Follower {
-    /// Where its views are put.
-    pub slot: Slot,
-    /// Whom to follow.
-    pub target: Target,
-    /// Seconds between confirmations.
-    pub ping_every: Duration,
-    /// Stricter than what the control plane says, if it is.
+    /// The API key, by its index in the settings.
+    pub key: ApiKeyIndex,
+    /// The control plane.
+    pub target: SyncTarget,
+    /// The interval between pings.
+    pub ping_interval: Duration,
+    /// The local limit of staleness, which can only lower that of the control plane.
     pub max_staleness: Option<Duration>,
-    /// Where views are put.
+    /// Where views are published.
     pub views: Arc<Views>,
-    /// Counts what happens.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// Tells the time.
+    /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Dropped when the first view is confirmed.
-    pub unready: Option<ReadinessGuard>,
-    /// The service of the stream that is being followed, once it has brought something.
-    pub following: Option<ServiceId>,
+    pub readiness_guard: Option<ReadinessGuard>,
+    /// The service of the current stream, after its first view.
+    pub connected_service: Option<ServiceId>,
 }
 
-/// Why a stream ended.
+/// Why a stream ended or could not be opened.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
-    #[error("no connection: {0}")]
-    Unreachable(String),
+enum StreamError {
+    #[error("cannot connect: {0}")]
+    Connect(String),
     #[error("{:?}: {}", .0.code(), .0.message())]
-    Refused(#[from] Status),
-    #[error("the message was refused: {0}")]
-    Unreadable(#[from] MessageError),
+    Status(#[from] Status),
+    #[error("invalid message: {0}")]
+    InvalidMessage(#[from] MessageError),
     #[error("{0}")]
-    Silent(#[from] Silent),
-    #[error("no answer in time")]
-    Slow,
-    #[error("the control plane ended the stream")]
+    PingTimeout(#[from] PingTimeout),
+    #[error("the control plane does not answer in time")]
+    OpenTimeout,
+    #[error("the control plane closed the stream")]
     Closed,
 }
 
 impl Follower {
-    /// Follows until the process is asked to stop.
+    /// Follows the control plane until shutdown is requested.
     pub async fn run(mut self, shutdown: Shutdown) {
-        let mut waits = waits();
+        let mut backoff = new_backoff();
         let mut view = None;
         loop {
             let mut session = Session::resume(view, self.max_staleness);
-            let ended = tokio::select! {
+            let error = tokio::select! {
                 () = shutdown.requested() => return,
-                Err(ended) = self.follow(&mut session) => ended,
+                Err(error) = self.follow(&mut session) => error,
             };
             view = session.view();
-            self.lost(&ended);
+            self.report(&error, view.as_ref().map(|view| view.service()));
             if session.was_confirmed() {
-                waits = self::waits();
+                backoff = new_backoff();
             }
             tokio::select! {
                 () = shutdown.requested() => return,
-                () = sleep(waits.next().unwrap_or(WAITS.1)) => {}
+                () = sleep(backoff.next().unwrap_or(MAX_BACKOFF)) => {}
             }
         }
     }
 
-    fn lost(&mut self, ended: &Ended) {
-        self.metrics.reconnecting();
-        let service = self.following.take();
-        if let Some(service) = service {
-            self.metrics.stream_ended(service);
+    /// Counts and logs the end of a stream, or the failure to open one. `known_service` is that of the last view.
+    fn report(&mut self, error: &StreamError, known_service: Option<ServiceId>) {
+        let lost_service = self.connected_service.take();
+        match lost_service {
+            Some(service) => self.metrics.stream_lost(service),
+            None => self.metrics.connect_failed(known_service),
         }
-        let service = service.map(|service| service.to_string());
-        let key = self.slot.0;
-        if matches!(ended, Ended::Refused(status) if status.code() == Code::Unauthenticated) {
-            tracing::error!(key, service, "the control plane refuses the API key: is it revoked?");
+        let service = known_service.map(|service| service.to_string());
+        let key = self.key.0;
+        if matches!(error, StreamError::Status(status) if status.code() == Code::Unauthenticated) {
+            tracing::error!(key, service, "the control plane refuses the API key; it may be revoked");
+        } else if lost_service.is_some() {
+            tracing::warn!(key, service, %error, "lost the sync stream; reconnecting");
         } else {
-            tracing::warn!(key, service, error = %ended, "the stream ended");
+            tracing::warn!(key, service, %error, "cannot open the sync stream; retrying");
         }
     }
 
-    async fn follow(&mut self, session: &mut Session) -> Result<Infallible, Ended> {
-        let (outbox, requests) = mpsc::channel(OUTBOX);
-        outbox.try_send(session.hello()).map_err(|_| Ended::Closed)?;
-        outbox.try_send(session.ping(self.clock.since_boot())?).map_err(|_| Ended::Closed)?;
-        let opened = timeout(self.ping_every * 3, self.open(requests)).await;
-        let mut stream = opened.map_err(|_| Ended::Slow)??;
-        let mut ticks = interval(self.ping_every);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        ticks.reset();
+    async fn follow(&mut self, session: &mut Session) -> Result<Infallible, StreamError> {
+        let (requests, request_stream) = mpsc::channel(REQUEST_QUEUE);
+        requests.try_send(session.hello()).map_err(|_| StreamError::Closed)?;
+        requests.try_send(session.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
+        let opened = timeout(self.ping_interval * OPEN_TIMEOUT_PINGS, self.open(request_stream)).await;
+        let mut responses = opened.map_err(|_| StreamError::OpenTimeout)??;
+        let mut ping_timer = interval(self.ping_interval);
+        ping_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        ping_timer.reset();
         loop {
             tokio::select! {
-                message = stream.message() => {
-                    let news = session.take(message?.ok_or(Ended::Closed)?)?;
-                    self.publish(news);
+                message = responses.message() => {
+                    let update = session.apply(message?.ok_or(StreamError::Closed)?)?;
+                    self.publish(update);
                 }
-                _ = ticks.tick() => {
-                    outbox.try_send(session.ping(self.clock.since_boot())?).map_err(|_| Ended::Closed)?;
+                _ = ping_timer.tick() => {
+                    requests.try_send(session.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
                 }
             }
         }
     }
 
-    /// A new connection each time, so that a name is looked up again and a dead peer is not held on to.
-    async fn open(
-        &self,
-        requests: mpsc::Receiver<FollowRequest>,
-    ) -> Result<Streaming<countersign_proto::v1::FollowResponse>, Ended> {
-        let channel = self.target.endpoint.connect().await.map_err(|error| Ended::Unreachable(chain(&error)))?;
+    /// Opens a new connection each time, so that DNS is resolved again and a dead connection is not reused.
+    async fn open(&self, requests: mpsc::Receiver<FollowRequest>) -> Result<Streaming<FollowResponse>, StreamError> {
+        let channel =
+            self.target.endpoint.connect().await.map_err(|error| StreamError::Connect(error_chain(&error)))?;
         let mut request = Request::new(ReceiverStream::new(requests));
         request.metadata_mut().insert("authorization", self.target.authorization.clone());
-        let mut client = SyncClient::new(channel).max_decoding_message_size(MAX_MESSAGE);
+        let mut client = SyncClient::new(channel).max_decoding_message_size(MAX_MESSAGE_BYTES);
         Ok(client.follow(request).await?.into_inner())
     }
 
-    fn publish(&mut self, news: News) {
-        let (view, asked_at) = match news {
-            News::View(view) => (view, None),
-            News::Confirmed(view, asked_at) => (view, Some(asked_at)),
-            News::Nothing => return,
+    fn publish(&mut self, update: SessionUpdate) {
+        let (view, ping_sent_at) = match update {
+            SessionUpdate::View(view) => (view, None),
+            SessionUpdate::Confirmed(view, ping_sent_at) => (view, Some(ping_sent_at)),
+            SessionUpdate::NoChange => return,
         };
         let service = view.service();
-        self.metrics.service_known(service);
-        self.views.publish(self.slot, &view);
-        self.metrics.published(service, view.revision(), view.remembered_agents());
-        if self.following.replace(service).is_none() {
-            self.metrics.stream_begun(service);
+        self.metrics.init_service(service);
+        self.views.publish(self.key, &view);
+        self.metrics.view_published(service, view.revision(), view.agent_count());
+        if self.connected_service.replace(service).is_none() {
+            self.metrics.stream_opened(service);
         }
-        if let Some(asked_at) = asked_at {
-            let age = self.clock.since_boot().saturating_sub(asked_at);
-            self.metrics.confirmed(service, self.clock.now().saturating_sub(age));
-            if self.unready.take().is_some() {
-                tracing::info!(key = self.slot.0, %service, revision = %view.revision(), "the first view is in");
+        if let Some(ping_sent_at) = ping_sent_at {
+            let age = self.clock.since_boot().saturating_sub(ping_sent_at);
+            self.metrics.view_confirmed(service, self.clock.now().saturating_sub(age));
+            if self.readiness_guard.take().is_some() {
+                tracing::info!(key = self.key.0, %service, revision = %view.revision(), "the first view is confirmed");
             }
         }
     }
 }
 
-fn waits() -> impl Iterator<Item = Duration> {
-    let (least, most) = WAITS;
-    ExponentialBuilder::new().with_jitter().with_min_delay(least).with_max_delay(most).without_max_times().build()
+fn new_backoff() -> impl Iterator<Item = Duration> {
+    ExponentialBuilder::new()
+        .with_jitter()
+        .with_min_delay(MIN_BACKOFF)
+        .with_max_delay(MAX_BACKOFF)
+        .without_max_times()
+        .build()
 }
 
-/// The transport's errors say what happened in their sources only.
-fn chain(error: &dyn Error) -> String {
+/// The messages of an error and its sources. In tonic's transport errors only the sources state the cause.
+fn error_chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
     while let Some(error) = source {

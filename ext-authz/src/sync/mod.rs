@@ -1,13 +1,12 @@
 //! Follows the control plane: one stream for each API key, and so for each service.
 //!
-//! Neighbours: [`client`] speaks with the control plane and decides when to begin again, [`session`]
-//! turns what one stream says into views, [`decode`] reads messages; `view` is what comes of it. The
-//! rule of the room: a message that is not understood to the last field changes nothing, and ends its
-//! stream; the next one resumes from the last revision that was understood.
+//! [`client`] opens streams and decides when to reconnect, [`session`] turns messages into views, [`decode`] parses
+//! messages. Invariant: a message that is not fully valid changes nothing and ends its stream. The next stream resumes at
+//! the last applied revision.
 
 pub mod client;
 pub mod decode;
 mod session;
 
-pub use client::{Follower, Target};
+pub use client::{Follower, SyncTarget};
 pub use decode::MessageError;

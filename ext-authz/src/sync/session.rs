@@ -1,85 +1,92 @@
-//! What one stream has said so far, and the view that comes of it.
+//! The state of one stream: applies messages to a view and tracks pings.
 //!
-//! A session knows nothing of connections: messages and instants go in, views come out.
+//! Invariant: no I/O and no clock. Messages and times are arguments.
 
-use super::decode::{self, Head, MessageError, Page};
+use super::decode::{self, MessageError, Page, SnapshotHeader};
 use crate::view::{Confirmation, Snapshot, View};
 use countersign_identity::{AgentChanges, AgentId, Revision, ServiceId};
 use countersign_proto::v1::{self, follow_response::Message};
 use std::{collections::VecDeque, sync::Arc, time::Duration};
 
-/// How many pings may be unanswered when the next is due.
-const PATIENCE: usize = 3;
+/// The stream has failed if this many pings are unanswered when the next one is due.
+const MAX_UNANSWERED_PINGS: usize = 3;
 
 /// One stream.
 #[derive(Debug)]
 pub struct Session {
     view: Option<Arc<View>>,
-    /// The service that this key's first snapshot named.
+    /// The service of the API key, named in its first snapshot.
     service: Option<ServiceId>,
-    /// A sidecar may be stricter than the control plane.
+    /// The limit of the sidecar, if it is configured.
     max_staleness: Option<Duration>,
-    pages: Option<Snapshot>,
-    pings: VecDeque<(u64, Duration)>,
+    partial_snapshot: Option<Snapshot>,
+    unanswered_pings: VecDeque<(u64, Duration)>,
     last_ping: u64,
     confirmed: bool,
 }
 
-/// What a message brought.
+/// The effect of a message.
 #[derive(Debug)]
-pub enum News {
-    /// A view to be published.
+pub enum SessionUpdate {
+    /// A new view to publish.
     View(Arc<View>),
-    /// A view that an answer to the ping of the given instant confirms.
+    /// A view that is confirmed by the answer to a ping, and when that ping was sent.
     Confirmed(Arc<View>, Duration),
-    /// Nothing yet.
-    Nothing,
+    /// No new view.
+    NoChange,
 }
 
-/// The server has not answered for too long.
+/// The server does not answer pings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("pings were not answered")]
-pub struct Silent;
+#[error("the control plane does not answer pings")]
+pub struct PingTimeout;
 
 impl Session {
-    /// Begins a stream where the last one ended.
+    /// Starts a stream that resumes at the given view.
     pub fn resume(view: Option<Arc<View>>, max_staleness: Option<Duration>) -> Self {
         let service = view.as_ref().map(|view| view.service());
-        Self { view, service, max_staleness, pages: None, pings: VecDeque::new(), last_ping: 0, confirmed: false }
+        Self {
+            view,
+            service,
+            max_staleness,
+            partial_snapshot: None,
+            unanswered_pings: VecDeque::new(),
+            last_ping: 0,
+            confirmed: false,
+        }
     }
 
-    /// What to begin the stream with: the revision at hand, or 0.
+    /// The first message: the revision of the view, or 0.
     pub fn hello(&self) -> v1::FollowRequest {
         let revision = self.view.as_ref().map_or(0, |view| view.revision().number());
         v1::FollowRequest { message: Some(v1::follow_request::Message::Hello(v1::Hello { revision })) }
     }
 
-    /// The next ping, sent at the given instant since boot.
-    pub fn ping(&mut self, now: Duration) -> Result<v1::FollowRequest, Silent> {
-        // The pages of a snapshot are a sign of life, and pongs come behind them all.
-        let patience = if self.pages.is_some() { PATIENCE * 10 } else { PATIENCE };
-        if self.pings.len() >= patience {
-            return Err(Silent);
+    /// The next ping, sent `now` (since boot).
+    pub fn ping(&mut self, now: Duration) -> Result<v1::FollowRequest, PingTimeout> {
+        // While pages of a snapshot arrive the server is alive, and it answers pings only after the last page.
+        let limit = if self.partial_snapshot.is_some() { MAX_UNANSWERED_PINGS * 10 } else { MAX_UNANSWERED_PINGS };
+        if self.unanswered_pings.len() >= limit {
+            return Err(PingTimeout);
         }
         self.last_ping += 1;
-        self.pings.push_back((self.last_ping, now));
+        self.unanswered_pings.push_back((self.last_ping, now));
         let ping = v1::Ping { number: self.last_ping };
         Ok(v1::FollowRequest { message: Some(v1::follow_request::Message::Ping(ping)) })
     }
 
-    /// The view as it stands.
+    /// The current view.
     pub fn view(&self) -> Option<Arc<View>> {
         self.view.clone()
     }
 
-    /// Whether a view was confirmed on this stream: then the control plane is well, and the next attempt
-    /// need not wait long.
+    /// Whether a view was confirmed on this stream. If so, the control plane works and the backoff starts over.
     pub const fn was_confirmed(&self) -> bool {
         self.confirmed
     }
 
-    /// Takes a message, or refuses it and changes nothing.
-    pub fn take(&mut self, message: v1::FollowResponse) -> Result<News, MessageError> {
+    /// Applies a message. An error changes nothing.
+    pub fn apply(&mut self, message: v1::FollowResponse) -> Result<SessionUpdate, MessageError> {
         let v1::FollowResponse { message } = message;
         match message.ok_or(MessageError::Missing("message"))? {
             Message::Snapshot(page) => self.page(decode::page(page)?),
@@ -88,70 +95,75 @@ impl Session {
         }
     }
 
-    fn page(&mut self, page: Page) -> Result<News, MessageError> {
-        let Page { revision, floor, head, agents, revoked, last } = page;
-        let joins = |begun: &mut Snapshot| begun.revision == revision && begun.floor == floor;
-        let begun = if head.is_none() { self.pages.take_if(joins) } else { None };
-        let mut snapshot = match (head, begun, &self.pages) {
-            (None, Some(begun), _) => begun,
-            (Some(head), None, None) => self.begin(revision, floor, head)?,
-            (None, None, Some(_)) => return Err(MessageError::OutOfPlace("a page of another snapshot")),
+    fn page(&mut self, page: Page) -> Result<SessionUpdate, MessageError> {
+        let Page { revision, floor, header, agents, revocations, last } = page;
+        let continues = |partial: &mut Snapshot| partial.revision == revision && partial.floor == floor;
+        let partial = if header.is_none() { self.partial_snapshot.take_if(continues) } else { None };
+        let mut snapshot = match (header, partial, &self.partial_snapshot) {
+            (None, Some(partial), _) => partial,
+            (Some(header), None, None) => self.start_snapshot(revision, floor, header)?,
+            (None, None, Some(_)) => return Err(MessageError::OutOfOrder("a page of another snapshot")),
             (None, None, None) => {
-                return Err(MessageError::OutOfPlace("a snapshot that does not begin with its first page"));
+                return Err(MessageError::OutOfOrder("a snapshot without its first page"));
             }
-            (Some(_), ..) => return Err(MessageError::OutOfPlace("a snapshot within a snapshot")),
+            (Some(_), ..) => return Err(MessageError::OutOfOrder("a snapshot within a snapshot")),
         };
         snapshot.agents.extend(agents);
-        snapshot.revoked.extend(revoked);
+        snapshot.revocations.extend(revocations);
         if !last {
-            self.pages = Some(snapshot);
-            return Ok(News::Nothing);
+            self.partial_snapshot = Some(snapshot);
+            return Ok(SessionUpdate::NoChange);
         }
-        Ok(News::View(self.keep(View::of(snapshot, self.view.as_deref()))))
+        Ok(SessionUpdate::View(self.store(View::from_snapshot(snapshot, self.view.as_deref()))))
     }
 
-    fn begin(&self, revision: Revision, floor: Revision, head: Head) -> Result<Snapshot, MessageError> {
-        let Head { mut terms, keys, roles } = head;
-        self.check_service(terms.service)?;
-        self.tighten(&mut terms.max_staleness);
+    fn start_snapshot(
+        &self,
+        revision: Revision,
+        floor: Revision,
+        header: SnapshotHeader,
+    ) -> Result<Snapshot, MessageError> {
+        let SnapshotHeader { mut settings, keys, roles } = header;
+        self.check_service(settings.service)?;
+        self.limit_staleness(&mut settings.max_staleness);
         let agents: Vec<(AgentId, AgentChanges)> = vec![];
-        Ok(Snapshot { revision, floor, terms, keys, roles, agents, revoked: vec![] })
+        Ok(Snapshot { revision, floor, settings, keys, roles, agents, revocations: vec![] })
     }
 
-    fn delta(&mut self, delta: v1::Delta) -> Result<News, MessageError> {
+    fn delta(&mut self, delta: v1::Delta) -> Result<SessionUpdate, MessageError> {
         let mut delta = decode::delta(delta)?;
-        if self.pages.is_some() {
-            return Err(MessageError::OutOfPlace("a change within a snapshot"));
+        if self.partial_snapshot.is_some() {
+            return Err(MessageError::OutOfOrder("a delta within a snapshot"));
         }
-        let view = self.view.as_ref().ok_or(MessageError::OutOfPlace("a change before the first snapshot"))?;
+        let view = self.view.as_ref().ok_or(MessageError::OutOfOrder("a delta before the first snapshot"))?;
         if delta.revision < view.revision() {
-            return Err(MessageError::OutOfPlace("a change from before what is known"));
+            return Err(MessageError::OutOfOrder("a delta older than the view"));
         }
-        if let Some(terms) = &mut delta.terms {
-            self.check_service(terms.service)?;
-            self.tighten(&mut terms.max_staleness);
+        if let Some(settings) = &mut delta.settings {
+            self.check_service(settings.service)?;
+            self.limit_staleness(&mut settings.max_staleness);
         }
         let next = view.apply(delta);
-        Ok(News::View(self.keep(next)))
+        Ok(SessionUpdate::View(self.store(next)))
     }
 
-    /// A pong speaks of the view that was sent whole before it. While there is none, or half of one, it
-    /// is a sign of life and no more.
-    fn pong(&mut self, pong: v1::Pong) -> Result<News, MessageError> {
+    /// A pong confirms the view that was sent completely before it. Without such a view it only shows that the server is
+    /// alive.
+    fn pong(&mut self, pong: v1::Pong) -> Result<SessionUpdate, MessageError> {
         let v1::Pong { number, revision, floor } = pong;
-        let position = self.pings.iter().position(|(sent, _)| *sent == number);
-        let position = position.ok_or(MessageError::OutOfPlace("an answer to a ping that was not sent"))?;
-        let asked_at = self.pings.drain(..=position).next_back().map(|(_, at)| at);
-        let (Some(asked_at), Some(view), None) = (asked_at, &self.view, &self.pages) else {
-            return Ok(News::Nothing);
+        let position = self.unanswered_pings.iter().position(|(sent_number, _)| *sent_number == number);
+        let position = position.ok_or(MessageError::OutOfOrder("an answer to a ping that was not sent"))?;
+        let ping_sent_at = self.unanswered_pings.drain(..=position).next_back().map(|(_, at)| at);
+        let (Some(ping_sent_at), Some(view), None) = (ping_sent_at, &self.view, &self.partial_snapshot) else {
+            return Ok(SessionUpdate::NoChange);
         };
         let (revision, floor) = (Revision::new(revision), Revision::new(floor));
         self.confirmed = true;
-        let next = view.confirm(Confirmation { revision, floor, asked_at });
-        Ok(News::Confirmed(self.keep(next), asked_at))
+        let next = view.confirm(Confirmation { revision, floor, ping_sent_at });
+        Ok(SessionUpdate::Confirmed(self.store(next), ping_sent_at))
     }
 
-    fn keep(&mut self, next: View) -> Arc<View> {
+    fn store(&mut self, next: View) -> Arc<View> {
         let next = Arc::new(next);
         self.service = Some(next.service());
         self.view = Some(Arc::clone(&next));
@@ -160,14 +172,14 @@ impl Session {
 
     fn check_service(&self, service: ServiceId) -> Result<(), MessageError> {
         match self.service {
-            Some(before) if before != service => Err(MessageError::OutOfPlace("another service than this key's")),
+            Some(current) if current != service => Err(MessageError::OutOfOrder("another service than this key's")),
             _ => Ok(()),
         }
     }
 
-    fn tighten(&self, max_staleness: &mut Duration) {
-        if let Some(ours) = self.max_staleness {
-            *max_staleness = ours.min(*max_staleness);
+    fn limit_staleness(&self, max_staleness: &mut Duration) {
+        if let Some(limit) = self.max_staleness {
+            *max_staleness = limit.min(*max_staleness);
         }
     }
 }

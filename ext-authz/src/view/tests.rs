@@ -1,4 +1,4 @@
-//! Views that follow each other.
+//! Tests of changes to a view.
 
 use super::*;
 use countersign_identity::{AgentStatus, StatusWithCutoff, TrustScore, Versioned};
@@ -11,7 +11,7 @@ pub fn snapshot(revision: i64) -> Snapshot {
     Snapshot {
         revision: Revision::new(revision),
         floor: Revision::new(1),
-        terms: Terms {
+        settings: ServiceSettings {
             service: SERVICE,
             issuer: "https://issuer.test".into(),
             accepts_unbound: true,
@@ -20,7 +20,7 @@ pub fn snapshot(revision: i64) -> Snapshot {
         keys: KeySet::default(),
         roles: RoleTable::default(),
         agents: vec![],
-        revoked: vec![],
+        revocations: vec![],
     }
 }
 
@@ -34,42 +34,43 @@ fn suspended(revision: i64) -> AgentChanges {
     AgentChanges { status: Some(Versioned { revision: Revision::new(revision), value }), ..AgentChanges::default() }
 }
 
-fn delta(revision: i64, record: AgentChanges) -> Delta {
-    Delta { revision: Revision::new(revision), agents: vec![(AGENT, record)], ..Delta::default() }
+fn delta(revision: i64, changes: AgentChanges) -> Delta {
+    Delta { revision: Revision::new(revision), agents: vec![(AGENT, changes)], ..Delta::default() }
 }
 
-fn confirmation(revision: i64, floor: i64, asked: u64) -> Confirmation {
+fn confirmation(revision: i64, floor: i64, ping_sent: u64) -> Confirmation {
     let (revision, floor) = (Revision::new(revision), Revision::new(floor));
-    Confirmation { revision, floor, asked_at: Duration::from_secs(asked) }
+    Confirmation { revision, floor, ping_sent_at: Duration::from_secs(ping_sent) }
 }
 
 #[test]
-fn each_facet_is_replaced_by_a_newer_one_only() {
-    let view = View::of(snapshot(10), None).apply(delta(20, trust(20, 80.0)));
+fn apply_replaces_a_facet_only_by_a_newer_one() {
+    let view = View::from_snapshot(snapshot(10), None).apply(delta(20, trust(20, 80.0)));
     let view = view.apply(delta(21, suspended(21))).apply(delta(22, trust(15, 10.0)));
-    let record = view.agents.get(AGENT).unwrap();
-    assert_eq!(record.trust, trust(20, 80.0).trust);
-    assert_eq!(record.status, suspended(21).status);
+    let changes = view.agents.get(AGENT).unwrap();
+    assert_eq!(changes.trust, trust(20, 80.0).trust);
+    assert_eq!(changes.status, suspended(21).status);
     assert_eq!(view.revision(), Revision::new(22));
 }
 
 #[test]
-fn a_view_that_is_being_read_does_not_change() {
-    let before = View::of(snapshot(10), None).apply(delta(20, trust(20, 80.0)));
+fn apply_leaves_the_original_view_unchanged() {
+    let before = View::from_snapshot(snapshot(10), None).apply(delta(20, trust(20, 80.0)));
     let after = before.apply(delta(30, trust(30, 5.0)));
     assert_eq!(before.agents.get(AGENT), Some(&trust(20, 80.0)));
     assert_eq!(after.agents.get(AGENT), Some(&trust(30, 5.0)));
 }
 
 #[test]
-fn at_the_floor_facets_and_deaths_are_forgotten_and_above_it_they_are_not() {
+fn confirm_drops_facets_and_revocations_up_to_the_floor() {
     let (old, new) = (TokenId::from_bits(5), TokenId::from_bits(6));
-    let revoked = [(old, 20), (new, 21)];
-    let revoked =
-        revoked.map(|(token, revision)| Revoked { revision: Revision::new(revision), what: Dead::Token(token) });
+    let revocations = [(old, 20), (new, 21)].map(|(token, revision)| Revocation {
+        revision: Revision::new(revision),
+        subject: RevokedSubject::Token(token),
+    });
     let mut delta = delta(21, trust(20, 80.0));
-    delta.revoked = revoked.to_vec();
-    let view = View::of(snapshot(10), None).apply(delta).apply(super::Delta {
+    delta.revocations = revocations.to_vec();
+    let view = View::from_snapshot(snapshot(10), None).apply(delta).apply(super::Delta {
         revision: Revision::new(22),
         agents: vec![(AGENT, suspended(22))],
         ..super::Delta::default()
@@ -77,17 +78,17 @@ fn at_the_floor_facets_and_deaths_are_forgotten_and_above_it_they_are_not() {
     let view = view.confirm(confirmation(25, 20, 3));
     assert_eq!(view.agents.get(AGENT), Some(&suspended(22)));
     assert!(view.tokens.get(old).is_none() && view.tokens.get(new).is_some());
-    assert_eq!(view.confirm(confirmation(30, 22, 4)).remembered_agents(), 0);
+    assert_eq!(view.confirm(confirmation(30, 22, 4)).agent_count(), 0);
 }
 
 #[test]
-fn only_an_answered_ping_makes_a_view_younger() {
-    let first = View::of(snapshot(10), None);
+fn only_a_confirmation_changes_confirmed_at() {
+    let first = View::from_snapshot(snapshot(10), None);
     assert_eq!(first.confirmed_at(), None);
     let confirmed = first.confirm(confirmation(12, 1, 7));
     assert_eq!(confirmed.confirmed_at(), Some(Duration::from_secs(7)));
     assert_eq!(confirmed.confirm(confirmation(12, 1, 6)).confirmed_at(), Some(Duration::from_secs(7)));
     assert_eq!(confirmed.apply(delta(13, trust(13, 1.0))).confirmed_at(), Some(Duration::from_secs(7)));
-    assert_eq!(View::of(snapshot(12), Some(&confirmed)).confirmed_at(), Some(Duration::from_secs(7)));
-    assert_eq!(View::of(snapshot(11), Some(&confirmed)).confirmed_at(), None, "it goes back");
+    assert_eq!(View::from_snapshot(snapshot(12), Some(&confirmed)).confirmed_at(), Some(Duration::from_secs(7)));
+    assert_eq!(View::from_snapshot(snapshot(11), Some(&confirmed)).confirmed_at(), None, "the revision went back");
 }

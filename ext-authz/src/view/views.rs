@@ -1,68 +1,69 @@
-//! The newest view of every service that is followed, readable without a lock.
+//! The latest views of all services, readable without a lock.
 
 use super::View;
 use arc_swap::ArcSwap;
 use countersign_identity::{Reason, ServiceId};
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-/// How much earlier than another a stream may have been confirmed and still count as in contact.
-const LAG: Duration = Duration::from_secs(10);
+/// A view is current if its confirmation is at most this much older than the latest one of the service.
+const MAX_CONFIRMATION_LAG: Duration = Duration::from_secs(10);
 
-/// One API key's place. Two keys of the same service each keep a whole view: nothing is merged.
+/// The index of an API key in `sync.keys`. Each key has its own complete view, even if two keys belong to one service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Slot(pub usize);
+pub struct ApiKeyIndex(pub usize);
 
-/// Almost always one view a service; more only while its API keys are exchanged.
-type Known = HashMap<ServiceId, Vec<(Slot, Arc<View>)>>;
+/// Usually one view per service; several while its API keys are rotated.
+type ViewsByService = HashMap<ServiceId, Vec<(ApiKeyIndex, Arc<View>)>>;
 
-/// The views, one for each API key that has had one.
+/// The latest view of each API key that has received one.
 #[derive(Debug)]
 pub struct Views {
-    expected: usize,
-    default: Option<ServiceId>,
-    known: ArcSwap<Known>,
+    key_count: usize,
+    default_service: Option<ServiceId>,
+    by_service: ArcSwap<ViewsByService>,
 }
 
 impl Views {
-    /// No view yet, of as many services as there are keys.
-    pub fn new(expected: usize, default: Option<ServiceId>) -> Self {
-        Self { expected, default, known: ArcSwap::default() }
+    /// Creates an empty collection for `key_count` API keys. `default_service` is used for routes that name no service.
+    pub fn new(key_count: usize, default_service: Option<ServiceId>) -> Self {
+        Self { key_count, default_service, by_service: ArcSwap::default() }
     }
 
-    /// Puts a key's newest view in the place of its last one.
-    pub fn publish(&self, slot: Slot, view: &Arc<View>) {
-        self.known.rcu(|known| {
-            let mut known = HashMap::clone(known);
-            let views = known.entry(view.service()).or_default();
-            views.retain(|(other, _)| *other != slot);
-            views.push((slot, Arc::clone(view)));
-            known
+    /// Replaces the view of an API key.
+    pub fn publish(&self, key: ApiKeyIndex, view: &Arc<View>) {
+        self.by_service.rcu(|by_service| {
+            let mut by_service = HashMap::clone(by_service);
+            let views = by_service.entry(view.service()).or_default();
+            views.retain(|(other, _)| *other != key);
+            views.push((key, Arc::clone(view)));
+            by_service
         });
     }
 
-    /// The view of the service that a route names, else of the default one, else of the only one.
+    /// The view of the service that the route names, else of the default service, else of the only service.
     ///
-    /// As long as a key has not told its service, a name that is not known may be that key's.
-    pub fn resolve(&self, named: Option<ServiceId>) -> Result<Arc<View>, Reason> {
-        let known = self.known.load();
-        let complete = known.values().map(Vec::len).sum::<usize>() >= self.expected;
-        let service = match named.or(self.default) {
+    /// An unknown service is `ViewMissing` until all API keys have received a view, because it may belong to one of the
+    /// others. Afterwards it is `ServiceUnknown`.
+    pub fn resolve(&self, requested: Option<ServiceId>) -> Result<Arc<View>, Reason> {
+        let by_service = self.by_service.load();
+        let complete = by_service.values().map(Vec::len).sum::<usize>() >= self.key_count;
+        let service = match requested.or(self.default_service) {
             Some(service) => service,
-            None if known.len() == 1 && complete => *known.keys().next().ok_or(Reason::Internal)?,
+            None if by_service.len() == 1 && complete => *by_service.keys().next().ok_or(Reason::Internal)?,
             None if complete => return Err(Reason::ServiceUnknown),
             None => return Err(Reason::ViewMissing),
         };
         let missing = if complete { Reason::ServiceUnknown } else { Reason::ViewMissing };
-        known.get(&service).and_then(|views| newest_in_contact(views)).ok_or(missing)
+        by_service.get(&service).and_then(|views| newest_current_view(views)).ok_or(missing)
     }
 }
 
-/// Of two keys' views of one service, the newest among those in contact: what one stream has learnt already
-/// counts, even if the other was confirmed a moment later; and a key that has lost contact is not asked.
-fn newest_in_contact(views: &[(Slot, Arc<View>)]) -> Option<Arc<View>> {
+/// The view with the highest revision among the current ones. A view that was confirmed slightly earlier can have more
+/// changes; a view whose stream lost its connection is not used.
+fn newest_current_view(views: &[(ApiKeyIndex, Arc<View>)]) -> Option<Arc<View>> {
     let latest = views.iter().filter_map(|(_, view)| view.confirmed_at()).max();
-    let in_contact = |view: &View| view.confirmed_at().map(|at| at + LAG) >= latest;
-    let newest = views.iter().filter(|(_, view)| in_contact(view)).max_by_key(|(_, view)| view.revision());
+    let is_current = |view: &View| view.confirmed_at().map(|at| at + MAX_CONFIRMATION_LAG) >= latest;
+    let newest = views.iter().filter(|(_, view)| is_current(view)).max_by_key(|(_, view)| view.revision());
     newest.map(|(_, view)| Arc::clone(view))
 }
 
@@ -77,36 +78,36 @@ mod tests {
 
     fn view(service: ServiceId, revision: i64, confirmed: u64) -> Arc<View> {
         let mut snapshot = snapshot(revision);
-        snapshot.terms.service = service;
+        snapshot.settings.service = service;
         let (revision, floor) = (Revision::new(revision), Revision::new(1));
-        let confirmation = Confirmation { revision, floor, asked_at: Duration::from_secs(confirmed) };
-        Arc::new(View::of(snapshot, None).confirm(confirmation))
+        let confirmation = Confirmation { revision, floor, ping_sent_at: Duration::from_secs(confirmed) };
+        Arc::new(View::from_snapshot(snapshot, None).confirm(confirmation))
     }
 
     #[test]
-    fn an_unknown_service_is_unknown_only_when_every_key_has_told_its_service() {
+    fn unknown_service_is_view_missing_until_all_keys_have_views() {
         let other = ServiceId::from_bits(99);
         let views = Views::new(2, None);
         assert_eq!(views.resolve(Some(other)).unwrap_err(), Reason::ViewMissing);
         assert_eq!(views.resolve(None).unwrap_err(), Reason::ViewMissing);
-        views.publish(Slot(0), &view(SERVICE, 10, 1));
+        views.publish(ApiKeyIndex(0), &view(SERVICE, 10, 1));
         assert_eq!(views.resolve(Some(SERVICE)).unwrap().service(), SERVICE);
         assert_eq!(views.resolve(Some(other)).unwrap_err(), Reason::ViewMissing);
-        views.publish(Slot(1), &view(other, 10, 1));
+        views.publish(ApiKeyIndex(1), &view(other, 10, 1));
         assert_eq!(views.resolve(Some(ServiceId::from_bits(7))).unwrap_err(), Reason::ServiceUnknown);
         assert_eq!(views.resolve(None).unwrap_err(), Reason::ServiceUnknown);
     }
 
     #[test]
-    fn of_two_keys_of_one_service_the_newer_view_in_contact_is_asked() {
+    fn resolve_picks_the_newest_current_view_of_a_service() {
         let views = Views::new(2, None);
-        let asked = |views: &Views| views.resolve(None).unwrap().revision().number();
-        views.publish(Slot(0), &view(SERVICE, 10, 5));
-        views.publish(Slot(1), &view(SERVICE, 11, 4));
-        assert_eq!(asked(&views), 11, "it knows more, though it was confirmed a moment earlier");
-        views.publish(Slot(0), &view(SERVICE, 10, 15));
-        assert_eq!(asked(&views), 10, "the other has lost contact");
-        views.publish(Slot(1), &Arc::new(View::of(snapshot(12), None)));
-        assert_eq!(asked(&views), 10, "the other was never confirmed");
+        let resolved_revision = |views: &Views| views.resolve(None).unwrap().revision().number();
+        views.publish(ApiKeyIndex(0), &view(SERVICE, 10, 5));
+        views.publish(ApiKeyIndex(1), &view(SERVICE, 11, 4));
+        assert_eq!(resolved_revision(&views), 11, "it has more changes, although it was confirmed slightly earlier");
+        views.publish(ApiKeyIndex(0), &view(SERVICE, 10, 15));
+        assert_eq!(resolved_revision(&views), 10, "the confirmation of the other view is too old");
+        views.publish(ApiKeyIndex(1), &Arc::new(View::from_snapshot(snapshot(12), None)));
+        assert_eq!(resolved_revision(&views), 10, "the other view was never confirmed");
     }
 }

@@ -41,17 +41,17 @@ pub(super) async fn attend(stream: impl AsyncRead + AsyncWrite + Unpin, shared: 
 async fn answer(stream: &mut BufReader<impl AsyncRead + AsyncWrite + Unpin>, reply: Reply, shared: &Shared) -> bool {
     match reply {
         Reply::Status(status) => return write(stream, &whole(status, &[], "")).await,
-        Reply::Whole(status, headers, body) => return write(stream, &whole(status, &headers, &body)).await,
+        Reply::Full(status, headers, body) => return write(stream, &whole(status, &headers, &body)).await,
         Reply::After(..) | Reply::Held => unreachable!("it was waited for"),
         Reply::Close => return false,
-        Reply::Half => {
+        Reply::Truncated => {
             let half = format!("{}half", head(200, &[], LONG));
             write(stream, half.as_bytes()).await;
             return false;
         }
         Reply::Never => hung_up(stream).await,
-        Reply::DripHead => drip(stream, &head(200, &[("x-slow", "slow ".repeat(100))], 0)).await,
-        Reply::DripBody => {
+        Reply::SlowHeaders => drip(stream, &head(200, &[("x-slow", "slow ".repeat(100))], 0)).await,
+        Reply::SlowBody => {
             write(stream, head(200, &[], LONG).as_bytes()).await;
             drip(stream, &"slow ".repeat(LONG / 5)).await;
         }

@@ -1,6 +1,6 @@
 //! A cluster: three masters, and a replica of each.
 
-use super::{Papers, Redis};
+use super::{Redis, TlsFiles};
 use crate::process::eventually;
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -23,15 +23,15 @@ impl RedisCluster {
     }
 
     /// Starts one that speaks TLS only, and calls its nodes `localhost`.
-    pub async fn start_with_tls(papers: &Arc<Papers>) -> Self {
-        let name = format!("cluster-announce-hostname {}", papers.host());
+    pub async fn start_with_tls(tls_files: &Arc<TlsFiles>) -> Self {
+        let name = format!("cluster-announce-hostname {}", tls_files.host());
         let lines = ["tls-cluster yes", &name, "cluster-preferred-endpoint-type hostname"];
-        Self::begin(&lines, Some(papers.clone())).await
+        Self::begin(&lines, Some(tls_files.clone())).await
     }
 
-    async fn begin(lines: &[&str], papers: Option<Arc<Papers>>) -> Self {
+    async fn begin(lines: &[&str], tls_files: Option<Arc<TlsFiles>>) -> Self {
         let lines = [&QUICK[..], lines].concat();
-        let nodes = join_all((0..2 * MASTERS).map(|_| Redis::start_node(&lines, papers.clone()))).await;
+        let nodes = join_all((0..2 * MASTERS).map(|_| Redis::start_node(&lines, tls_files.clone()))).await;
         let cluster = Self { nodes };
         cluster.gather().await;
         cluster

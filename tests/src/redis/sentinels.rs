@@ -1,6 +1,6 @@
 //! Sentinels, which watch a Redis under the name `limits`, and are quick to give it up.
 
-use super::{Papers, Redis, client_at, folder, launch_as, listens, owned};
+use super::{Redis, TlsFiles, client_at, folder, launch_as, listens, owned};
 use crate::process::{Process, eventually, free_port};
 use futures_util::future::join_all;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 pub struct Sentinel {
     process: Process,
     port: u16,
-    papers: Option<Arc<Papers>>,
+    tls_files: Option<Arc<TlsFiles>>,
     asker: Option<(String, String)>,
     _folder: TempDir,
 }
@@ -37,8 +37,8 @@ impl Sentinel {
 
     fn begin(master: &Redis, quorum: u8, lines: &[&str], asker: Option<(String, String)>) -> Self {
         let (folder, port) = (folder(), free_port());
-        let papers = master.papers.clone();
-        let listens = listens(&folder, port, papers.as_deref());
+        let tls_files = master.tls_files.clone();
+        let listens = listens(&folder, port, tls_files.as_deref());
         let by_name = ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"];
         let watched = [
             format!("sentinel monitor limits {} {} {quorum}", master.host(), master.port),
@@ -49,13 +49,13 @@ impl Sentinel {
         let names = if master.host() == "localhost" { owned(&by_name) } else { Vec::new() };
         let configuration = [&listens[..], &names, &owned(lines), &watched].concat();
         let process = launch_as(&["--sentinel"], folder.path(), &configuration);
-        Self { process, port, papers, asker, _folder: folder }
+        Self { process, port, tls_files, asker, _folder: folder }
     }
 
     /// Its URL.
     pub fn url(&self) -> String {
-        match &self.papers {
-            Some(papers) => format!("rediss://{}:{}", papers.host(), self.port),
+        match &self.tls_files {
+            Some(tls_files) => format!("rediss://{}:{}", tls_files.host(), self.port),
             None => format!("redis://127.0.0.1:{}", self.port),
         }
     }
@@ -81,7 +81,7 @@ impl Sentinel {
             Some((user, password)) => self.url().replace("://", &format!("://{user}:{password}@")),
             None => self.url(),
         };
-        let mut connection = client_at(url, self.papers.as_deref()).get_multiplexed_async_connection().await?;
+        let mut connection = client_at(url, self.tls_files.as_deref()).get_multiplexed_async_connection().await?;
         redis::cmd("INFO").arg("sentinel").query_async(&mut connection).await
     }
 }

@@ -4,7 +4,7 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use countersign_tests::{
-    Answer, ControlPlane,
+    ControlPlane, HttpResponse,
     openssl::{der, openssl, openssl_text, pem},
 };
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ fn generate(arguments: &str) -> String {
     openssl_text(arguments, "")
 }
 
-async fn register(at: &ControlPlane, key: Value) -> Answer {
+async fn register(at: &ControlPlane, key: Value) -> HttpResponse {
     let body = json!({ "email": "owner@example.org", "name": "Keys", "publicKey": key });
     at.api.post("/auth/register", body).await
 }
@@ -196,7 +196,7 @@ fn broken_texts() -> Vec<(&'static str, String)> {
 }
 
 /// What is wrong with a refusal, if anything is.
-fn fault(name: &str, answer: &Answer) -> Option<String> {
+fn fault(name: &str, answer: &HttpResponse) -> Option<String> {
     let fields = answer.body["error"]["details"]["fields"].as_object();
     let names: Vec<_> = fields.into_iter().flat_map(|fields| fields.keys()).collect();
     let good = answer.status == 400 && answer.error().1 == "VALIDATION_ERROR" && names == ["publicKey"];

@@ -6,7 +6,7 @@ mod acts;
 mod reading;
 mod tampering;
 
-use countersign_tests::{Answer, ControlPlane, Postgres};
+use countersign_tests::{ControlPlane, HttpResponse, Postgres};
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -78,7 +78,7 @@ async fn state_and_chain_agree_after_a_kill() {
             let make = |number: usize| {
                 let body = json!({ "name": format!("role {round} {number}"), "permissions": ["a"] });
                 let request = api.request("POST", &path).bearer_auth(&key).json(&body);
-                tokio::spawn(async move { Answer::try_to(request).await.map(|answer| answer.status) })
+                tokio::spawn(async move { HttpResponse::try_send(request).await.map(|answer| answer.status) })
             };
             let under_way: Vec<_> = (0..40).map(make).collect();
             tokio::time::sleep(std::time::Duration::from_millis(15 * (round + 1))).await;

@@ -25,7 +25,7 @@ fn the_description_is_valid() {
 async fn the_api_keeps_to_its_description() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "Described").await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.login().await.access_token.expose_secret().to_owned();
     let spare = Agent::register(&control, "Spare").await;

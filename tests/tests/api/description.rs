@@ -1,6 +1,6 @@
 //! The description of the API: where it is, that it is true, and that reading it needs nobody else.
 
-use countersign_tests::{Answer, ControlPlane, description, tools};
+use countersign_tests::{ControlPlane, HttpResponse, description, tools};
 use reqwest::Method;
 use serde_json::Value;
 use std::fs;
@@ -26,9 +26,9 @@ async fn a_server_describes_itself_to_everybody() {
         description["servers"] = Value::Null;
     }
     assert_eq!(served, printed);
-    let again = Answer::to(control.api.request("GET", "/openapi.json").header("if-none-match", &tag)).await;
+    let again = HttpResponse::send(control.api.request("GET", "/openapi.json").header("if-none-match", &tag)).await;
     assert_eq!((again.status, again.header("etag")), (304, tag.as_str()));
-    let head = Answer::to(control.api.request("HEAD", "/openapi.json")).await;
+    let head = HttpResponse::send(control.api.request("HEAD", "/openapi.json")).await;
     assert_eq!((head.status, head.header("etag"), &head.body), (200, tag.as_str(), &Value::String(String::new())));
 }
 
@@ -85,7 +85,8 @@ async fn whoever_reads_it_asks_nobody_else() {
         let loads = ["url(http", "url(//", "@import", "importScripts", "fonts.googleapis"];
         let elsewhere: Vec<_> = loads.iter().filter(|load| text.contains(*load)).collect();
         assert!(elsewhere.is_empty(), "{name} loads something from elsewhere: {elsewhere:?}");
-        let head = Answer::to(control.api.client.request(Method::HEAD, format!("{}/{name}", control.api.url))).await;
+        let head =
+            HttpResponse::send(control.api.client.request(Method::HEAD, format!("{}/{name}", control.api.url))).await;
         assert_eq!((head.status, head.header("etag")), (200, file.header("etag")));
     }
     let settings = control.api.get("/docs/swagger-initializer.js").await.expect(200);
@@ -98,7 +99,7 @@ async fn whoever_reads_it_asks_nobody_else() {
     }
 }
 
-fn assert_guarded(answer: &Answer, kind: &str) {
+fn assert_guarded(answer: &HttpResponse, kind: &str) {
     assert_eq!(answer.status, 200);
     assert!(answer.header("content-type").starts_with(kind), "{}", answer.header("content-type"));
     let policy = answer.header("content-security-policy");

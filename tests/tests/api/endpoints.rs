@@ -1,6 +1,6 @@
 //! The HTTP API as a service without any proxy uses it: what it answers, and how it refuses.
 
-use countersign_tests::{Agent, Answer, ControlPlane, control_plane::text, engines, web::Site};
+use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text, engines, http::HttpClient};
 use insta::assert_json_snapshot;
 use serde_json::{Value, json};
 
@@ -114,7 +114,7 @@ impl Doors {
     async fn open() -> Self {
         let control = ControlPlane::start().await;
         let agent = Agent::register(&control, "agent").await;
-        let role = control.make_role("reader", &["read"]).await;
+        let role = control.create_role("reader", &["read"]).await;
         control.assign(&agent.id, &role).await;
         Self { control, agent, role }
     }
@@ -149,7 +149,7 @@ impl Doors {
     async fn ask(&self, credential: Option<&str>, (method, path): &(&str, String)) -> (u16, String) {
         let request = self.control.api.request(method, path).json(&json!({}));
         let request = credential.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth);
-        let answer = Answer::to(request).await;
+        let answer = HttpResponse::send(request).await;
         assert!(!answer.header("x-request-id").is_empty());
         (answer.status, answer.text("/error/details/reason").to_owned())
     }
@@ -159,8 +159,8 @@ impl Doors {
 async fn routes_for_keys_refuse_every_other_credential() {
     let doors = Doors::open().await;
     let control = &doors.control;
-    let (_, other_key) = control.another_service(json!({ "name": "other" })).await;
-    let (sync, token) = (control.make_key(control.service(), "sync").await, doors.agent.token().await);
+    let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
+    let (sync, token) = (control.create_key(control.service(), "sync").await, doors.agent.token().await);
     let (start, last) = control.key().split_at(control.key().len() - 1);
     let spoiled = format!("{start}{}", if last == "0" { "1" } else { "0" });
     for route in doors.for_keys().iter().chain([&doors.verify()]) {
@@ -190,8 +190,8 @@ async fn routes_for_people_refuse_every_other_credential() {
             assert_eq!(doors.ask(Some(wrong), route).await, (401, "human_token_invalid".into()), "{route:?}");
         }
     }
-    let [_, _, list_keys, make_key, revoke_key, set_status] = doors.for_people();
-    for route in [list_keys, make_key, revoke_key] {
+    let [_, _, list_keys, create_key, revoke_key, set_status] = doors.for_people();
+    for route in [list_keys, create_key, revoke_key] {
         assert_eq!(doors.ask(Some(&stranger), &route).await, (403, "not_yours".into()), "{route:?}");
     }
     let suspend = doors.control.api.send_as(&stranger, "PUT", &set_status.1, json!({ "status": "suspended" })).await;
@@ -202,7 +202,7 @@ async fn routes_for_people_refuse_every_other_credential() {
 async fn what_belongs_to_others_is_out_of_reach_and_out_of_sight() {
     let doors = Doors::open().await;
     let control = &doors.control;
-    let (other, other_key) = control.another_service(json!({ "name": "other" })).await;
+    let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
     let unknown = other.replace("svc_0", "svc_1");
     for service in [other.as_str(), &unknown] {
         let route = ("GET", format!("/services/{service}/roles"));
@@ -243,7 +243,7 @@ async fn bad_bodies_name_the_field_and_the_fix() {
     let send = async |body: &str, content_type: &str| {
         let request =
             control.api.request("POST", "/auth/register").body(body.to_owned()).header("content-type", content_type);
-        Answer::to(request).await
+        HttpResponse::send(request).await
     };
     let all_at_once = send(r#"{ "email": "x", "nmae": "y", "publicKey": 7 }"#, "application/json").await;
     assert_json_snapshot!(all_at_once.expect(400), @r#"
@@ -278,7 +278,7 @@ async fn bad_bodies_name_the_field_and_the_fix() {
         assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{body}");
     }
     let invalid_utf8 = control.api.request("POST", "/auth/register").body(b"{\"email\":\"\xff\"}".to_vec());
-    assert_eq!(Answer::to(invalid_utf8).await.status, 400);
+    assert_eq!(HttpResponse::send(invalid_utf8).await.status, 400);
     for wrong in ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data"] {
         assert_eq!(send("{}", wrong).await.text("/error/code"), "UNSUPPORTED_MEDIA_TYPE", "{wrong}");
     }
@@ -299,7 +299,7 @@ async fn every_error_has_the_one_shape() {
         ("GET", "/auth/challenge", 405, "METHOD_NOT_ALLOWED"),
     ];
     for (method, path, status, code) in cases {
-        let answer = Answer::to(control.api.request(method, path)).await;
+        let answer = HttpResponse::send(control.api.request(method, path)).await;
         assert_eq!((answer.status, answer.text("/error/code")), (status, code), "{method} {path}");
         assert!(answer.body["error"]["message"].is_string() && answer.body["error"]["details"].is_object());
     }
@@ -315,12 +315,12 @@ async fn every_error_has_the_one_shape() {
         let answer = control.api.post("/auth/challenge", json!({ "agentId": agent.id, "serviceId": service })).await;
         assert_eq!((answer.status, answer.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
     }
-    let plain = Site::plain(control.env["URL"].replace("https://localhost", "http://127.0.0.1"));
+    let plain = HttpClient::plain(control.env["URL"].replace("https://localhost", "http://127.0.0.1"));
     let answer = plain.get("/health").await;
     assert_eq!((answer.status, answer.text("/error/code")), (400, "HTTPS_REQUIRED"));
     let repeated =
         control.api.request("GET", &control.path("/roles")).bearer_auth(control.key()).bearer_auth(control.key());
-    assert_eq!(Answer::to(repeated).await.error(), (401, "AUTHENTICATION_FAILED", "credentials_malformed"));
+    assert_eq!(HttpResponse::send(repeated).await.error(), (401, "AUTHENTICATION_FAILED", "credentials_malformed"));
 }
 
 #[tokio::test]

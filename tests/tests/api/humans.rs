@@ -10,7 +10,7 @@ mod real;
 mod settings;
 mod tokens;
 
-use countersign_tests::{Answer, ControlPlane, Issuer};
+use countersign_tests::{ControlPlane, HttpResponse, Issuer};
 use serde_json::json;
 
 /// A control plane with `--dev` that knows this issuer as `corp`.
@@ -24,7 +24,7 @@ async fn start(settings: &[String]) -> ControlPlane {
 }
 
 /// Asks for something that any person may have.
-async fn ask(control: &ControlPlane, token: &str) -> Answer {
+async fn ask(control: &ControlPlane, token: &str) -> HttpResponse {
     control.api.get_as(token, "/services").await
 }
 

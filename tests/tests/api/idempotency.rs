@@ -6,7 +6,8 @@ use countersign_client::PrivateKey;
 use countersign_control_plane::{App, Config, Surroundings};
 use countersign_process::Shutdown;
 use countersign_tests::{
-    Agent, Answer, ControlPlane, Hand, Postgres, control_plane::text, engines, eventually, web::Site,
+    Agent, ControlPlane, HttpResponse, ManualClock, Postgres, control_plane::text, engines, eventually,
+    http::HttpClient,
 };
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
@@ -25,14 +26,14 @@ struct Asked {
 }
 
 impl Asked {
-    async fn send(&self, site: &Site, key: &str) -> Answer {
+    async fn send(&self, site: &HttpClient, key: &str) -> HttpResponse {
         self.send_body(site, key, &self.body).await
     }
 
-    async fn send_body(&self, site: &Site, key: &str, body: &Value) -> Answer {
+    async fn send_body(&self, site: &HttpClient, key: &str, body: &Value) -> HttpResponse {
         let request = site.request("POST", &self.path).header("idempotency-key", key).json(body);
         let request = self.bearer.iter().fold(request, RequestBuilder::bearer_auth);
-        Answer::to(request).await
+        HttpResponse::send(request).await
     }
 }
 
@@ -123,7 +124,7 @@ async fn another_body_is_refused_and_does_nothing() {
 async fn the_same_key_of_somebody_else_or_for_something_else_is_another() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
-    let (_, others_key) = control.another_service(json!({ "name": "other" })).await;
+    let (_, others_key) = control.create_service(json!({ "name": "other" })).await;
     let mine = feedback(&control, &agent);
     mine.send(&control.api, "k").await.expect(200);
     let other = Asked { bearer: Some(others_key), ..mine.clone() };
@@ -146,7 +147,7 @@ async fn the_same_key_of_somebody_else_or_for_something_else_is_another() {
 #[tokio::test]
 async fn what_failed_is_not_remembered() {
     let control = ControlPlane::start().await;
-    let taken = control.make_role("taken", &[]).await;
+    let taken = control.create_role("taken", &[]).await;
     let asked = role(&control, "taken");
     assert_eq!(asked.send(&control.api, "k").await.status, 409);
     control.delete_role(&taken).await.expect(200);
@@ -167,7 +168,7 @@ async fn a_header_that_is_no_key_is_refused_by_name() {
         assert!(answer.body["error"]["details"]["fields"]["Idempotency-Key"].is_string(), "{}", answer.body);
     }
     let twice = control.api.request("POST", &asked.path).bearer_auth(control.key()).json(&asked.body);
-    let twice = Answer::to(twice.header("idempotency-key", "a").header("idempotency-key", "a")).await;
+    let twice = HttpResponse::send(twice.header("idempotency-key", "a").header("idempotency-key", "a")).await;
     assert_eq!(twice.status, 400);
     asked.send(&control.api, &long[..255]).await.expect(201);
 }
@@ -184,7 +185,7 @@ async fn whoever_asks_again_after_a_kill_gets_what_was_asked_for_once() {
             tokio::spawn(async move {
                 let request = site.request("POST", &asked.path).header("idempotency-key", format!("k{number}"));
                 let request = request.bearer_auth(asked.bearer.unwrap()).json(&asked.body);
-                Answer::try_to(request).await.map(|answer| answer.expect(201))
+                HttpResponse::try_send(request).await.map(|answer| answer.expect(201))
             })
         };
         let under_way: Vec<_> = all.iter().cloned().enumerate().map(send).collect();
@@ -219,7 +220,10 @@ async fn replicas_remember_for_each_other() {
 }
 
 /// A control plane in this process, whose clock stands still until it is told to go on.
-async fn start_at(hand: &Arc<Hand>, folder: &std::path::Path) -> (Site, Shutdown, tokio::task::JoinHandle<()>) {
+async fn start_at(
+    clock: &Arc<ManualClock>,
+    folder: &std::path::Path,
+) -> (HttpClient, Shutdown, tokio::task::JoinHandle<()>) {
     let any = "127.0.0.1:0".to_owned();
     let settings = [
         ("data_dir", folder.display().to_string()),
@@ -230,10 +234,10 @@ async fn start_at(hand: &Arc<Hand>, folder: &std::path::Path) -> (Site, Shutdown
     let mut flags = settings.map(|(key, value)| (key.to_owned(), value)).to_vec();
     flags.extend(engines::database_of(folder).await.map(|url| ("database.url".to_owned(), url)));
     let config = Config::read(None, Vec::new(), flags, true).unwrap();
-    let clock: Arc<Hand> = Arc::clone(hand);
+    let clock: Arc<ManualClock> = Arc::clone(clock);
     let app = App::bind(config, Surroundings { clock, ..Surroundings::default() }).await.unwrap();
     let url = format!("https://localhost:{}", app.api_address().unwrap().port());
-    let site = Site::trusting(url, &std::fs::read(folder.join("ca.pem")).unwrap());
+    let site = HttpClient::trusting(url, &std::fs::read(folder.join("ca.pem")).unwrap());
     let shutdown = Shutdown::default();
     let asked = shutdown.clone();
     (site, shutdown, tokio::spawn(async move { app.serve(asked).await.unwrap() }))
@@ -241,14 +245,14 @@ async fn start_at(hand: &Arc<Hand>, folder: &std::path::Path) -> (Site, Shutdown
 
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_day_a_key_is_forgotten() {
-    let (hand, folder) = (Hand::new(), tempfile::tempdir().unwrap());
-    let (site, shutdown, served) = start_at(&hand, folder.path()).await;
+    let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
+    let (site, shutdown, served) = start_at(&clock, folder.path()).await;
     let asked = registration("a@example.org");
     let first = asked.send(&site, "k").await.expect(201);
-    hand.advance(Duration::from_secs(24 * 3600 - 1));
+    clock.advance(Duration::from_secs(24 * 3600 - 1));
     assert_eq!(asked.send(&site, "k").await.expect(201), first);
     assert_eq!(asked.send_body(&site, "k", &asked.other).await.status, 409);
-    hand.advance(Duration::from_secs(1));
+    clock.advance(Duration::from_secs(1));
     let other = asked.send_body(&site, "k", &asked.other).await.expect(201);
     assert_ne!(other["agentId"], first["agentId"]);
     assert_eq!(asked.send(&site, "k").await.status, 409, "the key is the new one's now");
@@ -263,8 +267,8 @@ async fn after_a_day_a_key_is_forgotten() {
     let kept =
         async || -> i64 { sqlx::query_scalar("SELECT COUNT(*) FROM idempotency").fetch_one(&database).await.unwrap() };
     assert_eq!(kept().await, 1);
-    hand.advance(Duration::from_hours(25));
-    let (_, shutdown, served) = start_at(&hand, folder.path()).await;
+    clock.advance(Duration::from_hours(25));
+    let (_, shutdown, served) = start_at(&clock, folder.path()).await;
     eventually("it is cleared away", async || (kept().await == 0).then_some(()), String::new).await;
     shutdown.trigger();
     served.await.unwrap();

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
-use countersign_tests::{Answer, ControlPlane, eventually, web::Site};
+use countersign_tests::{ControlPlane, HttpResponse, eventually, http::HttpClient};
 use reqwest::Client;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -17,21 +17,21 @@ fn port(at: &ControlPlane) -> &str {
 }
 
 /// Plain HTTP to the API from an address.
-fn plain_from(address: Ipv4Addr, at: &ControlPlane) -> Site {
+fn plain_from(address: Ipv4Addr, at: &ControlPlane) -> HttpClient {
     let client = Client::builder().local_address(IpAddr::from(address)).build().unwrap();
-    Site { client, ..Site::plain(format!("http://127.0.0.1:{}", port(at))) }
+    HttpClient { client, ..HttpClient::plain(format!("http://127.0.0.1:{}", port(at))) }
 }
 
 /// HTTPS to the API from an address.
-fn https_from(address: Ipv4Addr, at: &ControlPlane) -> Site {
+fn https_from(address: Ipv4Addr, at: &ControlPlane) -> HttpClient {
     let authority = reqwest::Certificate::from_pem(&at.authority()).unwrap();
     let client = Client::builder().tls_certs_only([authority]).local_address(IpAddr::from(address)).build().unwrap();
-    Site { url: format!("https://127.0.0.1:{}", port(at)), client }
+    HttpClient { url: format!("https://127.0.0.1:{}", port(at)), client }
 }
 
-async fn get(site: &Site, headers: &[(&str, &str)]) -> Answer {
+async fn get(site: &HttpClient, headers: &[(&str, &str)]) -> HttpResponse {
     let request = site.request("GET", "/.well-known/jwks.json");
-    Answer::to(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
+    HttpResponse::send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
 }
 
 #[tokio::test]
@@ -62,13 +62,13 @@ async fn plain_http_is_for_listed_proxies_that_say_it_was_https() {
 async fn a_proxy_may_speak_http2_to_us() {
     let control = ControlPlane::start_with(&["tls.mode=terminated", LISTED]).await;
     let client = Client::builder().http2_prior_knowledge().local_address(IpAddr::from(PROXY)).build().unwrap();
-    let site = Site { client, ..plain_from(PROXY, &control) };
+    let site = HttpClient { client, ..plain_from(PROXY, &control) };
     get(&site, &[("x-forwarded-proto", "https")]).await.expect(200);
     assert_eq!(get(&site, &[]).await.error(), (400, "HTTPS_REQUIRED", ""));
 }
 
 /// The address of the client as the log has it.
-async fn logged_client(at: &ControlPlane, site: &Site, forwarded: &str) -> String {
+async fn logged_client(at: &ControlPlane, site: &HttpClient, forwarded: &str) -> String {
     let id = format!("from-{}", forwarded.replace([',', ' ', ':'], "-"));
     get(site, &[("x-forwarded-for", forwarded), ("x-forwarded-proto", "https"), ("x-request-id", &id)])
         .await

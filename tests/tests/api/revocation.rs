@@ -3,7 +3,7 @@
 
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
 
-use countersign_tests::{Agent, Answer, ControlPlane, control_plane::text};
+use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 const AT_ONCE: usize = 24;
 
 /// How often each answer came.
-async fn counted(mut attempts: JoinSet<Answer>) -> BTreeMap<String, usize> {
+async fn counted(mut attempts: JoinSet<HttpResponse>) -> BTreeMap<String, usize> {
     let mut outcomes = BTreeMap::new();
     while let Some(answer) = attempts.join_next().await {
         let answer = answer.expect("no attempt panics");
@@ -26,7 +26,8 @@ async fn counted(mut attempts: JoinSet<Answer>) -> BTreeMap<String, usize> {
 async fn a_deleted_role_is_gone_with_all_who_held_it() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
-    let (reader, stays) = (control.make_role("reader", &["read"]).await, control.make_role("stays", &["stay"]).await);
+    let (reader, stays) =
+        (control.create_role("reader", &["read"]).await, control.create_role("stays", &["stay"]).await);
     control.assign(&agent.id, &reader).await;
     control.assign(&agent.id, &stays).await;
     let token = agent.token().await;
@@ -50,7 +51,7 @@ async fn a_deleted_role_is_gone_with_all_who_held_it() {
         assert_eq!((answer.status, answer.text("/error/code")), (404, "ROLE_NOT_FOUND"));
     }
 
-    let again = control.make_role("reader", &["everything"]).await;
+    let again = control.create_role("reader", &["everything"]).await;
     assert_ne!(again, reader);
     let verified = control.verify(&token).await.expect(200);
     assert_eq!(verified["agent"]["roles"], json!(["stays"]), "a new role of the same name is another role");
@@ -84,11 +85,11 @@ async fn a_role_is_deleted_by_whoever_manages_its_service_and_nobody_else() {
 async fn a_role_deleted_while_it_is_given_is_gone_for_everybody() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     let (roles, one) = (control.path(&format!("/agents/{}/roles", agent.id)), control.path(&format!("/roles/{role}")));
     let (mut given, mut deleted) = (JoinSet::new(), JoinSet::new());
     let ask = |method, path: &str, body: &Value| {
-        Answer::to(control.api.request(method, path).bearer_auth(control.key()).json(body))
+        HttpResponse::send(control.api.request(method, path).bearer_auth(control.key()).json(body))
     };
     for _ in 0..AT_ONCE {
         given.spawn(ask("POST", &roles, &json!({ "roleId": role })));
@@ -142,7 +143,8 @@ async fn a_token_is_revoked_by_a_form_as_oauth_clients_send_it() {
     let (first, second) = (agent.token().await, agent.login().await);
     let second = (second.access_token.expose_secret(), second.refresh_token.expose_secret());
     let send = async |content_type: &str, body: String| {
-        Answer::to(control.api.request("POST", "/auth/revoke").header("content-type", content_type).body(body)).await
+        HttpResponse::send(control.api.request("POST", "/auth/revoke").header("content-type", content_type).body(body))
+            .await
     };
     let form = "application/x-www-form-urlencoded";
     for bad in ["", "token=", "token_type_hint=access_token", &format!("token={first}&token={first}"), "{}", "%ff=&=x"]
@@ -170,7 +172,7 @@ async fn the_longest_token_can_be_revoked_too() {
     let agent = Agent::register(&control, "agent").await;
     let quotes = "\"".repeat(126);
     for number in 10..41 {
-        let role = control.make_role(&format!("{}{number}", &quotes[..62]), &[&format!("{quotes}{number}")]).await;
+        let role = control.create_role(&format!("{}{number}", &quotes[..62]), &[&format!("{quotes}{number}")]).await;
         control.assign(&agent.id, &role).await;
     }
     let token = agent.token().await;
@@ -185,8 +187,8 @@ async fn the_longest_token_can_be_revoked_too() {
 #[tokio::test]
 async fn a_key_that_the_service_does_not_have_is_not_called_revoked() {
     let control = ControlPlane::start().await;
-    let (other, _) = control.another_service(json!({ "name": "other" })).await;
-    let key = control.make_key(&other, "full").await;
+    let (other, _) = control.create_service(json!({ "name": "other" })).await;
+    let key = control.create_key(&other, "full").await;
     let id = format!("key_{}", &key["svc_sk_".len()..][..26]);
     let revoke = async |service: &str, id: &str| {
         let path = format!("/services/{service}/keys/{id}");

@@ -1,22 +1,22 @@
 //! What a service does with its roles besides giving them, and what it can look up.
 
-use countersign_tests::{Agent, Answer, ControlPlane, Judges, Opinion, Sidecar};
+use countersign_tests::{Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome};
 use serde_json::{Value, json};
 
-fn permits<'a>(expected: &'a [&'a str]) -> impl Fn(&Opinion) -> bool {
-    move |opinion| matches!(opinion, Opinion::Known { permissions, .. } if permissions == expected)
+fn permits<'a>(expected: &'a [&'a str]) -> impl Fn(&VerifyOutcome) -> bool {
+    move |outcome| matches!(outcome, VerifyOutcome::Accepted { permissions, .. } if permissions == expected)
 }
 
 #[tokio::test]
 async fn a_role_that_is_changed_permits_something_else_at_once_to_whoever_holds_it() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
-    let judges = Judges::of(&control, &sidecar);
+    let verifiers = Verifiers::of(&control, &sidecar);
     let agent = Agent::register(&control, "Agent").await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
-    judges.agree("as made", &token, permits(&["read"])).await;
+    verifiers.agree("as made", &token, permits(&["read"])).await;
 
     let path = control.path(&format!("/roles/{role}"));
     let change = async |body: Value| control.api.send_as(control.key(), "PATCH", &path, body).await;
@@ -25,7 +25,7 @@ async fn a_role_that_is_changed_permits_something_else_at_once_to_whoever_holds_
         (&changed["id"], &changed["name"], &changed["description"]),
         (&json!(role), &json!("reader"), &json!(""))
     );
-    judges.agree("as changed", &token, permits(&["list", "write"])).await;
+    verifiers.agree("as changed", &token, permits(&["list", "write"])).await;
 
     let changed = change(json!({ "description": "reads" })).await.expect(200);
     assert_eq!((&changed["description"], &changed["permissions"]), (&json!("reads"), &json!(["list", "write"])));
@@ -37,7 +37,7 @@ async fn a_role_that_is_changed_permits_something_else_at_once_to_whoever_holds_
 #[tokio::test]
 async fn a_change_that_makes_an_identity_too_large_is_refused_and_the_old_one_does_not_count() {
     let control = ControlPlane::start().await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     let path = control.path(&format!("/roles/{role}"));
     let permissions = |length: usize| -> Vec<String> {
         (0..32).map(|number| format!("{number:02}{}", "x".repeat(length - 2))).collect()
@@ -53,7 +53,7 @@ async fn a_change_that_makes_an_identity_too_large_is_refused_and_the_old_one_do
 #[tokio::test]
 async fn a_service_lists_the_agents_that_hold_its_roles() {
     let control = ControlPlane::start().await;
-    let (reader, writer) = (control.make_role("reader", &[]).await, control.make_role("writer", &[]).await);
+    let (reader, writer) = (control.create_role("reader", &[]).await, control.create_role("writer", &[]).await);
     let mut agents = Vec::new();
     for number in 0..4 {
         agents.push(Agent::register(&control, &format!("Agent {number}")).await);
@@ -100,7 +100,7 @@ async fn status_counts_what_there_is() {
     let before = read().await;
     let agent = Agent::register(&control, "Agent").await;
     Agent::register(&control, "Another").await;
-    control.another_service(json!({ "name": "other" })).await;
+    control.create_service(json!({ "name": "other" })).await;
     control.set_status(&agent.id, "suspended").await.expect(200);
     let after = read().await;
     let grown = |name: &str| after[name].as_i64().unwrap() - before[name].as_i64().unwrap();
@@ -120,7 +120,7 @@ async fn published_keys_are_told_once_to_whoever_remembers_them() {
         [(tag.clone(), 304), (format!("\"a\", W/{tag}"), 304), ("*".into(), 304), ("\"a\"".into(), 200)]
     {
         let request = control.api.request("GET", "/.well-known/jwks.json").header("if-none-match", &known);
-        let answer = Answer::to(request).await;
+        let answer = HttpResponse::send(request).await;
         assert_eq!((answer.status, answer.header("etag")), (status, tag.as_str()), "{known}");
         assert_eq!(answer.body == json!(""), status == 304);
     }

@@ -4,7 +4,7 @@
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use countersign_client::PrivateKey;
-use countersign_tests::{Agent, Answer, ControlPlane, eventually};
+use countersign_tests::{Agent, ControlPlane, HttpResponse, eventually};
 use p256::ecdsa::Signature;
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ async fn challenge(at: &ControlPlane, agent: &Agent) -> Challenge {
     Challenge { id: body["challengeId"].clone(), nonce }
 }
 
-async fn answer(at: &ControlPlane, challenge: &Value, signature: impl Into<Value>) -> Answer {
+async fn answer(at: &ControlPlane, challenge: &Value, signature: impl Into<Value>) -> HttpResponse {
     let body = json!({ "challengeId": challenge, "signature": signature.into() });
     at.api.post("/auth/authenticate", body).await
 }

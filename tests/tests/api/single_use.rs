@@ -3,7 +3,7 @@
 
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
 
-use countersign_tests::{Agent, Answer, ControlPlane, control_plane::text};
+use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
@@ -19,7 +19,7 @@ const RESTART: usize = 50;
 async fn many_at_once(control: &ControlPlane, path: &str, body: &Value) -> (BTreeMap<String, usize>, Vec<Value>) {
     let mut attempts = JoinSet::new();
     for _ in 0..ATTEMPTS {
-        attempts.spawn(Answer::to(control.api.request("POST", path).json(body)));
+        attempts.spawn(HttpResponse::send(control.api.request("POST", path).json(body)));
     }
     let (mut outcomes, mut succeeded) = (BTreeMap::new(), Vec::new());
     while let Some(answer) = attempts.join_next().await {

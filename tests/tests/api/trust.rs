@@ -1,17 +1,17 @@
 //! What services say of agents, and what comes of it everywhere.
 
-use countersign_tests::{Agent, Answer, ControlPlane, Judges, Opinion, Sidecar};
+use countersign_tests::{Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-async fn feedback(control: &ControlPlane, key: &str, body: Value) -> Answer {
+async fn feedback(control: &ControlPlane, key: &str, body: Value) -> HttpResponse {
     control.api.send_as(key, "POST", "/trust/feedback", body).await
 }
 
-fn trust_of(opinion: &Opinion) -> &str {
-    match opinion {
-        Opinion::Known { trust, .. } => trust,
-        Opinion::Refused(..) => "refused",
+fn trust_of(outcome: &VerifyOutcome) -> &str {
+    match outcome {
+        VerifyOutcome::Accepted { trust, .. } => trust,
+        VerifyOutcome::Refused(..) => "refused",
     }
 }
 
@@ -19,22 +19,22 @@ fn trust_of(opinion: &Opinion) -> &str {
 async fn feedback_moves_trust_in_the_api_and_at_the_sidecar_and_in_the_next_token() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
-    let judges = Judges::of(&control, &sidecar);
+    let verifiers = Verifiers::of(&control, &sidecar);
     let agent = Agent::register(&control, "Agent").await;
     let before = agent.token_for(control.service()).await;
-    judges.agree("everybody starts in the middle", &before, |opinion| trust_of(opinion) == "50").await;
+    verifiers.agree("everybody starts in the middle", &before, |outcome| trust_of(outcome) == "50").await;
 
     let told = json!({ "agentId": agent.id, "score": 100, "reason": "as agreed", "metadata": { "order": 7 } });
     let answer = feedback(&control, control.key(), told).await.expect(200);
     assert_eq!(answer, json!({ "recorded": true, "newTrustScore": 60 }));
-    judges.agree("a fifth of the way up", &before, |opinion| trust_of(opinion) == "60").await;
+    verifiers.agree("a fifth of the way up", &before, |outcome| trust_of(outcome) == "60").await;
 
     let told = json!({ "agentId": agent.id, "score": 12.345_678 });
     let answer = feedback(&control, control.key(), told).await.expect(200);
     assert_eq!(answer["newTrustScore"], json!(52.06));
     let after = agent.token_for(control.service()).await;
     for token in [before, after] {
-        judges.agree("and down again", &token, |opinion| trust_of(opinion) == "52.06").await;
+        verifiers.agree("and down again", &token, |outcome| trust_of(outcome) == "52.06").await;
     }
     let path = control.path(&format!("/agents/{}", agent.id));
     let record = control.api.get_as(control.key(), &path).await.expect(200);
@@ -83,7 +83,7 @@ async fn a_hundred_feedbacks_at_once_are_all_kept_and_come_one_after_the_other()
 #[tokio::test]
 async fn the_history_is_newest_first_by_pages_and_keeps_what_others_attached_to_itself() {
     let control = ControlPlane::start().await;
-    let (other, others_key) = control.another_service(json!({ "name": "other" })).await;
+    let (other, others_key) = control.create_service(json!({ "name": "other" })).await;
     let agent = Agent::register(&control, "Agent").await;
     for (key, score) in [(control.key(), 10.5), (&others_key, 20.0), (control.key(), 30.0)] {
         let told = json!({ "agentId": agent.id, "score": score, "reason": format!("it was {score}"), "metadata": { "s": score } });
@@ -130,7 +130,7 @@ async fn what_is_no_score_is_refused_with_what_is_one() {
     for score in ["NaN", "Infinity", "1e400"] {
         let body = format!(r#"{{"agentId":"{}","score":{score}}}"#, agent.id);
         let request = control.api.request("POST", "/trust/feedback").bearer_auth(control.key()).body(body);
-        let answer = Answer::to(request).await;
+        let answer = HttpResponse::send(request).await;
         let details = &answer.body["error"]["details"];
         assert_eq!((answer.status, answer.error().1), (400, "VALIDATION_ERROR"), "{score}: {}", answer.body);
         assert_eq!((&details["minimum"], &details["maximum"]), (&json!(0), &json!(100)), "{score}");

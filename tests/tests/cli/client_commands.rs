@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use countersign_tests::{ControlPlane, Shell, World, eventually};
+use countersign_tests::{ControlPlane, Environment, Shell, eventually};
 use serde_json::{Value, json};
 use std::{fs, io::Write, os::unix::fs::PermissionsExt, path::Path, process::Stdio};
 
@@ -32,8 +32,8 @@ fn claim(token: &str, name: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn from_keygen_to_a_call_through_envoy_with_nothing_else() {
-    let world = World::start().await;
-    let mut shell = Shell::knowing(&world.control, &EVERYTHING);
+    let environment = Environment::start().await;
+    let mut shell = Shell::knowing(&environment.control, &EVERYTHING);
     let agent = registered(&shell);
     shell.said(&["role", "create", "reader", "--permission", "read", "--permission", "list"]);
     shell.said(&["role", "assign", "reader"]);
@@ -42,9 +42,9 @@ async fn from_keygen_to_a_call_through_envoy_with_nothing_else() {
     for name in EVERYTHING {
         shell.unset(&format!("COUNTERSIGN_{name}"));
     }
-    let url = format!("{}/some/path", world.envoy.site.url);
+    let url = format!("{}/some/path", environment.envoy.site.url);
     let call = async || Some(shell.run(&["agent", "call", &url])).filter(|output| output.status.success());
-    let called = eventually("the role is known at the proxy", call, || world.sidecar.log()).await;
+    let called = eventually("the role is known at the proxy", call, || environment.sidecar.log()).await;
     let seen: Value = serde_json::from_slice(&called.stdout).unwrap();
     assert_eq!((&seen["x-agent-id"], &seen["x-agent-roles"]), (&json!([agent]), &json!(["reader"])));
 
@@ -53,7 +53,7 @@ async fn from_keygen_to_a_call_through_envoy_with_nothing_else() {
     let other = shell.json(&["agent", "call", &url, "-H", "Authorization: Basic dXNlcg=="]);
     assert_eq!(other["body"]["authorization"], json!(["Basic dXNlcg=="]), "the token goes into its own header");
 
-    let (code, error) = shell.failed(&["agent", "call", &format!("{}/admin", world.envoy.site.url)]);
+    let (code, error) = shell.failed(&["agent", "call", &format!("{}/admin", environment.envoy.site.url)]);
     assert_eq!(code, 3, "{error}");
     assert!(error.contains("403 permission_missing") && error.contains("\nNext: "), "{error}");
     assert_eq!(shell.failed(&["agent", "call", "http://127.0.0.1:1/"]).0, 4);
@@ -62,8 +62,8 @@ async fn from_keygen_to_a_call_through_envoy_with_nothing_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_died_early_is_replaced_by_a_new_login_within_the_call() {
-    let world = World::start().await;
-    let shell = Shell::knowing(&world.control, &EVERYTHING);
+    let environment = Environment::start().await;
+    let shell = Shell::knowing(&environment.control, &EVERYTHING);
     let agent = registered(&shell);
     shell.said(&["role", "create", "reader"]);
     shell.said(&["role", "assign", "reader"]);
@@ -72,9 +72,10 @@ async fn a_token_that_died_early_is_replaced_by_a_new_login_within_the_call() {
     assert_eq!(shell.failed(&["agent", "login"]).0, 3);
     assert_eq!(shell.json(&["agent", "reactivate", &agent])["status"], "active");
 
-    let refused = async || Some(world.call("/", &before).await).filter(|answer| answer.error().2 == "token_revoked");
-    eventually("the cut-off arrives", refused, || world.sidecar.log()).await;
-    shell.said(&["agent", "call", &world.envoy.site.url]);
+    let refused =
+        async || Some(environment.call("/", &before).await).filter(|answer| answer.error().2 == "token_revoked");
+    eventually("the cut-off arrives", refused, || environment.sidecar.log()).await;
+    shell.said(&["agent", "call", &environment.envoy.site.url]);
     assert_ne!(kept_tokens(&shell)["access_token"], json!(before));
 }
 

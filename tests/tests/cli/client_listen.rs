@@ -7,7 +7,7 @@ use aws_lc_rs::hmac;
 use base64::{Engine, engine::general_purpose::STANDARD};
 use countersign_client::clock;
 use countersign_tests::{
-    Agent, Answer, ControlPlane, Listening, Shell, Site, eventually,
+    Agent, ControlPlane, HttpClient, HttpResponse, Shell, WebhookListener, eventually,
     process::{Process, free_port},
 };
 use reqwest::RequestBuilder;
@@ -30,7 +30,7 @@ fn body() -> Value {
 
 /// A request without a signature, to any path.
 fn post(url: &str) -> RequestBuilder {
-    Site::plain(url.trim_end_matches('/').to_owned()).request("POST", "/any/path")
+    HttpClient::plain(url.trim_end_matches('/').to_owned()).request("POST", "/any/path")
 }
 
 /// A request as a sender makes it.
@@ -62,24 +62,24 @@ fn knowing(secret: &str) -> Shell {
 #[tokio::test]
 async fn what_arrives_is_printed_with_what_its_signature_is_worth() {
     let shell = knowing(SECRET);
-    let mut listening = Listening::start(&shell, &["--count", "5"]).await;
-    assert_eq!(listening.target, None);
-    assert_eq!(answer(event(&listening.url, SECRET)).await, (200, "received".into()));
-    let (status, text) = answer(event(&listening.url, OTHER)).await;
+    let mut listener = WebhookListener::start(&shell, &["--count", "5"]).await;
+    assert_eq!(listener.target, None);
+    assert_eq!(answer(event(&listener.url, SECRET)).await, (200, "received".into()));
+    let (status, text) = answer(event(&listener.url, OTHER)).await;
     assert!(status == 401 && text.starts_with("the signature is wrong"), "{status} {text}");
-    let old = signed(&listening.url, SECRET, clock::now().seconds() - 400, &body().to_string());
+    let old = signed(&listener.url, SECRET, clock::now().seconds() - 400, &body().to_string());
     let (status, text) = answer(old).await;
     assert!(status == 401 && text.contains("five minutes ago"), "{status} {text}");
     assert_eq!(
-        answer(signed(&listening.url, SECRET, clock::now().seconds(), "[]")).await.0,
+        answer(signed(&listener.url, SECRET, clock::now().seconds(), "[]")).await.0,
         400,
         "signed, but no event"
     );
-    let (status, text) = answer(post(&listening.url)).await;
+    let (status, text) = answer(post(&listener.url)).await;
     assert!(status == 401 && text.contains("webhook-id is missing"), "{status} {text}");
 
-    assert_eq!(listening.ended().await.code(), Some(1), "something was not believed");
-    let lines = listening.arrived();
+    assert_eq!(listener.ended().await.code(), Some(1), "something was not believed");
+    let lines = listener.arrived();
     let field = |name: &str| lines.iter().map(|line| line[name].clone()).collect::<Vec<_>>();
     assert_eq!(field("signature"), ["good", "bad", "bad", "good", "bad"]);
     assert_eq!(field("eventId"), [json!(EVENT), json!(EVENT), json!(EVENT), json!(EVENT), Value::Null]);
@@ -88,7 +88,7 @@ async fn what_arrives_is_printed_with_what_its_signature_is_worth() {
     assert!(problems[1..].iter().all(Value::is_string), "{problems:?}");
     let known = json!({ "event": lines[0]["event"], "timestamp": lines[0]["timestamp"], "data": lines[0]["data"] });
     assert_eq!(known, body());
-    let log = listening.log();
+    let log = listener.log();
     assert!(log.contains("4 of 5 were not believed"), "{log}");
     assert!(!log.contains(&SECRET[6..]) && !log.contains(&OTHER[6..]), "{log}");
 }
@@ -116,31 +116,31 @@ async fn people_read_a_line_for_each_event_and_nothing_of_what_was_forged() {
 #[tokio::test]
 async fn other_requests_are_refused_and_do_not_count() {
     let shell = knowing(SECRET);
-    let mut listening = Listening::start(&shell, &["--count", "1"]).await;
-    let site = Site::plain(listening.url.trim_end_matches('/').to_owned());
-    let got = Answer::to(site.request("GET", "/")).await;
+    let mut listener = WebhookListener::start(&shell, &["--count", "1"]).await;
+    let site = HttpClient::plain(listener.url.trim_end_matches('/').to_owned());
+    let got = HttpResponse::send(site.request("GET", "/")).await;
     assert_eq!((got.status, got.header("allow")), (405, "POST"));
     let large = "x".repeat(256 * 1024 + 1);
-    assert_eq!(answer(signed(&listening.url, SECRET, clock::now().seconds(), &large)).await.0, 413);
-    let long = event(&listening.url, SECRET).header("x-long", "x".repeat(64 * 1024)).send().await;
+    assert_eq!(answer(signed(&listener.url, SECRET, clock::now().seconds(), &large)).await.0, 413);
+    let long = event(&listener.url, SECRET).header("x-long", "x".repeat(64 * 1024)).send().await;
     assert!(long.is_err() || long.unwrap().status() == 431, "a head has an end");
-    assert_eq!(listening.arrived(), Vec::<Value>::new());
-    assert_eq!(answer(event(&listening.url, SECRET)).await.0, 200);
-    assert!(listening.ended().await.success(), "{}", listening.log());
+    assert_eq!(listener.arrived(), Vec::<Value>::new());
+    assert_eq!(answer(event(&listener.url, SECRET)).await.0, 200);
+    assert!(listener.ended().await.success(), "{}", listener.log());
 }
 
 #[tokio::test]
 async fn connections_have_a_bound_and_hold_up_no_end() {
     let shell = knowing(SECRET);
-    let mut listening = Listening::start(&shell, &[]).await;
-    let address = listening.url.trim_start_matches("http://").trim_end_matches('/').to_owned();
+    let mut listener = WebhookListener::start(&shell, &[]).await;
+    let address = listener.url.trim_start_matches("http://").trim_end_matches('/').to_owned();
     let idle: Vec<_> = (0..32).map(|_| TcpStream::connect(&address).unwrap()).collect();
-    let late = event(&listening.url, SECRET).timeout(Duration::from_millis(500)).send().await;
+    let late = event(&listener.url, SECRET).timeout(Duration::from_millis(500)).send().await;
     assert!(late.is_err_and(|error| error.is_timeout()), "all places are taken");
     drop(idle);
-    assert_eq!(answer(event(&listening.url, SECRET)).await.0, 200);
+    assert_eq!(answer(event(&listener.url, SECRET)).await.0, 200);
     let _still_there = TcpStream::connect(&address).unwrap();
-    assert!(listening.stop("TERM").await.success(), "{}", listening.log());
+    assert!(listener.stop("TERM").await.success(), "{}", listener.log());
 }
 
 #[tokio::test]
@@ -159,8 +159,8 @@ async fn an_event_that_nobody_reads_is_not_taken() {
 async fn every_signal_that_asks_for_an_end_is_heard() {
     let shell = knowing(SECRET);
     for signal in ["INT", "TERM", "HUP"] {
-        let mut listening = Listening::start(&shell, &[]).await;
-        assert!(listening.stop(signal).await.success(), "{signal}: {}", listening.log());
+        let mut listener = WebhookListener::start(&shell, &[]).await;
+        assert!(listener.stop(signal).await.success(), "{signal}: {}", listener.log());
     }
 }
 
@@ -190,7 +190,7 @@ async fn without_a_good_secret_or_a_port_it_does_not_begin_and_says_why() {
     assert!(code == 2 && error.contains("begins with whsec_") && !error.contains("s3cr3t"), "{error}");
 
     shell.export("COUNTERSIGN_WEBHOOK_SECRET", SECRET);
-    let taken = Listening::start(&shell, &[]).await;
+    let taken = WebhookListener::start(&shell, &[]).await;
     let port = taken.url.trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
     let (code, error) = shell.failed(&["webhook", "listen", "--port", &port]);
     assert!(code == 1 && error.contains(&format!("port {port}: ")) && error.contains("\nNext: "), "{error}");
@@ -200,31 +200,31 @@ async fn without_a_good_secret_or_a_port_it_does_not_begin_and_says_why() {
 async fn listen_makes_a_target_for_as_long_as_it_runs() {
     let control = ControlPlane::start().await;
     let shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]);
-    let mut listening = Listening::start(&shell, &["--events", "agent.role_assigned"]).await;
-    let target = listening.target.clone().unwrap();
+    let mut listener = WebhookListener::start(&shell, &["--events", "agent.role_assigned"]).await;
+    let target = listener.target.clone().unwrap();
     let listed = shell.json(&["webhook", "list"]);
-    assert_eq!((&listed[0]["webhookId"], &listed[0]["url"]), (&json!(target), &json!(listening.url)));
+    assert_eq!((&listed[0]["webhookId"], &listed[0]["url"]), (&json!(target), &json!(listener.url)));
     assert_eq!(listed[0]["events"], json!(["agent.role_assigned"]));
 
-    let (agent, role) = (Agent::register(&control, "Typed").await, control.make_role("reader", &[]).await);
+    let (agent, role) = (Agent::register(&control, "Typed").await, control.create_role("reader", &[]).await);
     control.assign(&agent.id, &role).await;
-    let seen = listening.arrivals(1).await.remove(0);
+    let seen = listener.arrivals(1).await.remove(0);
     assert_eq!((&seen["signature"], &seen["problem"]), (&json!("good"), &Value::Null));
     assert_eq!((&seen["event"], &seen["data"]["agentId"]), (&json!("agent.role_assigned"), &json!(agent.id)));
     let forged = json!({ "event": "agent.role_assigned", "timestamp": seen["timestamp"], "data": seen["data"] });
-    let request = Site::plain(listening.url.clone()).request("POST", "").json(&forged);
+    let request = HttpClient::plain(listener.url.clone()).request("POST", "").json(&forged);
     let request = request.header("webhook-id", seen["eventId"].as_str().unwrap()).header("webhook-timestamp", "1");
-    let answer = Answer::to(request.header("webhook-signature", "v1,AAAA")).await;
+    let answer = HttpResponse::send(request.header("webhook-signature", "v1,AAAA")).await;
     assert_eq!(answer.status, 401);
-    assert_eq!(listening.arrivals(2).await[1]["signature"], "bad");
-    assert_eq!(listening.stop("INT").await.code(), Some(1), "one was not believed");
-    assert!(!listening.log().contains("whsec_"), "{}", listening.log());
+    assert_eq!(listener.arrivals(2).await[1]["signature"], "bad");
+    assert_eq!(listener.stop("INT").await.code(), Some(1), "one was not believed");
+    assert!(!listener.log().contains("whsec_"), "{}", listener.log());
     assert_eq!(shell.json(&["webhook", "list"]), json!([]), "and the target is gone");
 
-    let mut listening = Listening::start(&shell, &["--count", "1"]).await;
+    let mut listener = WebhookListener::start(&shell, &["--count", "1"]).await;
     control.revoke(&agent.id, &role).await;
-    assert!(listening.ended().await.success(), "{}", listening.log());
-    assert_eq!(listening.arrived()[0]["event"], "agent.role_revoked");
+    assert!(listener.ended().await.success(), "{}", listener.log());
+    assert_eq!(listener.arrived()[0]["event"], "agent.role_revoked");
     assert_eq!(shell.json(&["webhook", "list"]), json!([]));
 }
 
@@ -232,10 +232,10 @@ async fn listen_makes_a_target_for_as_long_as_it_runs() {
 async fn a_target_that_cannot_be_deleted_at_the_end_is_named() {
     let mut control = ControlPlane::start().await;
     let shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]);
-    let mut listening = Listening::start(&shell, &[]).await;
-    let target = listening.target.clone().unwrap();
+    let mut listener = WebhookListener::start(&shell, &[]).await;
+    let target = listener.target.clone().unwrap();
     control.kill();
-    assert_eq!(listening.stop("TERM").await.code(), Some(1));
-    let log = listening.log();
+    assert_eq!(listener.stop("TERM").await.code(), Some(1));
+    let log = listener.log();
     assert!(log.contains(&format!("countersign webhook delete {target}")), "{log}");
 }

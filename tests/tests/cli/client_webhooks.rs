@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
 use axum::{Router, http::StatusCode};
-use countersign_tests::{Agent, ControlPlane, Listening, Shell, process::free_port};
+use countersign_tests::{Agent, ControlPlane, Shell, WebhookListener, process::free_port};
 use serde_json::{Value, json};
 use std::{
     fs,
@@ -30,8 +30,8 @@ async fn moody() -> (String, Arc<AtomicU16>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
     let status = Arc::new(AtomicU16::new(500));
-    let mood = status.clone();
-    let answer = async move || (StatusCode::from_u16(mood.load(Ordering::SeqCst)).unwrap(), "out of order");
+    let behavior = status.clone();
+    let answer = async move || (StatusCode::from_u16(behavior.load(Ordering::SeqCst)).unwrap(), "out of order");
     tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await.unwrap() });
     (url, status)
 }
@@ -114,9 +114,10 @@ async fn while_a_secret_is_replaced_receivers_of_both_believe_what_comes() {
     let other = shell.said(&["webhook", "create", &nowhere(), "--out", "another"]);
     assert_ne!(id, other);
     for (file, code, worth) in [("old", 0, "good"), ("new", 0, "good"), ("another", 1, "bad")] {
-        let mut listening = Listening::start(&shell, &["--port", &port, "--secret-file", file, "--count", "1"]).await;
+        let mut listener =
+            WebhookListener::start(&shell, &["--port", &port, "--secret-file", file, "--count", "1"]).await;
         assert_eq!(shell.run(&["webhook", "test", &id]).status.code(), Some(code), "{file}");
-        assert_eq!((listening.ended().await.code(), &listening.arrived()[0]["signature"]), (Some(code), &json!(worth)));
+        assert_eq!((listener.ended().await.code(), &listener.arrived()[0]["signature"]), (Some(code), &json!(worth)));
     }
 }
 
@@ -193,12 +194,12 @@ async fn administrators_have_targets_for_all_services() {
     );
     assert_eq!(owner.failed(&["webhook", "create", "--deployment", &nowhere()]).0, 3);
 
-    let mut listening = Listening::start(&shell, &["--deployment", "--count", "1"]).await;
+    let mut listener = WebhookListener::start(&shell, &["--deployment", "--count", "1"]).await;
     assert_eq!(shell.json(&["webhook", "list"]), json!([]));
     let agent = Agent::register(&control, "Typed").await;
     agent.login().await;
-    assert!(listening.ended().await.success(), "{}", listening.log());
-    let seen = &listening.arrived()[0];
+    assert!(listener.ended().await.success(), "{}", listener.log());
+    let seen = &listener.arrived()[0];
     assert_eq!((&seen["event"], &seen["data"]["agentId"]), (&json!("agent.authenticated"), &json!(agent.id)));
     assert_eq!(shell.json(&["webhook", "list", "--deployment"]), json!([]));
 }
@@ -213,26 +214,26 @@ async fn a_test_says_what_the_receiver_answered() {
     let (code, error) = shell.failed(&["webhook", "test", &id]);
     assert!(code == 1 && error.contains("was not delivered: nobody answers there\nNext: "), "{error}");
 
-    let mut listening = Listening::start(&shell, &["--port", &port, "--secret-file", "secret"]).await;
+    let mut listener = WebhookListener::start(&shell, &["--port", &port, "--secret-file", "secret"]).await;
     let tested = shell.json(&["webhook", "test", &id]);
     assert_eq!((&tested["status"], &tested["responseStatus"]), (&json!("delivered"), &json!(200)));
     assert_eq!((&tested["event"], &tested["responseBody"]), (&json!("webhook.test"), &json!("received")));
     shell.said(&["webhook", "pause", &id]);
     assert!(shell.said(&["webhook", "test", &id]).contains("delivered"), "also to a target that is paused");
-    let seen = listening.arrivals(2).await;
+    let seen = listener.arrivals(2).await;
     assert_eq!((&seen[0]["eventId"], &seen[0]["signature"]), (&tested["eventId"], &json!("good")));
     assert_eq!(seen[0]["data"], json!({ "webhookId": id, "serviceId": control.service() }));
-    assert!(listening.stop("TERM").await.success(), "{}", listening.log());
+    assert!(listener.stop("TERM").await.success(), "{}", listener.log());
 
-    let (moody, mood) = moody().await;
+    let (moody, behavior) = moody().await;
     shell.said(&["webhook", "change", &id, "--target", &moody]);
     let output = shell.run(&["webhook", "test", &id]);
     let (printed, error) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert_eq!(output.status.code(), Some(1));
     assert!(printed.contains("out of order") && error.contains("not delivered: it answered 500"), "{printed}{error}");
-    mood.store(307, Ordering::SeqCst);
+    behavior.store(307, Ordering::SeqCst);
     assert!(shell.failed(&["webhook", "test", &id]).1.contains("it redirects (307)"));
-    mood.store(204, Ordering::SeqCst);
+    behavior.store(204, Ordering::SeqCst);
     assert!(shell.said(&["webhook", "test", &id]).contains("204"));
 }
 
@@ -256,15 +257,15 @@ async fn deliveries_are_listed_shown_and_replayed() {
     let shell = Shell::knowing(&control, &[&KNOWN[..], &["HUMAN_TOKEN"]].concat());
     let port = free_port().to_string();
     let id = shell.said(&["webhook", "create", &format!("http://127.0.0.1:{port}/"), "--out", "secret"]);
-    let (agent, role) = (Agent::register(&control, "Typed").await, control.make_role("reader", &[]).await);
+    let (agent, role) = (Agent::register(&control, "Typed").await, control.create_role("reader", &[]).await);
     control.assign(&agent.id, &role).await;
     let dead = async || {
         let found = shell.json(&["webhook", "deliveries", &id, "--status", "dead"]);
         found.as_array().filter(|found| found.len() == 1).cloned()
     };
-    let given_up = countersign_tests::eventually("it is given up", dead, || control.log()).await.remove(0);
-    assert_eq!((&given_up["event"], &given_up["failure"]), (&json!("agent.role_assigned"), &json!("connection")));
-    let event = text(&given_up["eventId"]);
+    let disconnects = countersign_tests::eventually("it is given up", dead, || control.log()).await.remove(0);
+    assert_eq!((&disconnects["event"], &disconnects["failure"]), (&json!("agent.role_assigned"), &json!("connection")));
+    let event = text(&disconnects["eventId"]);
     assert_eq!(shell.json(&["webhook", "deliveries", &id, "--status", "delivered"]), json!([]));
     let table = shell.said(&["webhook", "deliveries", &id]);
     assert!(table.contains(&event) && table.contains("dead") && table.contains("connection"), "{table}");
@@ -272,25 +273,25 @@ async fn deliveries_are_listed_shown_and_replayed() {
     let value = shell.json(&shown);
     assert_eq!(
         (&value["payload"]["event"], &value["payload"]["data"]["roleName"]),
-        (&given_up["event"], &whole["roleName"])
+        (&disconnects["event"], &whole["roleName"])
     );
     assert!(shell.said(&shown).contains("\"roleName\": \"reader\""));
 
-    let listening = Listening::start(&shell, &["--port", &port, "--secret-file", "secret"]).await;
+    let listener = WebhookListener::start(&shell, &["--port", &port, "--secret-file", "secret"]).await;
     let replayed = shell.json(&["webhook", "replay", &id, "--event", &event]);
     assert_eq!(replayed, json!({ "replayed": 1, "webhookId": id }));
-    let first = listening.arrivals(1).await.remove(0);
+    let first = listener.arrivals(1).await.remove(0);
     assert_eq!((&first["eventId"], &first["signature"]), (&json!(event), &json!("good")));
     assert_eq!(first["data"], value["payload"]["data"], "exactly what was shown");
     let delivered = async || Some(shell.json(&shown)).filter(|delivery| delivery["status"] == "delivered");
     countersign_tests::eventually("it is delivered", delivered, || control.log()).await;
     assert_eq!(shell.json(&["webhook", "replay", &id, "--since", "1h", "--status", "dead"])["replayed"], 0);
     assert!(shell.said(&["webhook", "replay", &id, "--since", "1h"]).ends_with('1'));
-    assert_eq!(listening.arrivals(2).await[1]["eventId"], first["eventId"], "the same id again");
+    assert_eq!(listener.arrivals(2).await[1]["eventId"], first["eventId"], "the same id again");
     assert_eq!(shell.json(&["webhook", "replay", &id, "--since", "2100-01-01T00:00:00Z"])["replayed"], 0);
 
     control.revoke(&agent.id, &role).await;
-    assert_eq!(listening.arrivals(3).await[2]["event"], "agent.role_revoked");
+    assert_eq!(listener.arrivals(3).await[2]["event"], "agent.role_revoked");
     let newest = shell.json(&["webhook", "deliveries", &id, "--limit", "1"]);
     let second = shell.json(&["webhook", "deliveries", &id, "--limit", "1", "--offset", "1"]);
     assert_eq!((&newest[0]["event"], &second[0]["eventId"]), (&json!("agent.role_revoked"), &json!(event)));

@@ -51,7 +51,7 @@ async fn what_is_wrong_is_named_with_the_next_step() {
     shell.said(&["agent", "keygen"]);
     let agent = shell.said(&["agent", "register", "--email", "a@example.org", "--name", "A"]);
     control.set_status(&agent, "suspended").await.expect(200);
-    shell.export("COUNTERSIGN_SERVICE_KEY", &control.make_key(control.service(), "sync").await);
+    shell.export("COUNTERSIGN_SERVICE_KEY", &control.create_key(control.service(), "sync").await);
     shell.export("COUNTERSIGN_HUMAN_TOKEN", "nonsense");
     let marks = expected([
         ("profile", "ok"),

@@ -12,4 +12,4 @@ mod raw_headers;
 mod scripted;
 mod verdicts;
 
-use scripted::{Said, Stage};
+use scripted::{Fixture, Said};

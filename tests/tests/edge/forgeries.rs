@@ -7,10 +7,10 @@ mod forged;
 mod forger;
 
 use countersign_tests::{
-    Agent, Answer, ControlPlane, Judges, Opinion, Sidecar,
+    Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome,
+    http::HttpClient,
     process::free_port,
-    sidecar::{Verdict, request},
-    web::Site,
+    sidecar::{CheckResult, request},
 };
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use forger::{Case, Forger};
@@ -20,11 +20,11 @@ const MALFORMED: &str = "token_malformed";
 const UNKNOWN: &str = "token_key_unknown";
 const BAD_SIGNATURE: &str = "token_signature_invalid";
 
-async fn assert_all_refused(judges: &Judges<'_>, cases: impl IntoIterator<Item = Case>) {
+async fn assert_all_refused(verifiers: &Verifiers<'_>, cases: impl IntoIterator<Item = Case>) {
     let mut faults = Vec::new();
     for (name, token, reason) in cases {
-        let (api, sidecar) = judges.ask(&token).await;
-        let expected = Opinion::refused(401, reason);
+        let (api, sidecar) = verifiers.ask(&token).await;
+        let expected = VerifyOutcome::refused(401, reason);
         if api != expected || sidecar != expected {
             faults.push(format!("{name}: expected {reason}, API {api:?}, sidecar {sidecar:?}"));
         }
@@ -36,11 +36,11 @@ async fn assert_all_refused(judges: &Judges<'_>, cases: impl IntoIterator<Item =
 async fn forged_tokens_are_refused_by_both_for_the_same_reason() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
-    let judges = Judges::of(&at, &sidecar);
+    let verifiers = Verifiers::of(&at, &sidecar);
     let agent = Agent::register(&at, "Victim").await;
     let (token, other) = (agent.token().await, Agent::register(&at, "Other").await.token().await);
-    let known = |opinion: &Opinion| matches!(opinion, Opinion::Known { id, .. } if *id == agent.id);
-    judges.agree("the token is good before it is bent", &token, known).await;
+    let known = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { id, .. } if *id == agent.id);
+    verifiers.agree("the token is good before it is bent", &token, known).await;
 
     let forger = Forger::of(&at, &token).await;
     let cases = [
@@ -51,21 +51,21 @@ async fn forged_tokens_are_refused_by_both_for_the_same_reason() {
         forged::payloads_and_signatures(&forger, &other),
         bent::texts(&forger, &token),
     ];
-    assert_all_refused(&judges, cases.into_iter().flatten()).await;
-    judges.agree("the token is still good", &token, known).await;
+    assert_all_refused(&verifiers, cases.into_iter().flatten()).await;
+    verifiers.agree("the token is still good", &token, known).await;
 }
 
 #[tokio::test]
 async fn no_character_of_a_token_can_be_changed_or_cut_off() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
-    let judges = Judges::of(&at, &sidecar);
+    let verifiers = Verifiers::of(&at, &sidecar);
     let token = Agent::register(&at, "Victim").await.token().await;
-    judges.agree("the token is good", &token, |opinion| matches!(opinion, Opinion::Known { .. })).await;
+    verifiers.agree("the token is good", &token, |outcome| matches!(outcome, VerifyOutcome::Accepted { .. })).await;
     let mut faults = Vec::new();
     for (name, bent) in bent::changed_characters(&token).into_iter().chain(bent::truncated(&token)) {
-        let (api, sidecar) = judges.ask(&bent).await;
-        if api != sidecar || !matches!(api, Opinion::Refused(401, _)) {
+        let (api, sidecar) = verifiers.ask(&bent).await;
+        if api != sidecar || !matches!(api, VerifyOutcome::Refused(401, _)) {
             faults.push(format!("{name}: API {api:?}, sidecar {sidecar:?}"));
         }
     }
@@ -76,13 +76,13 @@ async fn no_character_of_a_token_can_be_changed_or_cut_off() {
 async fn tokens_from_elsewhere_are_refused_by_both() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
-    let judges = Judges::of(&at, &sidecar);
+    let verifiers = Verifiers::of(&at, &sidecar);
     let stranger = ControlPlane::start().await;
     let port = free_port();
     let settings = [format!("listen.api=127.0.0.1:{port}"), format!("public_url={}", at.env["URL"])];
     let mut twin = ControlPlane::start_with(&settings.each_ref().map(String::as_str)).await;
     let url = format!("https://localhost:{port}");
-    twin.api = Site::trusting(url.clone(), &twin.authority());
+    twin.api = HttpClient::trusting(url.clone(), &twin.authority());
     twin.env.insert("URL".into(), url);
     let theirs = Agent::register(&twin, "Stranger").await.token().await;
     let claims = Forger::of(&twin, &theirs).await.payload();
@@ -100,17 +100,17 @@ async fn tokens_from_elsewhere_are_refused_by_both() {
         ("an agent's id", agent.id, MALFORMED),
     ];
     let cases = cases.map(|(name, token, reason)| forger::case(name, token, reason));
-    assert_all_refused(&judges, cases).await;
+    assert_all_refused(&verifiers, cases).await;
 }
 
 #[tokio::test]
 async fn a_token_is_dead_at_both_when_it_expires() {
     let at = ControlPlane::start_with(&["tokens.access_seconds=2"]).await;
     let sidecar = Sidecar::start(&at).await;
-    let judges = Judges::of(&at, &sidecar);
+    let verifiers = Verifiers::of(&at, &sidecar);
     let token = Agent::register(&at, "Mortal").await.token().await;
-    let expired = Opinion::refused(401, "token_expired");
-    judges.agree("the token expires", &token, |opinion| *opinion == expired).await;
+    let expired = VerifyOutcome::refused(401, "token_expired");
+    verifiers.agree("the token expires", &token, |outcome| *outcome == expired).await;
     let answer = at.verify(&token).await;
     let claims: serde_json::Value = serde_json::from_slice(&Forger::of(&at, &token).await.payload()).unwrap();
     let at_second: jiff::Timestamp = answer.text("/error/details/expiredAt").parse().unwrap();
@@ -118,9 +118,9 @@ async fn a_token_is_dead_at_both_when_it_expires() {
 }
 
 /// What both make of the values of `X-Agent-Token`, byte by byte.
-async fn judge_headers(judges: &Judges<'_>, values: &[&[u8]]) -> (Opinion, Opinion) {
-    let path = judges.control.path("/verify");
-    let mut asked = judges.control.api.request("GET", &path).bearer_auth(judges.key);
+async fn judge_headers(verifiers: &Verifiers<'_>, values: &[&[u8]]) -> (VerifyOutcome, VerifyOutcome) {
+    let path = verifiers.control.path("/verify");
+    let mut asked = verifiers.control.api.request("GET", &path).bearer_auth(verifiers.key);
     for value in values {
         asked = asked.header("x-agent-token", *value);
     }
@@ -132,15 +132,18 @@ async fn judge_headers(judges: &Judges<'_>, values: &[&[u8]]) -> (Opinion, Opini
     };
     let http = check.attributes.as_mut().and_then(|attributes| attributes.request.as_mut()?.http.as_mut()).unwrap();
     http.header_map = Some(HeaderMap { headers: values.iter().map(header).collect() });
-    let verdict = judges.sidecar.client().await.check(check).await.unwrap().into_inner();
-    (Opinion::of_answer(&Answer::to(asked).await), Opinion::of_verdict(&Verdict::of(verdict)))
+    let verdict = verifiers.sidecar.client().await.check(check).await.unwrap().into_inner();
+    (
+        VerifyOutcome::from_response(&HttpResponse::send(asked).await),
+        VerifyOutcome::from_check_result(&CheckResult::of(verdict)),
+    )
 }
 
 #[tokio::test]
 async fn what_is_not_one_token_is_refused_by_both_for_the_same_reason() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
-    let judges = Judges::of(&at, &sidecar);
+    let verifiers = Verifiers::of(&at, &sidecar);
     let token = Agent::register(&at, "Victim").await.token().await;
     let t = |text: &str| text.replace("{t}", &token).into_bytes();
     let cases: Vec<(Vec<Vec<u8>>, &str)> = vec![
@@ -169,8 +172,8 @@ async fn what_is_not_one_token_is_refused_by_both_for_the_same_reason() {
     let mut faults = Vec::new();
     for (values, reason) in cases {
         let values: Vec<_> = values.iter().map(Vec::as_slice).collect();
-        let (api, sidecar) = judge_headers(&judges, &values).await;
-        let expected = Opinion::refused(401, reason);
+        let (api, sidecar) = judge_headers(&verifiers, &values).await;
+        let expected = VerifyOutcome::refused(401, reason);
         if api != expected || sidecar != expected {
             let shown: Vec<_> =
                 values.iter().map(|value| String::from_utf8_lossy(value).replace(&token, "{t}")).collect();
@@ -184,11 +187,11 @@ async fn what_is_not_one_token_is_refused_by_both_for_the_same_reason() {
 async fn both_read_the_scheme_alike() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
-    let judges = Judges::of(&at, &sidecar);
+    let verifiers = Verifiers::of(&at, &sidecar);
     let token = Agent::register(&at, "Victim").await.token().await;
     let mut faults = Vec::new();
     for form in ["Bearer {t}", "bearer {t}", "BEARER   {t}", "Bearer\t{t}", "Bearer \t{t}", "{t}"] {
-        let (api, sidecar) = judge_headers(&judges, &[form.replace("{t}", &token).as_bytes()]).await;
+        let (api, sidecar) = judge_headers(&verifiers, &[form.replace("{t}", &token).as_bytes()]).await;
         if api != sidecar {
             faults.push(format!("{form:?}: API {api:?}, sidecar {sidecar:?}"));
         }

@@ -5,7 +5,7 @@
 mod fuzz_requests;
 mod fuzz_streams;
 
-use countersign_tests::{ControlPlane, web::Site};
+use countersign_tests::{ControlPlane, http::HttpClient};
 use std::time::Duration;
 
 /// Whatever came before: it answers, and no part of it has panicked.
@@ -17,7 +17,7 @@ async fn is_well(control: &ControlPlane) {
 
 /// A figure of the admin port.
 async fn figure(control: &ControlPlane, name: &str) -> Option<f64> {
-    let text = Site::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
+    let text = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
     text.as_str()?.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 

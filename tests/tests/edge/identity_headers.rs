@@ -4,7 +4,9 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test says what it expects")]
 
-use countersign_tests::{Agent, Answer, Envoy, RawRequest, Sidecar, World, envoy::replaced, eventually, web::Site};
+use countersign_tests::{
+    Agent, Environment, Envoy, HttpResponse, RawRequest, Sidecar, envoy::replaced, eventually, http::HttpClient,
+};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -34,37 +36,37 @@ enum Wire {
 
 #[tokio::test]
 async fn no_spelling_of_an_identity_header_gets_past_the_shipped_envoy() {
-    let (world, token) = world().await;
+    let (environment, token) = environment().await;
     for wire in [Wire::Http1, Wire::Http2] {
-        assert_forgeries_fail(&world.envoy.site, wire, "/", Some(&token)).await;
-        assert_forgeries_fail(&world.envoy.site, wire, "/open", Some(&token)).await;
-        assert_forgeries_fail(&world.envoy.site, wire, "/open", None).await;
-        assert_forgeries_fail(&world.envoy.site, wire, "/health", None).await;
+        assert_forgeries_fail(&environment.envoy.site, wire, "/", Some(&token)).await;
+        assert_forgeries_fail(&environment.envoy.site, wire, "/open", Some(&token)).await;
+        assert_forgeries_fail(&environment.envoy.site, wire, "/open", None).await;
+        assert_forgeries_fail(&environment.envoy.site, wire, "/health", None).await;
     }
 }
 
 #[tokio::test]
 async fn no_spelling_of_an_identity_header_gets_past_the_sidecar_alone() {
-    let (world, token) = world().await;
-    let envoy = unstripped(&world).await;
+    let (environment, token) = environment().await;
+    let envoy = unstripped(&environment).await;
     assert_forgeries_fail(&envoy.site, Wire::Http1, "/", Some(&token)).await;
     assert_forgeries_fail(&envoy.site, Wire::Http1, "/open", None).await;
 }
 
 #[tokio::test]
 async fn no_spelling_of_an_identity_header_gets_past_the_listener_if_the_sidecar_cannot_see_it() {
-    let (world, token) = world().await;
+    let (environment, token) = environment().await;
     let filter = "failure_mode_allow: false";
     let blinkers = "allowed_headers: { patterns: [{ exact: authorization }] }";
     let edit = |text: String| replaced(&text, filter, &format!("{filter}\n{}{blinkers}", " ".repeat(22)));
-    let envoy = Envoy::edited(&world.sidecar.socket(), world.upstream.port, edit).await;
+    let envoy = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, edit).await;
     assert_forgeries_fail(&envoy.site, Wire::Http1, "/", Some(&token)).await;
     assert_forgeries_fail(&envoy.site, Wire::Http1, "/open", None).await;
 }
 
 #[tokio::test]
 async fn what_is_no_header_name_is_refused_by_envoy() {
-    let (world, token) = world().await;
+    let (environment, token) = environment().await;
     for (case, line) in [
         ("a space before the colon", b"x-agent-id : forged".as_slice()),
         ("a tab before the colon", b"x-agent-id\t: forged"),
@@ -76,18 +78,18 @@ async fn what_is_no_header_name_is_refused_by_envoy() {
         ("a colon at the beginning", b":x-agent-id: forged"),
         ("a slash", b"x/agent/id: forged"),
     ] {
-        let answer = RawRequest::get("/").bearer(&token).line(line).judged(&world.envoy.site).await;
+        let answer = RawRequest::get("/").bearer(&token).line(line).judged(&environment.envoy.site).await;
         assert_eq!(answer.status, 400, "{case}: {answer:?}");
     }
-    assert_eq!(world.upstream.seen(), 0);
+    assert_eq!(environment.upstream.seen(), 0);
 }
 
 #[tokio::test]
 async fn tricks_with_other_headers_neither_add_nor_take_an_identity() {
-    let (world, token) = world().await;
-    let bare = unstripped(&world).await;
+    let (environment, token) = environment().await;
+    let bare = unstripped(&environment).await;
     let get = || RawRequest::get("/").bearer(&token);
-    for (envoy, site) in [("shipped", &world.envoy.site), ("sidecar alone", &bare.site)] {
+    for (envoy, site) in [("shipped", &environment.envoy.site), ("sidecar alone", &bare.site)] {
         let truth = identity(&get().judged(site).await.expect(200));
         let (id, roles) = (value(&truth, "x-agent-id"), value(&truth, "x-agent-roles"));
         for (case, request) in [
@@ -110,13 +112,13 @@ async fn tricks_with_other_headers_neither_add_nor_take_an_identity() {
 
 #[tokio::test]
 async fn names_that_only_resemble_ours_pass_untouched() {
-    let (world, token) = world().await;
+    let (environment, token) = environment().await;
     for name in ["x-agent-color", "x_agent_color", "x-agent", "x-agent-", "x-agent-ids", "x-agentid", "x-agent--id"]
         .into_iter()
         .chain(["my-x-agent-id", "xx-agent-id", "x-agent-id-", "agent-id", "x-agent-token-ids", "x-agent%2did"])
     {
         for (path, request) in [("/", RawRequest::get("/").bearer(&token)), ("/open", RawRequest::get("/open"))] {
-            let seen = request.with(name, "blue").with(name, "green").judged(&world.envoy.site).await.expect(200);
+            let seen = request.with(name, "blue").with(name, "green").judged(&environment.envoy.site).await.expect(200);
             assert_eq!(seen[name], json!(["blue", "green"]), "{name} on {path}");
         }
     }
@@ -124,7 +126,7 @@ async fn names_that_only_resemble_ours_pass_untouched() {
 
 #[tokio::test]
 async fn the_token_ends_at_envoy_and_other_credentials_do_not() {
-    let (world, token) = world().await;
+    let (environment, token) = environment().await;
     let bearer = format!("Bearer {token}");
     for path in ["/", "/open"] {
         let get = || RawRequest::get(path);
@@ -144,25 +146,25 @@ async fn the_token_ends_at_envoy_and_other_credentials_do_not() {
                 json!(["Bearer theirs"]),
             ),
         ] {
-            let seen = request.judged(&world.envoy.site).await.expect(200);
+            let seen = request.judged(&environment.envoy.site).await.expect(200);
             assert_eq!(seen["authorization"], authorization, "{case} on {path}");
             assert_eq!(seen["x-agent-token"], Value::Null, "{case} on {path}");
             assert_eq!(identity(&seen).len(), 7, "{case} on {path}");
             assert!(!seen.to_string().contains(&token), "{case} on {path}");
         }
     }
-    let anonymous = RawRequest::get("/open").with("authorization", "Basic YTpi").judged(&world.envoy.site).await;
+    let anonymous = RawRequest::get("/open").with("authorization", "Basic YTpi").judged(&environment.envoy.site).await;
     assert_eq!(anonymous.expect(200)["authorization"], json!(["Basic YTpi"]));
 }
 
 #[tokio::test]
 async fn a_token_header_in_another_spelling_is_neither_read_nor_passed_on() {
-    let (world, token) = world().await;
+    let (environment, token) = environment().await;
     for name in ["x_agent_token", "x-agent_token", "X-Agent.Token", "x~agent!token"] {
-        let refused = RawRequest::get("/").with(name, &token).judged(&world.envoy.site).await;
+        let refused = RawRequest::get("/").with(name, &token).judged(&environment.envoy.site).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_missing"), "{name}");
         for request in [RawRequest::get("/open"), RawRequest::get("/").bearer(&token)] {
-            let seen = request.with(name, "forged").judged(&world.envoy.site).await.expect(200);
+            let seen = request.with(name, "forged").judged(&environment.envoy.site).await.expect(200);
             assert_eq!(seen[name.to_lowercase()], Value::Null, "{name}");
         }
     }
@@ -170,12 +172,12 @@ async fn a_token_header_in_another_spelling_is_neither_read_nor_passed_on() {
 
 #[tokio::test]
 async fn names_of_people_arrive_encoded_and_decode_to_what_they_were() {
-    let world = World::start().await;
+    let environment = Environment::start().await;
     let roles = ["billing, eu", "Größe 100%", "plain"];
     let permissions = ["a:read", "100%", "%2C", r#"say:"hi""#];
     let mut made = Vec::new();
     for role in roles {
-        made.push(world.control.make_role(role, &permissions).await);
+        made.push(environment.control.create_role(role, &permissions).await);
     }
     for (name, encoded) in [
         (r#"Zoë, "the" agent%"#, r#"Zo%C3%AB%2C "the" agent%25"#),
@@ -184,12 +186,12 @@ async fn names_of_people_arrive_encoded_and_decode_to_what_they_were() {
         ("機器人 🤖", "%E6%A9%9F%E5%99%A8%E4%BA%BA %F0%9F%A4%96"),
         ("tab-less, comma,full", "tab-less%2C comma%2Cfull"),
     ] {
-        let agent = Agent::register(&world.control, name).await;
+        let agent = Agent::register(&environment.control, name).await;
         for role in &made {
-            world.control.assign(&agent.id, role).await;
+            environment.control.assign(&agent.id, role).await;
         }
         let request = RawRequest::get("/").bearer(&agent.token().await);
-        let seen = request.judged(&world.envoy.site).await.expect(200);
+        let seen = request.judged(&environment.envoy.site).await.expect(200);
         assert_eq!(seen["x-agent-name"], json!([encoded]), "{name}");
         assert_eq!(decoded(&seen["x-agent-name"]), [name]);
         assert_eq!(sorted(decoded(&seen["x-agent-roles"])), sorted(roles), "{name}");
@@ -199,11 +201,11 @@ async fn names_of_people_arrive_encoded_and_decode_to_what_they_were() {
 
 #[tokio::test]
 async fn another_prefix_is_guarded_like_ours() {
-    let (world, token) = world().await;
-    let key = world.control.make_key(world.control.service(), "sync").await;
-    let sidecar = Sidecar::start_with(&world.control, &[&key], &["headers.prefix=x-caller-"]);
+    let (environment, token) = environment().await;
+    let key = environment.control.create_key(environment.control.service(), "sync").await;
+    let sidecar = Sidecar::start_with(&environment.control, &[&key], &["headers.prefix=x-caller-"]);
     sidecar.await_ready().await;
-    let envoy = Envoy::shipped(&sidecar.socket(), world.upstream.port).await;
+    let envoy = Envoy::shipped(&sidecar.socket(), environment.upstream.port).await;
     for name in ["x-caller-id", "X-CALLER-ID", "x_caller.id", "x-caller_id"] {
         let request = |path| RawRequest::get(path).with(name, "forged");
         let seen = request("/").bearer(&token).judged(&envoy.site).await.expect(200);
@@ -215,22 +217,22 @@ async fn another_prefix_is_guarded_like_ours() {
 }
 
 /// The whole stage and the token of an agent with a role.
-async fn world() -> (World, String) {
-    let world = World::start().await;
-    let (agent, _) = world.agent("reader", &["read"]).await;
+async fn environment() -> (Environment, String) {
+    let environment = Environment::start().await;
+    let (agent, _) = environment.agent("reader", &["read"]).await;
     let token = agent.token().await;
-    (world, token)
+    (environment, token)
 }
 
 /// The shipped Envoy, whose listener strips nothing.
-async fn unstripped(world: &World) -> Envoy {
+async fn unstripped(environment: &Environment) -> Envoy {
     let edit = |text: String| replaced(&text, "(?i)x[^a-z0-9]agent", "nothing");
-    Envoy::edited(&world.sidecar.socket(), world.upstream.port, edit).await
+    Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, edit).await
 }
 
 /// Sends every spelling of our names and expects at the service what is there without them: the truth
 /// about the one with the token, nothing about the one without.
-async fn assert_forgeries_fail(site: &Site, wire: Wire, path: &str, token: Option<&str>) {
+async fn assert_forgeries_fail(site: &HttpClient, wire: Wire, path: &str, token: Option<&str>) {
     let truth = identity(&sent(site, wire, path, token, &[]).await);
     assert_eq!(truth.len(), if token.is_some() { 7 } else { 0 }, "{path}: {truth:?}");
     let mut passed = Vec::new();
@@ -243,7 +245,7 @@ async fn assert_forgeries_fail(site: &Site, wire: Wire, path: &str, token: Optio
 }
 
 /// What the service saw of a request with these headers, each with a forged value.
-async fn sent(site: &Site, wire: Wire, path: &str, token: Option<&str>, forged: &[String]) -> Value {
+async fn sent(site: &HttpClient, wire: Wire, path: &str, token: Option<&str>, forged: &[String]) -> Value {
     let answer = match wire {
         Wire::Http1 => {
             let request = forged.iter().fold(RawRequest::get(path), |request, name| request.with(name, "forged"));
@@ -251,12 +253,12 @@ async fn sent(site: &Site, wire: Wire, path: &str, token: Option<&str>, forged: 
         }
         Wire::Http2 => {
             let client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
-            let site = Site { url: site.url.clone(), client };
+            let site = HttpClient { url: site.url.clone(), client };
             let judged = async || {
                 let request =
                     forged.iter().fold(site.request("GET", path), |request, name| request.header(name, "forged"));
                 let request = token.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth);
-                Some(Answer::to(request).await).filter(|answer| answer.status != 503)
+                Some(HttpResponse::send(request).await).filter(|answer| answer.status != 503)
             };
             eventually("the sidecar answers in time", judged, String::new).await
         }

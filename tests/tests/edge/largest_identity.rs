@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
-use countersign_tests::{Agent, Answer, World, control_plane::text, eventually};
+use countersign_tests::{Agent, Environment, HttpResponse, control_plane::text, eventually};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
@@ -35,19 +35,19 @@ fn items(header: &Value) -> BTreeSet<String> {
 
 #[tokio::test]
 async fn the_largest_identity_reaches_the_service_and_one_above_is_a_conflict() {
-    let world = World::start().await;
-    let control = &world.control;
+    let environment = Environment::start().await;
+    let control = &environment.control;
     let name = WIDE.repeat(128);
     let agent = Agent::register(control, &name).await;
     let (names, permissions) = (role_names(), permissions());
     let assignments = control.path(&format!("/agents/{}/roles", agent.id));
     let all: Vec<_> = permissions.iter().map(String::as_str).collect();
     for name in &names {
-        let role = control.make_role(name, &all).await;
+        let role = control.create_role(name, &all).await;
         control.assign(&agent.id, &role).await;
     }
 
-    let one_more = control.make_role("x", &[]).await;
+    let one_more = control.create_role("x", &[]).await;
     let answer = control.api.send_as(control.key(), "POST", &assignments, json!({ "roleId": one_more })).await;
     assert_eq!((answer.status, answer.text("/error/code")), (409, "CONFLICT"), "{}", answer.body);
     let more = json!({ "name": "more", "permissions": ["x"] });
@@ -66,13 +66,15 @@ async fn the_largest_identity_reaches_the_service_and_one_above_is_a_conflict() 
     assert_eq!((listed("roles"), listed("permissions")), (roles.clone(), permitted.clone()));
 
     let over_2 = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
-    for client in [&world.envoy.site.client, &over_2] {
+    for client in [&environment.envoy.site.client, &over_2] {
         for header in ["authorization", "x-agent-token"] {
-            let request = client.get(&world.envoy.site.url).header(header, format!("Bearer {token}"));
+            let request = client.get(&environment.envoy.site.url).header(header, format!("Bearer {token}"));
             // On a busy machine Envoy may not wait long enough for the authorizer.
-            let judged =
-                async || Some(Answer::to(request.try_clone().unwrap()).await).filter(|answer| answer.status != 503);
-            let seen = eventually("the authorizer answers in time", judged, || world.sidecar.log()).await.expect(200);
+            let judged = async || {
+                Some(HttpResponse::send(request.try_clone().unwrap()).await).filter(|answer| answer.status != 503)
+            };
+            let seen =
+                eventually("the authorizer answers in time", judged, || environment.sidecar.log()).await.expect(200);
             assert_eq!(
                 (items(&seen["x-agent-roles"]), items(&seen["x-agent-permissions"])),
                 (roles.clone(), permitted.clone())

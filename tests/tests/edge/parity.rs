@@ -1,6 +1,6 @@
 //! Whatever happens to an agent, the API and the sidecar say the same about it.
 
-use countersign_tests::{Agent, ControlPlane, Judges, Opinion, Sidecar};
+use countersign_tests::{Agent, ControlPlane, Sidecar, Verifiers, VerifyOutcome};
 use secrecy::ExposeSecret;
 use serde_json::json;
 
@@ -15,11 +15,11 @@ struct Court {
 impl Court {
     async fn open() -> Self {
         let control = ControlPlane::start().await;
-        let second = control.another_service(json!({ "name": "second" })).await;
-        let strict = control.another_service(json!({ "name": "strict", "acceptsUnboundTokens": false })).await;
+        let second = control.create_service(json!({ "name": "second" })).await;
+        let strict = control.create_service(json!({ "name": "strict", "acceptsUnboundTokens": false })).await;
         let mut keys = Vec::new();
         for service in [control.service(), &second.0, &strict.0] {
-            keys.push(control.make_key(service, "sync").await);
+            keys.push(control.create_key(service, "sync").await);
         }
         let keys: Vec<_> = keys.iter().map(String::as_str).collect();
         let sidecar = Sidecar::start_with(&control, &keys, &[]);
@@ -27,12 +27,12 @@ impl Court {
         Self { control, sidecar, second, strict }
     }
 
-    fn first(&self) -> Judges<'_> {
-        Judges::of(&self.control, &self.sidecar)
+    fn first(&self) -> Verifiers<'_> {
+        Verifiers::of(&self.control, &self.sidecar)
     }
 
-    fn at<'a>(&'a self, (service, key): &'a (String, String)) -> Judges<'a> {
-        Judges { service, key, ..self.first() }
+    fn at<'a>(&'a self, (service, key): &'a (String, String)) -> Verifiers<'a> {
+        Verifiers { service, key, ..self.first() }
     }
 
     async fn agent(&self, name: &str) -> Agent {
@@ -45,7 +45,7 @@ impl Court {
         for token in dead {
             assert_eq!(
                 self.first().ask(token).await.0,
-                Opinion::refused(401, "token_revoked"),
+                VerifyOutcome::refused(401, "token_revoked"),
                 "the API knows at once"
             );
             self.first().agree("it was revoked", token, refused(401, "token_revoked")).await;
@@ -68,20 +68,25 @@ impl Court {
     }
 }
 
-fn known<'a>(agent: &'a Agent, name: &'a str, roles: &'a [&str], permissions: &'a [&str]) -> impl Fn(&Opinion) -> bool {
+fn known<'a>(
+    agent: &'a Agent,
+    name: &'a str,
+    roles: &'a [&str],
+    permissions: &'a [&str],
+) -> impl Fn(&VerifyOutcome) -> bool {
     let own = |items: &[&str]| items.iter().map(ToString::to_string).collect();
-    let expected = Opinion::Known {
+    let expected = VerifyOutcome::Accepted {
         id: agent.id.clone(),
         name: name.to_owned(),
         roles: own(roles),
         permissions: own(permissions),
         trust: "50".to_owned(),
     };
-    move |opinion| *opinion == expected
+    move |outcome| *outcome == expected
 }
 
-fn refused(status: u16, reason: &'static str) -> impl Fn(&Opinion) -> bool {
-    move |opinion| *opinion == Opinion::refused(status, reason)
+fn refused(status: u16, reason: &'static str) -> impl Fn(&VerifyOutcome) -> bool {
+    move |outcome| *outcome == VerifyOutcome::refused(status, reason)
 }
 
 /// The instant some seconds from now, as the API wants it.
@@ -99,7 +104,7 @@ async fn roles_that_come_and_go() {
     let before = agent.token_for(control.service()).await;
     first.agree("no role yet", &before, known(&agent, name, &[], &[])).await;
 
-    let reader = control.make_role("reader", &["read", "list"]).await;
+    let reader = control.create_role("reader", &["read", "list"]).await;
     control.assign(&agent.id, &reader).await;
     let with_reader = agent.token().await;
     let both = [("the token from before the role", &before), ("the token that names it", &with_reader)];
@@ -107,7 +112,7 @@ async fn roles_that_come_and_go() {
         first.agree(what, token, known(&agent, name, &["reader"], &["list", "read"])).await;
     }
 
-    let odd = control.make_role("Prüfer, 100% \"odd\"", &["write", "read", "a%2Cb"]).await;
+    let odd = control.create_role("Prüfer, 100% \"odd\"", &["write", "read", "a%2Cb"]).await;
     control.assign(&agent.id, &odd).await;
     let roles = ["Prüfer, 100% \"odd\"", "reader"];
     for (what, token) in both {
@@ -133,7 +138,7 @@ async fn roles_that_expire() {
     let court = Court::open().await;
     let (first, control) = (court.first(), &court.control);
     let agent = court.agent("Guest").await;
-    let (guest, stays) = (control.make_role("guest", &["look"]).await, control.make_role("stays", &["stay"]).await);
+    let (guest, stays) = (control.create_role("guest", &["look"]).await, control.create_role("stays", &["stay"]).await);
     control.assign(&agent.id, &stays).await;
     let before = agent.token().await;
 
@@ -164,7 +169,7 @@ async fn roles_that_are_deleted_and_made_again_under_the_same_name() {
     let (first, control) = (court.first(), &court.control);
     let (agent, witness) = (court.agent("Heir").await, court.agent("Witness").await);
     let before = agent.token_for(control.service()).await;
-    let old = control.make_role("reader", &["read"]).await;
+    let old = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &old).await;
     let with_reader = agent.token().await;
     let both = [("the token from before the role", &before), ("the token that names it", &with_reader)];
@@ -176,7 +181,7 @@ async fn roles_that_are_deleted_and_made_again_under_the_same_name() {
     for (what, token) in both {
         first.agree(what, token, known(&agent, "Heir", &[], &[])).await;
     }
-    let new = control.make_role("reader", &["everything"]).await;
+    let new = control.create_role("reader", &["everything"]).await;
     control.assign(&witness.id, &new).await;
     let seen = witness.token().await;
     first.agree("the new role has arrived", &seen, known(&witness, "Witness", &["reader"], &["everything"])).await;
@@ -197,7 +202,7 @@ async fn agents_that_are_suspended_reactivated_and_revoked() {
     let court = Court::open().await;
     let (first, control) = (court.first(), &court.control);
     let agent = court.agent("Suspect").await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let old = agent.token().await;
     let good = known(&agent, "Suspect", &["reader"], &["read"]);
@@ -207,7 +212,7 @@ async fn agents_that_are_suspended_reactivated_and_revoked() {
     first.agree("it is suspended", &old, refused(403, "agent_suspended")).await;
     first
         .agree("a bent token stays a bent token", &old[..old.len() - 2], |said| {
-            matches!(said, Opinion::Refused(401, _))
+            matches!(said, VerifyOutcome::Refused(401, _))
         })
         .await;
     control.set_status(&agent.id, "active").await.expect(200);
@@ -308,7 +313,7 @@ async fn tokens_of_other_services_and_of_none() {
     second.agree("unbound", &unbound, known(&agent, "Traveller", &[], &[])).await;
     strict.agree("unbound where that is refused", &unbound, refused(401, "token_unbound")).await;
 
-    let role = court.control.make_role("reader", &["read"]).await;
+    let role = court.control.create_role("reader", &["read"]).await;
     court.control.assign(&agent.id, &role).await;
     court.assign_at(&court.second, &agent, "reader", &["write"]).await;
     court.assign_at(&court.strict, &agent, "auditor", &["audit"]).await;
@@ -321,9 +326,9 @@ async fn tokens_of_other_services_and_of_none() {
         ("second", second, known(&agent, "Traveller", &["reader"], &["write"])),
         ("strict", strict, known(&agent, "Traveller", &["auditor"], &["audit"])),
     ];
-    for (name, judges, here) in &places {
-        let token = agent.token_for(judges.service).await;
-        judges.agree(&format!("for {name}"), &token, here).await;
+    for (name, verifiers, here) in &places {
+        let token = agent.token_for(verifiers.service).await;
+        verifiers.agree(&format!("for {name}"), &token, here).await;
         for (other, elsewhere, _) in places.iter().filter(|(other, ..)| other != name) {
             let what = format!("for {name}, shown at {other}");
             elsewhere.agree(&what, &token, refused(401, "token_audience_mismatch")).await;
@@ -336,7 +341,7 @@ async fn tokens_of_other_services_and_of_none() {
 async fn after_restarts_of_either() {
     let mut court = Court::open().await;
     let agent = court.agent("Survivor").await;
-    let role = court.control.make_role("reader", &["read"]).await;
+    let role = court.control.create_role("reader", &["read"]).await;
     court.control.assign(&agent.id, &role).await;
     let token = agent.token().await;
     court.first().agree("at first", &token, known(&agent, "Survivor", &["reader"], &["read"])).await;

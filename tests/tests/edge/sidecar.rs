@@ -3,9 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
 use countersign_tests::{
-    Agent, Answer, ControlPlane, Sidecar, eventually,
+    Agent, ControlPlane, HttpResponse, Sidecar, eventually,
     process::free_port,
-    sidecar::{Verdict, request},
+    sidecar::{CheckResult, request},
 };
 use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
 use serde_json::json;
@@ -19,7 +19,7 @@ async fn guarded_with(settings: &[&str]) -> (ControlPlane, Sidecar, Agent, Strin
     let control = ControlPlane::start_with(settings).await;
     let sidecar = Sidecar::start(&control).await;
     let agent = Agent::register(&control, "agent").await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
     allowed(&sidecar, &token).await;
@@ -27,7 +27,7 @@ async fn guarded_with(settings: &[&str]) -> (ControlPlane, Sidecar, Agent, Strin
 }
 
 /// Waits until the sidecar lets the token pass.
-async fn allowed(sidecar: &Sidecar, token: &str) -> Verdict {
+async fn allowed(sidecar: &Sidecar, token: &str) -> CheckResult {
     let allowed = async || Some(sidecar.check_token(token).await).filter(|verdict| verdict.status == 200);
     eventually("the token passes", allowed, || sidecar.log()).await
 }
@@ -44,7 +44,7 @@ async fn before_its_first_view_it_refuses_everything_with_503() {
     let mut control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let token = agent.token().await;
-    let key = control.make_key(control.service(), "sync").await;
+    let key = control.create_key(control.service(), "sync").await;
     control.kill();
     let sidecar = Sidecar::start_with(&control, &[&key], &[]);
     for headers in [vec![], vec![("authorization", format!("Bearer {token}"))]] {
@@ -110,7 +110,7 @@ async fn a_token_older_than_a_role_of_its_name_does_not_speak_of_it() {
     let (control, sidecar, _, token) = guarded().await;
     let other = Agent::register(&control, "other").await;
     let early = other.token_for(control.service()).await;
-    let role = control.make_role("late", &["late"]).await;
+    let role = control.create_role("late", &["late"]).await;
     control.assign(&other.id, &role).await;
     let verdict = allowed(&sidecar, &early).await;
     assert_eq!(verdict.headers["x-agent-roles"], "late", "the record is newer than the token");
@@ -120,7 +120,7 @@ async fn a_token_older_than_a_role_of_its_name_does_not_speak_of_it() {
 #[tokio::test]
 async fn an_assignment_ends_at_its_second_with_the_control_plane_down() {
     let (mut control, sidecar, agent, _) = guarded().await;
-    let role = control.make_role("visitor", &["visit"]).await;
+    let role = control.create_role("visitor", &["visit"]).await;
     let end = ahead(2);
     control.assign_until(&agent.id, &role, Some(end.clone())).await;
     let token = agent.token().await;
@@ -139,9 +139,9 @@ async fn an_assignment_ends_at_its_second_with_the_control_plane_down() {
 #[tokio::test]
 async fn several_services_are_guarded_by_one_sidecar_and_nothing_is_mixed() {
     let control = ControlPlane::start().await;
-    let (other, other_key) = control.another_service(json!({ "name": "other" })).await;
+    let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
     let agent = Agent::register(&control, "agent").await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
     let sidecar = Sidecar::start_with(&control, &[control.key(), &other_key], &[]);
@@ -191,7 +191,7 @@ async fn what_is_no_request_is_denied_and_never_allowed() {
     without_http.attributes.as_mut().unwrap().request.as_mut().unwrap().http = None;
     for (name, request) in [("empty", CheckRequest::default()), ("without http", without_http)] {
         let response = sidecar.client().await.check(request).await.unwrap().into_inner();
-        let verdict = Verdict::of(response);
+        let verdict = CheckResult::of(response);
         assert_eq!((verdict.status, verdict.reason.as_str()), (503, "request_invalid"), "{name}");
     }
 }
@@ -212,7 +212,7 @@ async fn it_listens_on_tcp_too_and_tells_its_figures_and_stops_gracefully() {
         Some(1.0)
     );
     assert!(sidecar.metric("countersign_authz_build_info").await.is_some());
-    let figures = Answer::to(control_admin(&control)).await.body;
+    let figures = HttpResponse::send(control_admin(&control)).await.body;
     assert!(figures.as_str().unwrap().contains("countersign_sync_streams 1"), "{figures}");
     assert!(sidecar.terminate().await.success());
 }

@@ -14,7 +14,7 @@ use tonic::{Code, Request};
 #[tokio::test]
 async fn a_snapshot_then_changes_in_commit_order_each_stamped() {
     let control = ControlPlane::start().await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
     let page = follower.snapshot().await;
     assert!(page.last);
@@ -43,7 +43,7 @@ async fn a_snapshot_then_changes_in_commit_order_each_stamped() {
 #[tokio::test]
 async fn a_pong_comes_behind_every_change_that_it_covers() {
     let control = ControlPlane::start().await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     let agent = Agent::register(&control, "agent").await;
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
     let mut newest = follower.snapshot().await.revision;
@@ -60,7 +60,7 @@ async fn a_pong_comes_behind_every_change_that_it_covers() {
 #[tokio::test]
 async fn a_follower_resumes_from_its_revision_and_gets_everything_if_that_is_unknown() {
     let control = ControlPlane::start().await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     let agent = Agent::register(&control, "agent").await;
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
     let known = follower.snapshot().await.revision;
@@ -84,8 +84,8 @@ async fn a_follower_resumes_from_its_revision_and_gets_everything_if_that_is_unk
 #[tokio::test]
 async fn role_changes_stay_with_their_service_and_status_goes_to_all() {
     let control = ControlPlane::start().await;
-    let (_, other_key) = control.another_service(json!({ "name": "other" })).await;
-    let role = control.make_role("reader", &["read"]).await;
+    let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
+    let role = control.create_role("reader", &["read"]).await;
     let agent = Agent::register(&control, "agent").await;
     let mut other = Follower::start(&control, &other_key, 0).await.unwrap();
     let page = other.snapshot().await;
@@ -102,8 +102,8 @@ async fn role_changes_stay_with_their_service_and_status_goes_to_all() {
 #[tokio::test]
 async fn a_role_that_is_deleted_is_one_change_however_many_hold_it() {
     let control = ControlPlane::start().await;
-    let (_, other_key) = control.another_service(json!({ "name": "other" })).await;
-    let role = control.make_role("reader", &["read"]).await;
+    let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
+    let role = control.create_role("reader", &["read"]).await;
     for number in 0..3 {
         let agent = Agent::register(&control, &format!("agent {number}")).await;
         control.assign(&agent.id, &role).await;
@@ -195,7 +195,7 @@ async fn a_key_that_is_revoked_is_cut_off_also_if_its_follower_never_pings() {
 async fn much_at_once_comes_in_messages_of_bounded_size_and_only_the_last_moves_the_revision() {
     const AGENTS: usize = 260;
     let control = ControlPlane::start().await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
     let known = follower.snapshot().await.revision;
     drop(follower);

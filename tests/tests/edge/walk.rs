@@ -1,32 +1,35 @@
 //! The main job: an agent that owns nothing but a key gets through a real Envoy to a service.
 
-use countersign_tests::{World, eventually};
+use countersign_tests::{Environment, eventually};
 use serde_json::json;
 
 #[tokio::test]
 async fn from_a_key_to_headers_and_back_to_a_refusal() {
-    let world = World::start().await;
-    let refused = world.envoy.site.get("/").await;
+    let environment = Environment::start().await;
+    let refused = environment.envoy.site.get("/").await;
     assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_missing"));
     assert_eq!(refused.header("x-agent-reason"), "token_missing");
     assert_eq!(refused.header("www-authenticate"), "Bearer");
 
-    let (agent, role) = world.agent("reader", &["read", "list"]).await;
+    let (agent, role) = environment.agent("reader", &["read", "list"]).await;
     let token = agent.token().await;
-    let seen = world.call("/", &token).await.expect(200);
+    let seen = environment.call("/", &token).await.expect(200);
     assert_eq!(seen["x-agent-id"], json!([agent.id]));
     assert_eq!(seen["x-agent-name"], json!(["Test Agent"]));
     assert_eq!(seen["x-agent-roles"], json!(["reader"]));
     assert_eq!(seen["x-agent-permissions"], json!(["list,read"]));
     assert_eq!(seen["x-agent-trust-score"], json!(["50"]));
-    assert_eq!(seen["x-agent-service"], json!([world.control.service()]));
+    assert_eq!(seen["x-agent-service"], json!([environment.control.service()]));
     assert!(seen["x-agent-token-id"][0].as_str().is_some_and(|id| id.starts_with("tok_")));
     assert_eq!(seen.get("authorization"), None, "the token ends at Envoy");
 
-    assert_eq!(world.call("/admin", &token).await.error(), (403, "INSUFFICIENT_PERMISSIONS", "permission_missing"));
+    assert_eq!(
+        environment.call("/admin", &token).await.error(),
+        (403, "INSUFFICIENT_PERMISSIONS", "permission_missing")
+    );
 
-    assert!(world.control.revoke(&agent.id, &role).await);
-    let refused = async || Some(world.call("/", &token).await).filter(|answer| answer.status != 200);
-    let refused = eventually("the revocation arrives", refused, || world.sidecar.log()).await;
+    assert!(environment.control.revoke(&agent.id, &role).await);
+    let refused = async || Some(environment.call("/", &token).await).filter(|answer| answer.status != 200);
+    let refused = eventually("the revocation arrives", refused, || environment.sidecar.log()).await;
     assert_eq!(refused.error(), (403, "INSUFFICIENT_PERMISSIONS", "no_role"));
 }

@@ -1,14 +1,14 @@
 //! Requests: how each is sent, and what it does to the model by what the feed says of it.
 
 use crate::{
+    environment::{Environment, Noted},
     model::{Condition, Login, Model, Role, State, Token},
     step::{Act, MOST_AGENTS, PERMISSIONS, ROLE_NAMES, Status},
-    world::{Noted, World},
 };
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use countersign_client::PrivateKey;
 use countersign_process::Clock;
-use countersign_tests::Answer;
+use countersign_tests::HttpResponse;
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
@@ -41,9 +41,9 @@ enum Kind {
 
 /// What came of it.
 pub enum Outcome {
-    Answer(Answer),
+    HttpResponse(HttpResponse),
     Registered { id: String, name: String, key: PrivateKey },
-    LoggedIn { answer: Answer, proof: (String, String) },
+    LoggedIn { answer: HttpResponse, proof: (String, String) },
 }
 
 /// The keys of the agents, by number.
@@ -79,7 +79,7 @@ fn resolve(act: &Act, model: &Model) -> Option<Act> {
 
 impl Ready {
     /// Looks everything up; nothing if there is nothing to act on.
-    pub fn new(act: &Act, world: &World, model: &Model) -> Option<Self> {
+    pub fn new(act: &Act, environment: &Environment, model: &Model) -> Option<Self> {
         let act = resolve(act, model)?;
         let (note, kind) = match &act {
             Act::Register => {
@@ -87,7 +87,7 @@ impl Ready {
             }
             Act::Login { agent, service } => (None, Kind::Login { agent: *agent, service: *service }),
             Act::Refresh { .. } | Act::Replay { .. } | Act::RevokeToken { .. } | Act::RevokeLogin { .. } => {
-                with_credential(&act, world, model)
+                with_credential(&act, environment, model)
             }
             Act::CreateRole { .. }
             | Act::ChangeRole { .. }
@@ -98,7 +98,7 @@ impl Ready {
             | Act::Feedback { .. }
             | Act::SetStatus { .. }
             | Act::Rotate
-            | Act::RevokeKey { .. } => by_manager(&act, world, model),
+            | Act::RevokeKey { .. } => by_manager(&act, environment, model),
         };
         Some(Self { act, note, kind })
     }
@@ -108,25 +108,25 @@ impl Ready {
         self.note.is_some() && self.note == other.note
     }
 
-    pub async fn send(self, world: &World, model: &Model, keys: &Keys) -> (Done, Outcome) {
+    pub async fn send(self, environment: &Environment, model: &Model, keys: &Keys) -> (Done, Outcome) {
         let done = Done { act: self.act, note: self.note };
         let outcome = match self.kind {
-            Kind::Send(request) => Outcome::Answer(Answer::to(*request).await),
+            Kind::Send(request) => Outcome::HttpResponse(HttpResponse::send(*request).await),
             Kind::Register { key, name } => {
                 let body = json!({ "email": "o@example.org", "name": name, "publicKey": key.public_pem().unwrap() });
-                let made = world.api.post("/auth/register", body).await.expect(201);
+                let made = environment.api.post("/auth/register", body).await.expect(201);
                 Outcome::Registered { id: text(&made["agentId"]), name, key }
             }
             Kind::Login { agent, service } => {
-                let service = service.map(|service| &world.services[service].id);
+                let service = service.map(|service| &environment.services[service].id);
                 let asked = json!({ "agentId": model.agents[agent].0, "serviceId": service });
-                let challenge = world.api.post("/auth/challenge", asked).await;
+                let challenge = environment.api.post("/auth/challenge", asked).await;
                 if challenge.status != 200 {
-                    return (done, Outcome::Answer(challenge));
+                    return (done, Outcome::HttpResponse(challenge));
                 }
                 let proof = (challenge.text("/challengeId").to_owned(), keys[agent].sign(challenge.text("/nonce")));
                 let body = json!({ "challengeId": proof.0, "signature": proof.1 });
-                let answer = world.api.post("/auth/authenticate", body).await;
+                let answer = environment.api.post("/auth/authenticate", body).await;
                 Outcome::LoggedIn { answer, proof }
             }
         };
@@ -135,8 +135,8 @@ impl Ready {
 }
 
 /// What an agent asks, or whoever has its token.
-fn with_credential(act: &Act, world: &World, model: &Model) -> (Option<Note>, Kind) {
-    let post = |path: &str, body: Value| Kind::Send(Box::new(world.api.request("POST", path).json(&body)));
+fn with_credential(act: &Act, environment: &Environment, model: &Model) -> (Option<Note>, Kind) {
+    let post = |path: &str, body: Value| Kind::Send(Box::new(environment.api.request("POST", path).json(&body)));
     let session = |login: usize| Some(("session", model.logins[login].id.clone(), None));
     match act {
         Act::Refresh { login, first } => {
@@ -161,16 +161,16 @@ fn with_credential(act: &Act, world: &World, model: &Model) -> (Option<Note>, Ki
 }
 
 /// What a service asks, or the person who owns an agent.
-fn by_manager(act: &Act, world: &World, model: &Model) -> (Option<Note>, Kind) {
+fn by_manager(act: &Act, environment: &Environment, model: &Model) -> (Option<Note>, Kind) {
     let send = |method: &str, path: String, bearer: &str, body: Option<Value>| {
-        let request = world.api.request(method, &path).bearer_auth(bearer);
+        let request = environment.api.request(method, &path).bearer_auth(bearer);
         Kind::Send(Box::new(if let Some(body) = body { request.json(&body) } else { request }))
     };
     let role = |at: usize, name: usize| {
         let found = model.now().roles.get(&(at, name)).map(|role| model.roles[*role].id.clone());
         found.unwrap_or_else(|| NO_ROLE.to_owned())
     };
-    let service = |number: &usize| &world.services[*number];
+    let service = |number: &usize| &environment.services[*number];
     let definitions = |number| Some(("definitions", service(number).id.clone(), Some(service(number).id.clone())));
     match act {
         Act::CreateRole { service: number, name, permissions } => {
@@ -190,12 +190,12 @@ fn by_manager(act: &Act, world: &World, model: &Model) -> (Option<Note>, Kind) {
         Act::SetUnbound { service: number, accepted } => {
             let id = &service(number).id;
             let body = json!({ "acceptsUnboundTokens": accepted });
-            let kind = send("PATCH", format!("/services/{id}"), &world.human, Some(body));
+            let kind = send("PATCH", format!("/services/{id}"), &environment.human, Some(body));
             (Some(("terms", id.clone(), Some(id.clone()))), kind)
         }
         Act::Assign { service: number, agent, name, seconds } => {
             let (at, agent) = (service(number), &model.agents[*agent].0);
-            let until = seconds.map(|seconds| instant(until(world, seconds)));
+            let until = seconds.map(|seconds| instant(until(environment, seconds)));
             let body = json!({ "roleId": role(*number, *name), "expiresAt": until });
             let path = format!("/services/{}/agents/{agent}/roles", at.id);
             (Some(("roles", agent.clone(), Some(at.id.clone()))), send("POST", path, &at.key, Some(body)))
@@ -207,7 +207,7 @@ fn by_manager(act: &Act, world: &World, model: &Model) -> (Option<Note>, Kind) {
         }
         Act::SetStatus { agent, status } => {
             let (agent, body) = (&model.agents[*agent].0, json!({ "status": word(*status) }));
-            let kind = send("PUT", format!("/agents/{agent}/status"), &world.human, Some(body));
+            let kind = send("PUT", format!("/agents/{agent}/status"), &environment.human, Some(body));
             (Some(("status", agent.clone(), None)), kind)
         }
         Act::Feedback { service: number, agent, score } => {
@@ -215,10 +215,10 @@ fn by_manager(act: &Act, world: &World, model: &Model) -> (Option<Note>, Kind) {
             let body = json!({ "agentId": agent, "score": score });
             (Some(("trust", agent.clone(), None)), send("POST", "/trust/feedback".to_owned(), key, Some(body)))
         }
-        Act::Rotate => (Some(keys_note()), send("POST", "/signing-keys/rotate".to_owned(), &world.human, None)),
+        Act::Rotate => (Some(keys_note()), send("POST", "/signing-keys/rotate".to_owned(), &environment.human, None)),
         Act::RevokeKey { key } => {
             let path = format!("/signing-keys/{}", model.now().keys[*key].kid);
-            (Some(keys_note()), send("DELETE", path, &world.human, None))
+            (Some(keys_note()), send("DELETE", path, &environment.human, None))
         }
         other => unreachable!("{other:?} is no manager's"),
     }
@@ -238,11 +238,11 @@ impl Done {
     }
 
     /// The next state, by a change that it made.
-    pub fn apply(&self, model: &mut Model, world: &World, outcome: &Outcome, revision: i64) {
+    pub fn apply(&self, model: &mut Model, environment: &Environment, outcome: &Outcome, revision: i64) {
         let named = |at: usize, name: usize| model.now().roles.get(&(at, name)).copied();
         let change: Box<dyn FnOnce(&mut State)> = match self.act {
             Act::CreateRole { service, name, permissions } => {
-                let Outcome::Answer(answer) = outcome else { unreachable!("a role is made by one request") };
+                let Outcome::HttpResponse(answer) = outcome else { unreachable!("a role is made by one request") };
                 let id = answer.text("/roleId").to_owned();
                 let number = model.roles.len();
                 model.roles.push(Role { id, name, made_at: revision });
@@ -267,7 +267,7 @@ impl Done {
             Act::SetUnbound { service, accepted } => Box::new(move |state| state.accept_unbound(service, accepted)),
             Act::Assign { service, agent: who, name, seconds } => {
                 let role = named(service, name);
-                let until = seconds.map(|seconds| until(world, seconds));
+                let until = seconds.map(|seconds| until(environment, seconds));
                 Box::new(move |state| {
                     role.map(|role| state.grants.insert((service, who, role), until));
                 })
@@ -283,7 +283,7 @@ impl Done {
                 state.agents.insert(who, Condition { status, since: revision, cutoff });
             }),
             Act::Feedback { agent: who, .. } => {
-                let Outcome::Answer(answer) = outcome else { unreachable!("feedback is one request") };
+                let Outcome::HttpResponse(answer) = outcome else { unreachable!("feedback is one request") };
                 let trust = answer.body["newTrustScore"].to_string();
                 Box::new(move |state| {
                     state.trust.insert(who, trust);
@@ -303,7 +303,7 @@ impl Done {
 }
 
 /// The tokens of a good answer enter the model.
-pub fn enter_tokens(model: &mut Model, world: &World, login: usize, body: &Value) {
+pub fn enter_tokens(model: &mut Model, environment: &Environment, login: usize, body: &Value) {
     let text = text(&body["accessToken"]);
     let claims = part(&text, 1);
     let number = |name: &str| claims[name].as_i64().unwrap();
@@ -312,7 +312,7 @@ pub fn enter_tokens(model: &mut Model, world: &World, login: usize, body: &Value
         kid: self::text(&part(&text, 0)["kid"]),
         agent: model.logins[login].agent,
         login,
-        service: world.services.iter().position(|service| claims["aud"] == service.id),
+        service: environment.services.iter().position(|service| claims["aud"] == service.id),
         rev: number("rev"),
         issued_at: number("iat"),
         expires_at: number("exp"),
@@ -324,10 +324,10 @@ pub fn enter_tokens(model: &mut Model, world: &World, login: usize, body: &Value
 }
 
 /// A good login enters the model.
-pub fn enter_login(model: &mut Model, world: &World, agent: usize, body: &Value, answer: (String, String)) {
+pub fn enter_login(model: &mut Model, environment: &Environment, agent: usize, body: &Value, answer: (String, String)) {
     let login = model.logins.len();
     model.logins.push(Login { agent, id: String::new(), begun_revision: 0, refresh: Vec::new(), answer });
-    enter_tokens(model, world, login, body);
+    enter_tokens(model, environment, login, body);
     let token = model.tokens.last().unwrap();
     let claims = part(&token.text, 1);
     model.logins[login].id = text(&claims["sid"]);
@@ -335,8 +335,8 @@ pub fn enter_login(model: &mut Model, world: &World, agent: usize, body: &Value,
 }
 
 /// When a role ends that is assigned now for some seconds, in microseconds.
-fn until(world: &World, seconds: u32) -> i64 {
-    (world.hand.now().seconds() + i64::from(seconds)) * 1_000_000
+fn until(environment: &Environment, seconds: u32) -> i64 {
+    (environment.clock.now().seconds() + i64::from(seconds)) * 1_000_000
 }
 
 fn instant(micros: i64) -> String {

@@ -2,7 +2,7 @@
 
 use countersign_identity::Timestamp;
 use countersign_process::Clock;
-use countersign_tests::Hand;
+use countersign_tests::ManualClock;
 use std::{
     sync::{
         Arc,
@@ -14,13 +14,13 @@ use std::{
 /// The sidecar's: its wall clock may be behind, its boot-time clock runs alike.
 #[derive(Debug)]
 pub struct Lagging {
-    hand: Arc<Hand>,
+    clock: Arc<ManualClock>,
     behind: AtomicI64,
 }
 
 impl Lagging {
-    pub fn new(hand: Arc<Hand>) -> Arc<Self> {
-        Arc::new(Self { hand, behind: AtomicI64::new(0) })
+    pub fn new(clock: Arc<ManualClock>) -> Arc<Self> {
+        Arc::new(Self { clock, behind: AtomicI64::new(0) })
     }
 
     pub fn be_behind(&self, seconds: u32) {
@@ -30,10 +30,10 @@ impl Lagging {
 
 impl Clock for Lagging {
     fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.hand.now().micros() - self.behind.load(Ordering::SeqCst))
+        Timestamp::from_micros(self.clock.now().micros() - self.behind.load(Ordering::SeqCst))
     }
 
     fn since_boot(&self) -> Duration {
-        self.hand.since_boot()
+        self.clock.since_boot()
     }
 }

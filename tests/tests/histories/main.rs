@@ -1,6 +1,6 @@
 //! Generated histories: whatever happens, in whatever order, what API and sidecar say is true.
 //!
-//! A history is a list of steps ([`step`]); [`world`] is where it happens, [`model`] knows what must be true,
+//! A history is a list of steps ([`step`]); [`environment`] is where it happens, [`model`] knows what must be true,
 //! [`play`] does one and looks at the other. A history that fails is made as short as it can be and kept in
 //! the folder `kept` beside this file, which is played before any other.
 //!
@@ -10,11 +10,11 @@
 
 mod acts;
 mod clocks;
+mod environment;
 mod model;
 mod play;
 mod step;
 mod wire;
-mod world;
 
 use countersign_tests::Postgres;
 use play::{Untrue, play};

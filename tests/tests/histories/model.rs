@@ -4,7 +4,7 @@
 //! should have in mind, which is the newer of what it was told and what the token was told.
 
 use crate::step::{MAX_STALENESS, PERMISSIONS, ROLE_NAMES, Status};
-use countersign_tests::Opinion;
+use countersign_tests::VerifyOutcome;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Tolerance for `nbf` and `iat`, in seconds.
@@ -153,8 +153,8 @@ impl Model {
     }
 
     /// What a judge may say of a token at a service: one verdict, or two where clocks run apart.
-    pub fn verdicts(&self, token: &Token, service: usize, judge: Judge) -> Vec<Opinion> {
-        let refused = |status, reason| vec![Opinion::refused(status, reason)];
+    pub fn verdicts(&self, token: &Token, service: usize, judge: Judge) -> Vec<VerifyOutcome> {
+        let refused = |status, reason| vec![VerifyOutcome::refused(status, reason)];
         let Judge { told, now, floor, knows_floor } = judge;
         if !self.states[told].believes(&token.kid) {
             return if self.may_be_unknown(token, told) { refused(401, "token_key_unknown") } else { Vec::new() };
@@ -173,13 +173,13 @@ impl Model {
         }
         let mut verdicts = Vec::new();
         if token.rev < floor {
-            verdicts.push(Opinion::refused(401, "token_superseded"));
+            verdicts.push(VerifyOutcome::refused(401, "token_superseded"));
             if knows_floor {
                 return verdicts;
             }
         }
         match self.death(token, told) {
-            Some((status, reason)) => verdicts.push(Opinion::refused(status, reason)),
+            Some((status, reason)) => verdicts.push(VerifyOutcome::refused(status, reason)),
             None => verdicts.extend(self.standings(token, service, told, now)),
         }
         verdicts
@@ -237,7 +237,7 @@ impl Model {
         dead.then_some((401, "token_revoked"))
     }
 
-    fn standings(&self, token: &Token, service: usize, told: usize, now: i64) -> Vec<Opinion> {
+    fn standings(&self, token: &Token, service: usize, told: usize, now: i64) -> Vec<VerifyOutcome> {
         let issued = self.state_of(token);
         let issued_at = token.issued_at * 1_000_000;
         let mut verdicts = Vec::new();
@@ -259,7 +259,7 @@ impl Model {
 
     /// By the claims alone; and, where the token is not newer than all that the judge was told or one of its
     /// roles has ended, by the definitions that the judge was told.
-    fn claimed(&self, token: &Token, service: usize, (state, told): (usize, usize), now: i64) -> Opinion {
+    fn claimed(&self, token: &Token, service: usize, (state, told): (usize, usize), now: i64) -> VerifyOutcome {
         if token.service != Some(service) {
             return self.known(token, (state, told), &BTreeSet::new());
         }
@@ -277,7 +277,7 @@ impl Model {
     }
 
     /// Somebody known, with these roles, the trust of one state and the definitions of another.
-    fn known(&self, token: &Token, (state, defined): (usize, usize), roles: &BTreeSet<usize>) -> Opinion {
+    fn known(&self, token: &Token, (state, defined): (usize, usize), roles: &BTreeSet<usize>) -> VerifyOutcome {
         let names: BTreeSet<_> = roles.iter().map(|role| ROLE_NAMES[self.roles[*role].name].to_owned()).collect();
         let permissions: BTreeSet<_> = roles
             .iter()
@@ -287,6 +287,6 @@ impl Model {
         let (id, name) = self.agents[token.agent].clone();
         let (roles, permissions) = (names.into_iter().collect(), permissions.into_iter().collect());
         let trust = self.states[state].trust.get(&token.agent).map_or("50", String::as_str).to_owned();
-        Opinion::Known { id, name, roles, permissions, trust }
+        VerifyOutcome::Accepted { id, name, roles, permissions, trust }
     }
 }

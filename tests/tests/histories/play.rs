@@ -2,12 +2,12 @@
 
 use crate::{
     acts::{Done, KEYS, Keys, Outcome, Ready, enter_login, enter_tokens},
+    environment::Environment,
     model::{Judge, Model},
     step::{Act, MAX_STALENESS, ROLE_NAMES, SERVICES, Status, Step},
-    world::World,
 };
 use countersign_process::Clock;
-use countersign_tests::Opinion;
+use countersign_tests::VerifyOutcome;
 use std::time::Duration;
 
 /// Tokens that are looked at after each step besides those that are new: some of the others in turn.
@@ -15,7 +15,7 @@ const OTHERS: usize = 3;
 
 /// A history that is being played.
 struct Play {
-    world: World,
+    environment: Environment,
     model: Model,
     keys: Keys,
     /// Whether the stream can be resumed.
@@ -45,11 +45,11 @@ struct Told {
 
 /// Plays a history on the database at the URL, or on SQLite; the error says what was not true.
 pub async fn play(steps: &[Step], postgres: Option<String>) -> Result<(), Untrue> {
-    let world = World::new(postgres).await;
-    let (revision, _) = world.position().await;
-    let (keys, _) = world.keys().await;
-    let (model, started) = (Model::new(revision, keys), world.hand.now().micros());
-    let mut play = Play { world, model, keys: Keys::new(), connected: true, told: None, started, turn: 0 };
+    let environment = Environment::new(postgres).await;
+    let (revision, _) = environment.position().await;
+    let (keys, _) = environment.keys().await;
+    let (model, started) = (Model::new(revision, keys), environment.clock.now().micros());
+    let mut play = Play { environment, model, keys: Keys::new(), connected: true, told: None, started, turn: 0 };
     play.set_out().await.map_err(|error| Untrue { at: 0, error })?;
     for (number, step) in steps.iter().enumerate() {
         let said = |error| Untrue { at: number, error: format!("step {number}, {step:?}: {error}") };
@@ -61,31 +61,31 @@ pub async fn play(steps: &[Step], postgres: Option<String>) -> Result<(), Untrue
 impl Play {
     async fn step(&mut self, step: &Step) -> Result<(), String> {
         let before = self.model.tokens.len();
-        self.world.hand.advance(Duration::from_millis(1));
+        self.environment.clock.advance(Duration::from_millis(1));
         match step {
             Step::Act(acts) => self.act(acts).await?,
-            Step::Advance(seconds) => self.world.hand.advance(Duration::from_secs((*seconds).into())),
-            Step::Lag(seconds) => self.world.lagging.be_behind(*seconds),
+            Step::Advance(seconds) => self.environment.clock.advance(Duration::from_secs((*seconds).into())),
+            Step::Lag(seconds) => self.environment.lagging.be_behind(*seconds),
             Step::Cut if self.connected => {
                 self.settle().await?;
                 self.connected = false;
-                self.world.cut();
+                self.environment.cut();
             }
             Step::Resume if !self.connected => {
                 self.connected = true;
-                self.world.resume();
+                self.environment.resume();
                 return Ok(());
             }
             Step::Cut | Step::Resume => return Ok(()),
             Step::RestartSidecar => {
-                (self.told, self.started) = (None, self.world.hand.now().micros());
-                self.world.restart_sidecar().await;
+                (self.told, self.started) = (None, self.environment.clock.now().micros());
+                self.environment.restart_sidecar().await;
                 if self.connected {
                     return Ok(());
                 }
             }
             Step::RestartPlane { killed, token_seconds } => {
-                self.world.restart_plane(*killed, *token_seconds, self.connected).await;
+                self.environment.restart_plane(*killed, *token_seconds, self.connected).await;
             }
         }
         self.learn_keys().await?;
@@ -108,7 +108,7 @@ impl Play {
     async fn finish(mut self) -> Result<(), String> {
         if !self.connected {
             self.connected = true;
-            self.world.resume();
+            self.environment.resume();
         }
         self.settle().await?;
         self.look(0, self.model.tokens.len(), 0).await
@@ -116,10 +116,10 @@ impl Play {
 
     /// Keys are removed by themselves when their time has come. Says whether that was news.
     async fn learn_keys(&mut self) -> Result<bool, String> {
-        let noted = self.world.noted_since(self.model.now().revision).await;
+        let noted = self.environment.noted_since(self.model.now().revision).await;
         let news = noted.iter().rfind(|noted| noted.facet == KEYS).map(|noted| noted.revision);
         if let Some(revision) = news {
-            self.model.take_keys(revision, self.world.keys().await, self.world.hand.now().micros())?;
+            self.model.take_keys(revision, self.environment.keys().await, self.environment.clock.now().micros())?;
         }
         Ok(news.is_some())
     }
@@ -127,8 +127,8 @@ impl Play {
     /// Waits until the sidecar was told everything, if it can be.
     async fn settle(&mut self) -> Result<(), String> {
         if self.connected {
-            self.world.settle().await?;
-            let now = self.world.hand.now().micros();
+            self.environment.settle().await?;
+            let now = self.environment.clock.now().micros();
             // It answers, so the last confirmation is not too old; one that has just started may have had its first
             // before the clock went on.
             let earliest = self.told.map_or(self.started, |told| told.confirmed.0);
@@ -142,15 +142,15 @@ impl Play {
     async fn act(&mut self, acts: &[Act]) -> Result<(), String> {
         let mut ready = Vec::<Ready>::new();
         for act in acts {
-            let next = Ready::new(act, &self.world, &self.model);
+            let next = Ready::new(act, &self.environment, &self.model);
             ready.extend(next.filter(|next| !ready.iter().any(|other| other.collides(next))));
         }
         let alone = ready.len() == 1;
         let before = self.model.now().revision;
-        let (world, model, keys) = (&self.world, &self.model, &self.keys);
-        let mut done = join_all(ready.into_iter().map(|ready| ready.send(world, model, keys))).await;
-        self.world.await_trust_told().await;
-        let noted = self.world.noted_since(before).await;
+        let (environment, model, keys) = (&self.environment, &self.model, &self.keys);
+        let mut done = join_all(ready.into_iter().map(|ready| ready.send(environment, model, keys))).await;
+        self.environment.await_trust_told().await;
+        let noted = self.environment.noted_since(before).await;
         if let [(done, outcome)] = done.as_slice()
             && alone
         {
@@ -158,14 +158,18 @@ impl Play {
         }
         for noted in &noted {
             if noted.facet == KEYS {
-                self.model.take_keys(noted.revision, self.world.keys().await, self.world.hand.now().micros())?;
+                self.model.take_keys(
+                    noted.revision,
+                    self.environment.keys().await,
+                    self.environment.clock.now().micros(),
+                )?;
                 continue;
             }
             let (done, outcome) = done
                 .iter()
                 .find(|(done, _)| done.made(noted))
                 .ok_or_else(|| format!("nobody made the change {noted:?}"))?;
-            done.apply(&mut self.model, &self.world, outcome, noted.revision);
+            done.apply(&mut self.model, &self.environment, outcome, noted.revision);
         }
         let known = self.model.tokens.len();
         for (done, outcome) in done.drain(..) {
@@ -176,7 +180,7 @@ impl Play {
 
     /// What an act brought enters the model.
     fn enter(&mut self, done: &Done, outcome: Outcome) -> Result<(), String> {
-        let (model, world) = (&mut self.model, &self.world);
+        let (model, environment) = (&mut self.model, &self.environment);
         match outcome {
             Outcome::Registered { id, name, key } => {
                 model.agents.push((id, name));
@@ -184,17 +188,17 @@ impl Play {
             }
             Outcome::LoggedIn { answer, proof } if answer.status == 200 => {
                 let Act::Login { agent, .. } = done.act else { unreachable!("only a login logs in") };
-                enter_login(model, world, agent, &answer.body, proof);
+                enter_login(model, environment, agent, &answer.body, proof);
             }
-            Outcome::LoggedIn { answer, .. } | Outcome::Answer(answer) if answer.status >= 500 => {
+            Outcome::LoggedIn { answer, .. } | Outcome::HttpResponse(answer) if answer.status >= 500 => {
                 return Err(format!("answered {} {}", answer.status, answer.body));
             }
-            Outcome::Answer(answer) if answer.status == 200 => {
+            Outcome::HttpResponse(answer) if answer.status == 200 => {
                 if let Act::Refresh { login, .. } = done.act {
-                    enter_tokens(model, world, login, &answer.body);
+                    enter_tokens(model, environment, login, &answer.body);
                 }
             }
-            Outcome::LoggedIn { .. } | Outcome::Answer(_) => {}
+            Outcome::LoggedIn { .. } | Outcome::HttpResponse(_) => {}
         }
         Ok(())
     }
@@ -202,7 +206,7 @@ impl Play {
     /// Whether an act that was alone was answered as it must be, and changed what it must.
     fn expect(&self, done: &Done, outcome: &Outcome, changed: bool) -> Result<(), String> {
         let (answer, model, state) = match outcome {
-            Outcome::Answer(answer) | Outcome::LoggedIn { answer, .. } => (answer, &self.model, self.model.now()),
+            Outcome::HttpResponse(answer) | Outcome::LoggedIn { answer, .. } => (answer, &self.model, self.model.now()),
             Outcome::Registered { .. } => return Ok(()),
         };
         let named = |service: usize, name: usize| state.roles.get(&(service, name));
@@ -240,7 +244,7 @@ impl Play {
             Act::Replay { .. } => (401, false),
             Act::RevokeToken { .. } | Act::RevokeLogin { .. } => (200, changed),
             Act::Rotate => {
-                let now = self.world.hand.now().micros();
+                let now = self.environment.clock.now().micros();
                 let scheduled = state.keys.iter().filter_map(|key| key.signs_from).find(|start| *start > now);
                 let next = state.keys.iter().find(|key| key.signs_from.is_none()).ok_or("no key is next")?;
                 let due = next.published_at + (MAX_STALENESS + 5) * 1_000_000 <= now;
@@ -264,7 +268,7 @@ impl Play {
 
     /// Asks both at every service about the tokens that are new, and about some of the others.
     async fn look(&mut self, turn: usize, new: usize, others: usize) -> Result<(), String> {
-        let now = self.world.hand.now().micros();
+        let now = self.environment.clock.now().micros();
         let old = self.model.tokens.len() - new;
         let in_turn = (0..others.min(old)).map(|other| (turn * others + other) % old);
         for number in in_turn.chain(old..old + new) {
@@ -277,7 +281,7 @@ impl Play {
 
     async fn ask_both(&mut self, number: usize, at: usize, now: i64) -> Result<(), String> {
         loop {
-            let (_, floor) = self.world.position().await;
+            let (_, floor) = self.environment.position().await;
             let judge = Judge { told: self.model.newest(), now, floor, knows_floor: true };
             let said = match self.hear(number, at, "the API", judge).await {
                 Ok(()) => self.ask_sidecar(number, at, floor).await,
@@ -288,7 +292,7 @@ impl Play {
                 return said;
             } else if self.learn_keys().await? {
                 self.settle().await?;
-            } else if self.world.position().await.1 == floor {
+            } else if self.environment.position().await.1 == floor {
                 return said;
             }
         }
@@ -298,7 +302,7 @@ impl Play {
         let Some(Told { state, confirmed: (earliest, latest) }) = self.told else {
             return self.hear_nothing(at, "view_missing").await;
         };
-        let age_since = |confirmed| self.world.hand.now().micros() - confirmed;
+        let age_since = |confirmed| self.environment.clock.now().micros() - confirmed;
         if age_since(latest) >= MAX_STALENESS * 1_000_000 {
             return self.hear_nothing(at, "view_stale").await;
         }
@@ -306,24 +310,25 @@ impl Play {
         if may_be_stale && self.hear_nothing(at, "view_stale").await.is_ok() {
             return Ok(());
         }
-        let now = self.world.lagging.now().micros();
+        let now = self.environment.lagging.now().micros();
         self.hear(number, at, "the sidecar", Judge { told: state, now, floor, knows_floor: false }).await
     }
 
     /// Whether the sidecar refuses whatever comes, for this reason.
     async fn hear_nothing(&self, at: usize, reason: &str) -> Result<(), String> {
-        let said = Opinion::of_verdict(&self.world.check(&self.world.services[at].id, None).await);
-        let expected = Opinion::refused(503, reason);
+        let said =
+            VerifyOutcome::from_check_result(&self.environment.check(&self.environment.services[at].id, None).await);
+        let expected = VerifyOutcome::refused(503, reason);
         if said == expected { Ok(()) } else { Err(format!("the sidecar says {said:?}, not {expected:?}")) }
     }
 
     async fn hear(&self, number: usize, at: usize, who: &str, judge: Judge) -> Result<(), String> {
-        let (token, service) = (&self.model.tokens[number], &self.world.services[at]);
+        let (token, service) = (&self.model.tokens[number], &self.environment.services[at]);
         let expected = self.model.verdicts(token, at, judge);
         let said = if judge.knows_floor {
-            self.world.verify(service, &token.text).await
+            self.environment.verify(service, &token.text).await
         } else {
-            Opinion::of_verdict(&self.world.check(&service.id, Some(&token.text)).await)
+            VerifyOutcome::from_check_result(&self.environment.check(&service.id, Some(&token.text)).await)
         };
         if expected.contains(&said) {
             return Ok(());

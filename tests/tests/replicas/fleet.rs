@@ -19,7 +19,7 @@ mod unwritable;
 
 use countersign_client::PrivateKey;
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{ControlPlane, Site, control_plane::text};
+use countersign_tests::{ControlPlane, HttpClient, control_plane::text};
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
@@ -50,7 +50,7 @@ impl Member {
     }
 
     /// A challenge with its answer.
-    async fn answered(&self, at: &Site) -> Value {
+    async fn answered(&self, at: &HttpClient) -> Value {
         let challenge = at.post("/auth/challenge", json!({ "agentId": self.id })).await.expect(200);
         json!({ "challengeId": challenge["challengeId"], "signature": self.key.sign(&text(&challenge["nonce"])) })
     }

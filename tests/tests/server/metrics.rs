@@ -3,7 +3,8 @@
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
 
 use countersign_tests::{
-    Agent, Answer, ControlPlane, Prometheus, Sidecar, Upstream, engines, prometheus::lint, tools, web::Site,
+    Agent, ControlPlane, HttpResponse, Prometheus, Sidecar, Upstream, engines, http::HttpClient, prometheus::lint,
+    tools,
 };
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
@@ -31,7 +32,7 @@ const AT_ZERO: [&str; 18] = [
 ];
 
 async fn scraped(at: &str) -> String {
-    let body = Site::plain(at.to_owned()).get("/metrics").await.expect(200);
+    let body = HttpClient::plain(at.to_owned()).get("/metrics").await.expect(200);
     body.as_str().expect("text").to_owned()
 }
 
@@ -74,7 +75,7 @@ async fn prometheus_counts_what_was_done() {
     let prometheus = Prometheus::scraping(&targets).await;
 
     let agent = Agent::register(&control, "Counted").await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let tokens = agent.login().await;
     let token = tokens.access_token.expose_secret();
@@ -142,7 +143,7 @@ async fn prometheus_counts_what_is_told_to_webhooks() {
         control.api.send_as(control.key(), "POST", &control.path("/webhooks"), body).await.expect(201);
     }
     let agent = Agent::register(&control, "Told").await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     control.revoke(&agent.id, &role).await;
     for expression in [
@@ -165,7 +166,7 @@ async fn labels_are_closed_whatever_is_sent() {
     let before = count().await;
     for odd in ["/nowhere/else", "/services/x/y/z", "/%ff", "/auth//refresh"] {
         for method in ["GET", "PROPFIND", "FOO"] {
-            let answer: Value = Answer::to(control.api.request(method, odd)).await.body;
+            let answer: Value = HttpResponse::send(control.api.request(method, odd)).await.body;
             assert!(answer["error"]["code"].is_string());
         }
     }

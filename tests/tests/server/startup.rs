@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
-use countersign_tests::{Agent, ControlPlane, eventually, tools, web::Site};
+use countersign_tests::{Agent, ControlPlane, eventually, http::HttpClient, tools};
 use std::{
     os::unix::fs::PermissionsExt,
     process::{Command, Output, Stdio},
@@ -116,7 +116,7 @@ async fn a_log_that_nobody_reads_any_more_stops_nothing() {
     drop(child.stderr.take());
     let value = |name: &str| env.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
     let authority = std::fs::read(value("COUNTERSIGN_CA=")).unwrap();
-    let api = Site::trusting(value("COUNTERSIGN_URL="), &authority);
+    let api = HttpClient::trusting(value("COUNTERSIGN_URL="), &authority);
     for _ in 0..3 {
         api.get("/health").await.expect(200);
     }

@@ -1,7 +1,7 @@
 //! A backlog of many events: memory use does not grow with it, and the receiver gets as many at once as it may.
 
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{Cause, ControlPlane, Receiver, Reply, Target, eventually};
+use countersign_tests::{ControlPlane, EventSource, Receiver, Reply, Target, eventually};
 use sqlx::{AnyConnection, Connection};
 use std::{collections::BTreeSet, time::Duration};
 
@@ -46,7 +46,7 @@ async fn a_backlog_takes_no_memory_and_a_good_receiver_is_kept_busy() {
     let receiver = Receiver::start(Reply::After(EACH, Box::new(Reply::Status(200)))).await;
     let target = Target::make(&control, &receiver.url).await;
     target.pause().await;
-    Cause::at(&control).await.assign().await;
+    EventSource::new(&control).await.assign().await;
     let sorted = async || (target.total("pending").await == 1).then_some(());
     eventually("the event is on its way", sorted, || control.log()).await;
     assert!(control.terminate().await.success());
@@ -80,7 +80,7 @@ async fn a_backlog_takes_no_memory_and_a_good_receiver_is_kept_busy() {
     let ids: BTreeSet<_> = receiver.received().iter().map(|one| one.id().to_owned()).collect();
     assert_eq!((ids.len(), receiver.count()), (all, all), "each once");
     // All connections that the target may have are used, so the receiver is kept busy.
-    assert_eq!(receiver.most_open(), AT_A_TIME as usize, "connections at once");
+    assert_eq!(receiver.max_open(), AT_A_TIME as usize, "connections at once");
     assert!(
         receiver.connections() <= 2 * AT_A_TIME as usize,
         "connections are used again, {} were made",

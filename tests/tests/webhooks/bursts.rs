@@ -2,7 +2,7 @@
 //! is held up.
 
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{Agent, Answer, Cause, ControlPlane, Receiver, Site, Target, eventually};
+use countersign_tests::{Agent, ControlPlane, EventSource, HttpClient, HttpResponse, Receiver, Target, eventually};
 use reqwest::Client;
 use serde_json::{Value, json};
 use std::{
@@ -22,11 +22,11 @@ const FAILURES: usize = 25;
 /// How long failures are counted together.
 const MINUTE: Duration = Duration::from_mins(1);
 
-fn from(control: &ControlPlane, address: Ipv4Addr) -> Site {
+fn from(control: &ControlPlane, address: Ipv4Addr) -> HttpClient {
     let authority = reqwest::Certificate::from_pem(&control.authority()).unwrap();
     let client = Client::builder().tls_certs_only([authority]).local_address(IpAddr::from(address)).build().unwrap();
     let port = control.env["URL"].rsplit(':').next().unwrap();
-    Site { url: format!("https://127.0.0.1:{port}"), client }
+    HttpClient { url: format!("https://127.0.0.1:{port}"), client }
 }
 
 async fn storm(control: &ControlPlane, challenge: &Value, signature: &str) {
@@ -36,7 +36,7 @@ async fn storm(control: &ControlPlane, challenge: &Value, signature: &str) {
         let (site, body) = (from(control, address), body.clone());
         crowd.spawn(async move {
             for _ in 0..FAILURES {
-                let answer = Answer::to(site.request("POST", "/auth/authenticate").json(&body)).await;
+                let answer = HttpResponse::send(site.request("POST", "/auth/authenticate").json(&body)).await;
                 assert_eq!((answer.status, answer.text("/error/code")), (400, "INVALID_SIGNATURE"));
             }
         });
@@ -64,19 +64,19 @@ async fn storm_has_a_summary() {
     Target::make_everywhere(&control, &receiver.url).await;
     let began = SystemClock.since_boot();
     let (victim, service) = {
-        let cause = Cause::at(&control).await;
+        let source = EventSource::new(&control).await;
         let service = json!(control.service());
-        let wrong = cause.agent.key.sign("another nonce");
-        let challenge = cause.challenge(Some(control.service())).await;
-        let unbound = cause.challenge(None).await;
+        let wrong = source.agent.key.sign("another nonce");
+        let challenge = source.challenge(Some(control.service())).await;
+        let unbound = source.challenge(None).await;
         let storms = async { tokio::join!(storm(&control, &challenge, &wrong), storm(&control, &unbound, &wrong)) };
         let (_, ()) = tokio::join!(storms, others(&control, &receiver));
         receiver.until(20).await;
         for service in [&service, &Value::Null] {
-            let ten = async || (told(&receiver, &cause.agent.id, service).0.len() == 10).then_some(());
-            eventually("ten come", ten, || format!("{:?}", told(&receiver, &cause.agent.id, service))).await;
+            let ten = async || (told(&receiver, &source.agent.id, service).0.len() == 10).then_some(());
+            eventually("ten come", ten, || format!("{:?}", told(&receiver, &source.agent.id, service))).await;
         }
-        (cause.agent.id.clone(), service)
+        (source.agent.id.clone(), service)
     };
     // What was counted is not lost when the process stops.
     assert!(control.terminate().await.success());
@@ -106,7 +106,7 @@ async fn storm_has_a_summary() {
 
 /// While a storm is on, others log in and get roles, and that is told at once.
 async fn others(control: &ControlPlane, receiver: &Receiver) {
-    let role = control.make_role("other", &[]).await;
+    let role = control.create_role("other", &[]).await;
     for _ in 0..5 {
         let other = Agent::register(control, "Other").await;
         let began = SystemClock.since_boot();
@@ -126,15 +126,15 @@ async fn ten_have_none_and_the_next_minute_counts_anew() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     Target::make(&control, &receiver.url).await;
-    let cause = Cause::at(&control).await;
+    let source = EventSource::new(&control).await;
     let service = json!(control.service());
     for _ in 0..10 {
-        cause.fail(Some(control.service())).await;
+        source.fail(Some(control.service())).await;
     }
     receiver.until(10).await;
     tokio::time::sleep(MINUTE + Duration::from_secs(3)).await;
-    assert_eq!(told(&receiver, &cause.agent.id, &service).1, Vec::<Value>::new());
-    cause.fail(Some(control.service())).await;
+    assert_eq!(told(&receiver, &source.agent.id, &service).1, Vec::<Value>::new());
+    source.fail(Some(control.service())).await;
     receiver.until(11).await;
-    assert_eq!(told(&receiver, &cause.agent.id, &service).0.len(), 11);
+    assert_eq!(told(&receiver, &source.agent.id, &service).0.len(), 11);
 }

@@ -1,7 +1,7 @@
 //! What takes days, by a clock that is moved by hand.
 
 use countersign_client::{Api, PrivateKey};
-use countersign_tests::{Hand, Receiver, Reply, SteppedPlane, Target, eventually};
+use countersign_tests::{InProcessServer, ManualClock, Receiver, Reply, Target, eventually};
 use serde_json::{Value, json};
 use std::{sync::Arc, time::Duration};
 use tempfile::TempDir;
@@ -9,9 +9,9 @@ use tempfile::TempDir;
 const HOUR: Duration = Duration::from_hours(1);
 const DAY: Duration = Duration::from_hours(24);
 
-struct Stage {
-    clock: Arc<Hand>,
-    plane: SteppedPlane,
+struct Fixture {
+    clock: Arc<ManualClock>,
+    plane: InProcessServer,
     key: String,
     set: String,
     agent: String,
@@ -19,18 +19,18 @@ struct Stage {
     _folder: TempDir,
 }
 
-impl Stage {
-    async fn set() -> Self {
-        Self::set_with(&[]).await
+impl Fixture {
+    async fn new() -> Self {
+        Self::with_settings(&[]).await
     }
 
-    async fn set_with(settings: &[(&str, String)]) -> Self {
-        let (clock, folder) = (Hand::new(), tempfile::tempdir().unwrap());
-        let plane = SteppedPlane::start(folder.path(), settings, &clock).await;
+    async fn with_settings(settings: &[(&str, String)]) -> Self {
+        let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
+        let plane = InProcessServer::start(folder.path(), settings, &clock).await;
         let authority = std::fs::read(folder.path().join("ca.pem")).unwrap();
         let api = Api::new(&plane.api.url, Some(&authority)).unwrap();
         let agent = api.register(&PrivateKey::generate(), "owner@example.org", "Agent", None).await.unwrap().agent_id;
-        let [key, service] = ["SERVICE_KEY", "SERVICE_ID"].map(|name| SteppedPlane::env(folder.path(), name));
+        let [key, service] = ["SERVICE_KEY", "SERVICE_ID"].map(|name| InProcessServer::env(folder.path(), name));
         Self { clock, plane, key, set: format!("/services/{service}/webhooks"), agent, _folder: folder }
     }
 
@@ -47,15 +47,15 @@ impl Stage {
 
 #[tokio::test]
 async fn a_day_after_a_rotation_the_old_secret_signs_no_more() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let receiver = Receiver::good().await;
-    let mut target = stage.target(&receiver).await;
+    let mut target = fixture.target(&receiver).await;
     target.rotate().await;
-    stage.clock.advance(23 * HOUR + Duration::from_secs(3599));
+    fixture.clock.advance(23 * HOUR + Duration::from_secs(3599));
     target.test().await;
     let both = receiver.until(1).await.remove(0);
     assert_eq!(both.header("webhook-signature").split(' ').count(), 2);
-    stage.clock.advance(Duration::from_secs(1));
+    fixture.clock.advance(Duration::from_secs(1));
     target.test().await;
     let one = receiver.until(2).await.remove(1);
     assert_eq!(one.header("webhook-signature").split(' ').count(), 1);
@@ -63,32 +63,32 @@ async fn a_day_after_a_rotation_the_old_secret_signs_no_more() {
 
 #[tokio::test]
 async fn ten_tries_take_about_three_days_and_five_days_of_failure_disable_a_target() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let receiver = Receiver::start(Reply::Status(500)).await;
-    let target = stage.target(&receiver).await;
-    stage.event().await;
+    let target = fixture.target(&receiver).await;
+    fixture.event().await;
     let event = receiver.until(1).await.remove(0).id().to_owned();
     // As shipped, with a fifth more, which is the most that chance adds.
     let pauses = [5_u64, 60, 300, 1800, 7200, 21_600, 43_200, 86_400, 86_400];
     for (tries, pause) in (1_u64..).zip(pauses) {
         let noted = |delivery: &Value| delivery["attempts"] == tries;
         target.until_delivery(&event, "the try is noted", noted).await;
-        stage.clock.advance(Duration::from_secs(pause * 6 / 5 + 1).max(Duration::from_mins(2)));
+        fixture.clock.advance(Duration::from_secs(pause * 6 / 5 + 1).max(Duration::from_mins(2)));
     }
     let dead = target.until_status(&event, "dead").await;
     assert_eq!((&dead["attempts"], receiver.count()), (&json!(10), 10));
     assert_eq!(target.read().await["status"], "active");
 
-    stage.clock.advance(2 * DAY);
-    stage.event().await;
+    fixture.clock.advance(2 * DAY);
+    fixture.event().await;
     let disabled = target.until("it is disabled", |target| target["status"] == "disabled").await;
     assert_eq!(disabled["disabledReason"], "failing");
     let tries = receiver.count();
-    stage.event().await;
-    stage.clock.advance(HOUR);
+    fixture.event().await;
+    fixture.clock.advance(HOUR);
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(receiver.count(), tries, "nothing is sent to it");
-    receiver.be(Reply::Status(200));
+    receiver.set_reply(Reply::Status(200));
     target.resume().await;
     let none = async || (target.total("pending").await == 0).then_some(());
     eventually("what was kept comes", none, String::new).await;
@@ -98,17 +98,17 @@ async fn ten_tries_take_about_three_days_and_five_days_of_failure_disable_a_targ
 
 #[tokio::test]
 async fn two_failures_with_a_quiet_week_between_are_not_five_days_of_failure() {
-    let stage = Stage::set_with(&[("webhooks.retry_seconds", "5".to_owned())]).await;
+    let fixture = Fixture::with_settings(&[("webhooks.retry_seconds", "5".to_owned())]).await;
     let receiver = Receiver::start(Reply::Status(500)).await;
-    let target = stage.target(&receiver).await;
-    stage.event().await;
+    let target = fixture.target(&receiver).await;
+    fixture.event().await;
     let event = receiver.until(1).await.remove(0).id().to_owned();
     target.until_delivery(&event, "the try is noted", |delivery| delivery["attempts"] == 1).await;
-    stage.clock.advance(Duration::from_secs(10));
+    fixture.clock.advance(Duration::from_secs(10));
     target.until_status(&event, "dead").await;
     let before = target.read().await["failingSince"].clone();
-    stage.clock.advance(6 * DAY);
-    stage.event().await;
+    fixture.clock.advance(6 * DAY);
+    fixture.event().await;
     let anew = |target: &Value| target["failingSince"] != before;
     assert_eq!(target.until("it fails anew", anew).await["status"], "active");
 }

@@ -3,7 +3,7 @@
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{
-    Agent, Answer, ControlPlane, Received, Receiver, Reply, Site, StandardWebhooks, Target,
+    Agent, ControlPlane, HttpClient, HttpResponse, Received, Receiver, Reply, StandardWebhooks, Target,
     target::control_with_retries,
 };
 use serde_json::{Value, json};
@@ -17,10 +17,10 @@ const KILLS: usize = 20;
 const AT_MOST: Duration = Duration::from_mins(3);
 
 /// Assigns until it is acknowledged: a control plane that was killed may have done it, and then it is done once.
-async fn assign(api: &Site, key: &str, path: &str, role: &str) {
+async fn assign(api: &HttpClient, key: &str, path: &str, role: &str) {
     loop {
         let request = api.request("POST", path).bearer_auth(key).json(&json!({ "roleId": role }));
-        match Answer::try_to(request).await {
+        match HttpResponse::try_send(request).await {
             Some(answer) if answer.status == 200 => return,
             Some(answer) => assert_eq!(answer.status, 503, "{}", answer.body),
             None => tokio::time::sleep(Duration::from_millis(20)).await,
@@ -63,14 +63,14 @@ impl Receivers {
             hanging: Receiver::start(Reply::Never).await,
             redirecting: Receiver::start(Reply::redirect(307, &private.url)).await,
             gone: Receiver::start(Reply::Status(410)).await,
-            dripping: Receiver::start(Reply::DripHead).await,
+            dripping: Receiver::start(Reply::SlowHeaders).await,
             private,
         }
     }
 }
 
 /// Gives every role to every agent, from four hands, for about as long as the crashes take.
-fn cause(control: &ControlPlane, agents: Vec<Agent>, roles: Vec<String>) -> tokio::task::JoinHandle<()> {
+fn source(control: &ControlPlane, agents: Vec<Agent>, roles: Vec<String>) -> tokio::task::JoinHandle<()> {
     let (api, key, path) = (control.api.clone(), control.key().to_owned(), control.path("/agents"));
     tokio::spawn(async move {
         let hands = agents.chunks(AGENTS.div_ceil(4)).map(async |agents| {
@@ -116,14 +116,14 @@ async fn every_event_comes_to_whoever_takes_it_through_twenty_crashes() {
         agents.push(Agent::register(&control, "Agent").await);
     }
     for number in 0..ROLES {
-        roles.push(control.make_role(&format!("role-{number}"), &[]).await);
+        roles.push(control.create_role(&format!("role-{number}"), &[]).await);
     }
     let mut expected: Vec<_> =
         agents.iter().flat_map(|agent| roles.iter().map(|role| (agent.id.clone(), role.clone()))).collect();
     expected.sort();
 
     let began = SystemClock.since_boot();
-    let causing = cause(&control, agents, roles);
+    let causing = source(&control, agents, roles);
     kill_again_and_again(&mut control).await;
     println!("{KILLS} crashes in {:.1?}", SystemClock.since_boot().saturating_sub(began));
     causing.await.unwrap();

@@ -1,6 +1,8 @@
 //! Tries: when they come again, when they end, and that nobody waits for somebody else's receiver.
 
-use countersign_tests::{Cause, ControlPlane, Receiver, Refusal, Reply, Target, target::control_with_retries};
+use countersign_tests::{
+    ControlPlane, EventSource, Receiver, RefusingPort, Reply, Target, target::control_with_retries,
+};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -15,10 +17,10 @@ fn seconds(from: Duration, to: Duration) -> f64 {
 async fn a_failed_delivery_is_tried_by_the_schedule_and_then_no_more_until_it_is_replayed() {
     let control = control_with_retries(&[1, 2], &[]).await;
     let receiver =
-        Receiver::start(Reply::Whole(500, vec![("x-reason", "none".to_owned())], "out of order".to_owned())).await;
+        Receiver::start(Reply::Full(500, vec![("x-reason", "none".to_owned())], "out of order".to_owned())).await;
     let target = Target::make(&control, &receiver.url).await;
-    let cause = Cause::at(&control).await;
-    cause.assign().await;
+    let source = EventSource::new(&control).await;
+    source.assign().await;
     let first = receiver.until(1).await.remove(0);
     let event = first.id().to_owned();
     let delivery = target.until_delivery(&event, "the first try is noted", |delivery| delivery["attempts"] == 1).await;
@@ -40,7 +42,7 @@ async fn a_failed_delivery_is_tried_by_the_schedule_and_then_no_more_until_it_is
     assert_eq!(target.read().await["status"], "active");
     assert!(target.read().await["failingSince"].is_string());
 
-    receiver.be(Reply::Status(204));
+    receiver.set_reply(Reply::Status(204));
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(receiver.count(), 3, "dead is dead");
     target.replay(&event).await;
@@ -59,8 +61,8 @@ async fn an_event_that_fails_first_is_delivered_later_and_does_not_hold_up_other
     });
     let receiver = receiver.await;
     let target = Target::make(&control, &receiver.url).await;
-    let cause = Cause::at(&control).await;
-    cause.events(2).await;
+    let source = EventSource::new(&control).await;
+    source.events(2).await;
     receiver.until(4).await;
     let assigned = receiver.of_kind("agent.role_assigned");
     assert_eq!((assigned.len(), receiver.of_kind("agent.role_revoked").len()), (3, 1));
@@ -77,12 +79,12 @@ async fn nobody_comes_back_before_a_receiver_wants_them_to() {
         });
         let receiver = receiver.await;
         let target = Target::make(&control, &receiver.url).await;
-        let cause = Cause::named(&control, &format!("role {status}")).await;
-        cause.assign().await;
+        let source = EventSource::with_role(&control, &format!("role {status}")).await;
+        source.assign().await;
         let first = receiver.until(1).await.remove(0);
         target.until_delivery(first.id(), "the refusal is noted", |delivery| delivery["attempts"] == 1).await;
         // Nothing else comes meanwhile either.
-        cause.revoke().await;
+        source.revoke().await;
         for one in &receiver.until(3).await[1..] {
             let passed = seconds(first.at, one.at);
             assert!(passed >= 3.9, "{status}: came back after {passed}");
@@ -97,15 +99,15 @@ async fn a_receiver_that_is_gone_is_left_alone_and_keeps_its_events() {
     let control = control_with_retries(&[1, 1, 1], &[]).await;
     let receiver = Receiver::start(Reply::Status(410)).await;
     let target = Target::make(&control, &receiver.url).await;
-    let cause = Cause::at(&control).await;
-    cause.assign().await;
+    let source = EventSource::new(&control).await;
+    source.assign().await;
     let gone = target.until("it is disabled", |target| target["status"] == "disabled").await;
     assert_eq!(gone["disabledReason"], "gone");
     let tries = receiver.count();
-    cause.revoke().await;
+    source.revoke().await;
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!((receiver.count(), tries), (1, 1), "nothing more is sent");
-    receiver.be(Reply::Status(200));
+    receiver.set_reply(Reply::Status(200));
     target.resume().await;
     let back = target.read().await;
     assert_eq!((&back["status"], &back["disabledReason"]), (&json!("active"), &Value::Null));
@@ -118,24 +120,24 @@ async fn a_receiver_that_is_gone_is_left_alone_and_keeps_its_events() {
 fn slow() -> [(&'static str, Reply, &'static str); 5] {
     [
         ("hangs", Reply::Never, "timeout"),
-        ("drips its head", Reply::DripHead, "timeout"),
-        ("drips a body", Reply::DripBody, ""),
+        ("drips its head", Reply::SlowHeaders, "timeout"),
+        ("drips a body", Reply::SlowBody, ""),
         ("hangs up", Reply::Close, "connection"),
-        ("stops in the middle", Reply::Half, ""),
+        ("stops in the middle", Reply::Truncated, ""),
     ]
 }
 
 #[tokio::test]
 async fn a_try_ends_in_time_whatever_the_receiver_does() {
     let control = control_with_retries(&[600], &["webhooks.attempt_seconds=2"]).await;
-    let cause = Cause::at(&control).await;
+    let source = EventSource::new(&control).await;
     let mut targets = Vec::new();
     for (what, reply, failure) in slow() {
         let receiver = Receiver::start(reply).await;
         let target = Target::make(&control, &receiver.url).await;
         targets.push((what, failure, receiver, target));
     }
-    cause.assign().await;
+    source.assign().await;
     for (what, failure, receiver, target) in targets {
         let event = receiver.until(1).await.remove(0);
         let tried = target.until_delivery(event.id(), what, |delivery| delivery["attempts"] == 1).await;
@@ -145,7 +147,7 @@ async fn a_try_ends_in_time_whatever_the_receiver_does() {
             assert_eq!((&tried["failure"], &tried["status"]), (&json!(failure), &json!("pending")), "{what}");
         }
         if ["hangs", "drips its head", "drips a body"].contains(&what) {
-            let left = async || receiver.given_up().first().copied();
+            let left = async || receiver.disconnects().first().copied();
             countersign_tests::eventually(what, left, String::new).await;
         }
         assert_eq!(receiver.count(), 1, "{what}");
@@ -156,8 +158,8 @@ async fn a_try_ends_in_time_whatever_the_receiver_does() {
 #[tokio::test]
 async fn of_a_huge_answer_only_the_beginning_is_read() {
     let control = control_with_retries(&[600], &["webhooks.attempt_seconds=5"]).await;
-    let cause = Cause::at(&control).await;
-    cause.assign().await;
+    let source = EventSource::new(&control).await;
+    source.assign().await;
     for status in [200, 500] {
         let receiver = Receiver::start(Reply::Endless(status)).await;
         let target = Target::make(&control, &receiver.url).await;
@@ -167,7 +169,7 @@ async fn of_a_huge_answer_only_the_beginning_is_read() {
         assert_eq!(tried["status"], if status == 200 { "delivered" } else { "dead" });
         let excerpt = tried["responseBody"].as_str().unwrap_or_default();
         assert!(excerpt.len() <= 1024 && excerpt.bytes().all(|byte| byte == b'x'), "{}", excerpt.len());
-        countersign_tests::eventually("it hangs up", async || receiver.given_up().pop(), String::new).await;
+        countersign_tests::eventually("it hangs up", async || receiver.disconnects().pop(), String::new).await;
         // What the buffers of two sockets hold went out beside.
         assert!(receiver.sent() < 16 * 1024 * 1024, "{} bytes were taken", receiver.sent());
         target.delete().await;
@@ -195,20 +197,20 @@ async fn dead_receivers_delay_nobody_else() {
     // No attempt to a dead receiver ends by itself while the test waits for the good one.
     let control = control_with_retries(&[1, 1, 1, 1, 1], &["webhooks.attempt_seconds=300"]).await;
     let (hanging, dripping, good) =
-        (Receiver::start(Reply::Never).await, Receiver::start(Reply::DripHead).await, Receiver::good().await);
-    let refusal = Refusal::new();
+        (Receiver::start(Reply::Never).await, Receiver::start(Reply::SlowHeaders).await, Receiver::good().await);
+    let refusal = RefusingPort::new();
     for url in [&hanging.url, &dripping.url, &refusal.url(), &hanging.url, &dripping.url, &hanging.url] {
         Target::make(&control, url).await;
     }
     Target::make(&control, &good.url).await;
-    let cause = Cause::at(&control).await;
+    let source = EventSource::new(&control).await;
     let mut waits = Vec::new();
     for number in 1..=60 {
         let began = countersign_process::Clock::since_boot(&countersign_process::SystemClock);
         if number % 2 == 1 {
-            cause.assign().await;
+            source.assign().await;
         } else {
-            cause.revoke().await;
+            source.revoke().await;
         }
         let came = good.until(number).await.last().map(|last| last.at).unwrap();
         waits.push(seconds(began, came));
@@ -216,9 +218,12 @@ async fn dead_receivers_delay_nobody_else() {
     waits.sort_by(f64::total_cmp);
     println!("from the request until the event came: median {:.3} s, longest {:.3} s", waits[30], waits[59]);
     assert!(hanging.count() > 0 && dripping.count() > 0, "they were tried");
-    assert!(hanging.given_up().is_empty() && dripping.given_up().is_empty(), "an attempt to a dead receiver ended");
+    assert!(
+        hanging.disconnects().is_empty() && dripping.disconnects().is_empty(),
+        "an attempt to a dead receiver ended"
+    );
     // However many events wait, a receiver that does not answer holds few connections.
-    assert!(hanging.most_open() <= 3 * 8 && dripping.most_open() <= 2 * 8);
+    assert!(hanging.max_open() <= 3 * 8 && dripping.max_open() <= 2 * 8);
 }
 
 #[tokio::test]

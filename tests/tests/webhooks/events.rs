@@ -1,7 +1,7 @@
 //! What is told of each cause: once, with exactly the data that is promised, to whom it concerns.
 
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{Agent, Cause, ControlPlane, Received, Receiver, StandardWebhooks, Target, eventually};
+use countersign_tests::{Agent, ControlPlane, EventSource, Received, Receiver, StandardWebhooks, Target, eventually};
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
@@ -38,20 +38,20 @@ async fn each_kind_is_told_once_and_as_it_is_described() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     let target = Target::make(&control, &receiver.url).await;
-    let cause = Cause::at(&control).await;
-    let (agent, service) = (cause.agent.id.as_str(), control.service());
+    let source = EventSource::new(&control).await;
+    let (agent, service) = (source.agent.id.as_str(), control.service());
     let began = SystemClock.now().seconds();
 
-    cause.assign().await;
-    cause.revoke().await;
-    cause.agent.token_for(service).await;
-    cause.fail(Some(service)).await.expect(400);
+    source.assign().await;
+    source.revoke().await;
+    source.agent.token_for(service).await;
+    source.fail(Some(service)).await.expect(400);
     feedback(&control, agent, 90.0).await;
     receiver.until(5).await;
     fence(&target, &receiver).await;
 
     let role = |more: Value| {
-        let mut data = json!({ "agentId": agent, "serviceId": service, "roleId": cause.role, "roleName": "reader" });
+        let mut data = json!({ "agentId": agent, "serviceId": service, "roleId": source.role, "roleName": "reader" });
         data.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         data
     };
@@ -123,7 +123,7 @@ async fn a_target_gets_what_it_asked_for_of_its_service_and_the_deployment_every
     let control = ControlPlane::start().await;
     let [all, some, other, wide] = [(); 4].map(|()| Receiver::good());
     let (all, some, other, wide) = tokio::join!(all, some, other, wide);
-    let (service, key) = control.another_service(json!({ "name": "other" })).await;
+    let (service, key) = control.create_service(json!({ "name": "other" })).await;
     let to_all = Target::make(&control, &all.url).await;
     let to_some = Target::make_for(&control, &some.url, &["agent.role_revoked", "trust.feedback_received"]).await;
     let set = format!("/services/{service}/webhooks");
@@ -131,10 +131,10 @@ async fn a_target_gets_what_it_asked_for_of_its_service_and_the_deployment_every
     let to_wide = Target::make_everywhere(&control, &wide.url).await;
     assert_eq!(to_wide.read().await["serviceId"], Value::Null);
 
-    let cause = Cause::at(&control).await;
-    cause.events(2).await;
-    feedback(&control, &cause.agent.id, 10.0).await;
-    cause.agent.token_for(&service).await;
+    let source = EventSource::new(&control).await;
+    source.events(2).await;
+    feedback(&control, &source.agent.id, 10.0).await;
+    source.agent.token_for(&service).await;
     for (target, receiver, count) in
         [(&to_all, &all, 3), (&to_some, &some, 2), (&to_other, &other, 1), (&to_wide, &wide, 4)]
     {
@@ -162,14 +162,14 @@ async fn what_names_no_service_is_told_where_the_agent_holds_a_role() {
     let control = ControlPlane::start().await;
     let [first, second, third, wide] = [(); 4].map(|()| Receiver::good());
     let (first, second, third, wide) = tokio::join!(first, second, third, wide);
-    let cause = Cause::at(&control).await;
+    let source = EventSource::new(&control).await;
     let mut targets = vec![(Target::make_for(&control, &first.url, &["agent.authentication_failed"]).await, &first, 1)];
     for (receiver, count) in [(&second, 1), (&third, 0)] {
-        let (service, key) = control.another_service(json!({ "name": "another" })).await;
+        let (service, key) = control.create_service(json!({ "name": "another" })).await;
         let body = json!({ "name": "writer", "permissions": ["write"] });
         let made = control.api.send_as(&key, "POST", &format!("/services/{service}/roles"), body).await.expect(201);
         if count > 0 {
-            let path = format!("/services/{service}/agents/{}/roles", cause.agent.id);
+            let path = format!("/services/{service}/agents/{}/roles", source.agent.id);
             control.api.send_as(&key, "POST", &path, json!({ "roleId": made["roleId"] })).await.expect(200);
         }
         let set = format!("/services/{service}/webhooks");
@@ -177,8 +177,8 @@ async fn what_names_no_service_is_told_where_the_agent_holds_a_role() {
         targets.push((Target::make_at(&control.api, &key, &set, &receiver.url, &kinds).await, receiver, count));
     }
     targets.push((Target::make_everywhere(&control, &wide.url).await, &wide, 3));
-    cause.assign().await;
-    cause.fail(None).await.expect(400);
+    source.assign().await;
+    source.fail(None).await.expect(400);
     // An agent without any role concerns nobody in particular.
     let nobody = Agent::register(&control, "Nobody").await;
     nobody.login().await;
@@ -199,28 +199,28 @@ async fn each_way_to_fail_a_login_has_its_reason() {
     let control = ControlPlane::start_with(&["tokens.challenge_seconds=2"]).await;
     let receiver = Receiver::good().await;
     let target = Target::make_for(&control, &receiver.url, &["agent.authentication_failed"]).await;
-    let cause = Cause::at(&control).await;
+    let source = EventSource::new(&control).await;
     let service = Some(control.service());
 
-    let challenge = cause.challenge(service).await;
-    let signature = cause.signature(&challenge);
-    cause.answer(&challenge, &signature).await.expect(200);
-    assert_eq!(cause.answer(&challenge, &signature).await.error().2, "challenge_used");
-    let challenge = cause.challenge(service).await;
-    let signature = cause.signature(&challenge);
+    let challenge = source.challenge(service).await;
+    let signature = source.signature(&challenge);
+    source.answer(&challenge, &signature).await.expect(200);
+    assert_eq!(source.answer(&challenge, &signature).await.error().2, "challenge_used");
+    let challenge = source.challenge(service).await;
+    let signature = source.signature(&challenge);
     let end: jiff::Timestamp = challenge["expiresAt"].as_str().unwrap().parse().unwrap();
     let over = async || (SystemClock.now().micros() > end.as_microsecond()).then_some(());
     eventually("the challenge expires", over, String::new).await;
-    assert_eq!(cause.answer(&challenge, &signature).await.error().2, "challenge_expired");
+    assert_eq!(source.answer(&challenge, &signature).await.error().2, "challenge_expired");
 
-    let pair = cause.agent.api.login(&cause.agent.key, &cause.agent.id, service).await.unwrap();
+    let pair = source.agent.api.login(&source.agent.key, &source.agent.id, service).await.unwrap();
     let refresh = json!({ "refreshToken": pair.refresh_token.expose_secret() });
     control.api.post("/auth/refresh", refresh.clone()).await.expect(200);
     assert_eq!(control.api.post("/auth/refresh", refresh).await.error().2, "refresh_reused");
-    let challenge = cause.challenge(service).await;
-    control.set_status(&cause.agent.id, "suspended").await.expect(200);
-    let signature = cause.signature(&challenge);
-    assert_eq!(cause.answer(&challenge, &signature).await.error().2, "agent_suspended");
+    let challenge = source.challenge(service).await;
+    control.set_status(&source.agent.id, "suspended").await.expect(200);
+    let signature = source.signature(&challenge);
+    assert_eq!(source.answer(&challenge, &signature).await.error().2, "agent_suspended");
     receiver.until(4).await;
     fence(&target, &receiver).await;
 
@@ -229,7 +229,7 @@ async fn each_way_to_fail_a_login_has_its_reason() {
     let reasons = ["challenge_used", "challenge_expired", "refresh_reused", "agent_suspended"];
     let failed = reasons.map(|reason| {
         let who =
-            json!({ "agentId": cause.agent.id, "serviceId": service, "reason": reason, "ipAddress": "127.0.0.1" });
+            json!({ "agentId": source.agent.id, "serviceId": service, "reason": reason, "ipAddress": "127.0.0.1" });
         ("agent.authentication_failed", who)
     });
     assert_eq!(told, expected(&failed));

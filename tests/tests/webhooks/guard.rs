@@ -1,7 +1,7 @@
 //! Where nothing is ever sent: whoever can make a target reaches nothing with it that only this server can reach.
 //! What a name resolves to later is looked at where the connections are made, with tests of their own.
 
-use countersign_tests::{Answer, ControlPlane, Production, Receiver, Target};
+use countersign_tests::{ControlPlane, HttpResponse, ProductionServer, Receiver, Target};
 use serde_json::json;
 
 /// Hosts that are none of the public Internet, in every spelling that somebody reads as one.
@@ -58,12 +58,12 @@ const WRONG: [&str; 35] = [
     "https://1.1.1.1.1/",
 ];
 
-async fn create(at: &Production, url: &str) -> Answer {
+async fn create(at: &ProductionServer, url: &str) -> HttpResponse {
     at.api.send_as(&at.key, "POST", &format!("/services/{}/webhooks", at.service), json!({ "url": url })).await
 }
 
 #[track_caller]
-fn assert_refused(answer: &Answer, url: &str) {
+fn assert_refused(answer: &HttpResponse, url: &str) {
     assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{url}: {}", answer.body);
     let said = &answer.body["error"]["details"]["fields"]["url"];
     assert!(said.as_str().is_some_and(|said| !said.is_empty()), "{url}: {}", answer.body);
@@ -71,7 +71,7 @@ fn assert_refused(answer: &Answer, url: &str) {
 
 #[tokio::test]
 async fn no_target_is_on_a_host_of_our_own_however_it_is_spelled() {
-    let at = Production::start(&["limits.management_per_minute=100000"]).await;
+    let at = ProductionServer::start(&["limits.management_per_minute=100000"]).await;
     let receiver = Receiver::good().await;
     let port = receiver.url.rsplit(':').next().unwrap().trim_end_matches("/hook").to_owned();
     for host in PRIVATE.split_whitespace().chain(NAMES) {
@@ -86,7 +86,7 @@ async fn no_target_is_on_a_host_of_our_own_however_it_is_spelled() {
 
 #[tokio::test]
 async fn a_url_is_that_of_a_web_server_and_nothing_else() {
-    let at = Production::start(&["limits.management_per_minute=100000"]).await;
+    let at = ProductionServer::start(&["limits.management_per_minute=100000"]).await;
     let long = format!("https://1.1.1.1/{}", "a".repeat(3000));
     for url in WRONG.into_iter().chain([long.as_str()]) {
         assert_refused(&create(&at, url).await, url);
@@ -111,7 +111,7 @@ async fn a_url_is_that_of_a_web_server_and_nothing_else() {
 #[tokio::test]
 async fn a_redirect_leads_nowhere_and_networks_of_the_operator_are_reached() {
     let receiver = Receiver::good().await;
-    let at = Production::start(&["webhooks.allowed_networks=127.0.0.1/32"]).await;
+    let at = ProductionServer::start(&["webhooks.allowed_networks=127.0.0.1/32"]).await;
     let set = format!("/services/{}/webhooks", at.service);
     let target = Target::make_at(&at.api, &at.key, &set, &receiver.url, &["*"]).await;
     let event = target.test().await;

@@ -1,7 +1,7 @@
 //! How a role is lost: it is taken away, it ends, or there is no such role any more. Each loss is told once.
 
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{Agent, Cause, ControlPlane, Received, Receiver, Target, eventually};
+use countersign_tests::{Agent, ControlPlane, EventSource, Received, Receiver, Target, eventually};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn an_end_is_told_within_seconds_and_once_also_across_a_crash() {
     let mut control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     let target = Target::make_for(&control, &receiver.url, &LOST).await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     let mut agents = Vec::new();
     for _ in 0..4 {
         agents.push(Agent::register(&control, "Agent").await);
@@ -76,7 +76,7 @@ async fn a_deleted_role_is_lost_by_all_who_hold_it_and_nobody_else() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     Target::make_for(&control, &receiver.url, &LOST).await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     let mut agents = Vec::new();
     for _ in 0..4 {
         agents.push(Agent::register(&control, "Agent").await.id);
@@ -103,9 +103,9 @@ async fn a_role_that_is_prolonged_or_taken_away_does_not_end() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     let target = Target::make(&control, &receiver.url).await;
-    let cause = Cause::at(&control).await;
-    let other = control.make_role("writer", &["write"]).await;
-    let (agent, role) = (cause.agent.id.as_str(), cause.role.as_str());
+    let source = EventSource::new(&control).await;
+    let other = control.create_role("writer", &["write"]).await;
+    let (agent, role) = (source.agent.id.as_str(), source.role.as_str());
     let (end, soon) = seconds_from_now(2);
     control.assign_until(agent, role, Some(soon.clone())).await;
     control.assign_until(agent, &other, Some(soon.clone())).await;
@@ -134,16 +134,16 @@ async fn a_role_that_ended_and_is_given_again_can_end_again() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     Target::make_for(&control, &receiver.url, &LOST).await;
-    let cause = Cause::at(&control).await;
+    let source = EventSource::new(&control).await;
     for round in 1..=2 {
-        control.assign_until(&cause.agent.id, &cause.role, Some(seconds_from_now(2).1)).await;
+        control.assign_until(&source.agent.id, &source.role, Some(seconds_from_now(2).1)).await;
         receiver.until(round).await;
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let ended = (cause.agent.id.clone(), cause.role.clone(), "expired".to_owned());
+    let ended = (source.agent.id.clone(), source.role.clone(), "expired".to_owned());
     assert_eq!(lost(&receiver), [ended.clone(), ended]);
     // What has ended cannot be taken away.
-    control.revoke(&cause.agent.id, &cause.role).await;
+    control.revoke(&source.agent.id, &source.role).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(receiver.count(), 2);
 }

@@ -4,7 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use countersign_control_plane::{HostResolver, ResolveFuture, Surroundings};
-use countersign_tests::{Answer, Receiver, Reply, SteppedPlane, eventually};
+use countersign_tests::{HttpResponse, InProcessServer, Receiver, Reply, eventually};
 use serde_json::{Value, json};
 use std::{
     collections::HashMap,
@@ -37,8 +37,8 @@ impl HostResolver for Led {
     }
 }
 
-struct Stage {
-    plane: SteppedPlane,
+struct Fixture {
+    plane: InProcessServer,
     names: Arc<Led>,
     folder: TempDir,
     receiver: Receiver,
@@ -47,26 +47,26 @@ struct Stage {
 /// A receiver on all addresses that closes each connection, so that the next event needs another.
 async fn new_connections() -> Receiver {
     let receiver = Receiver::on_all_addresses().await;
-    receiver.be(Reply::Whole(200, vec![("connection", "close".to_owned())], String::new()));
+    receiver.set_reply(Reply::Full(200, vec![("connection", "close".to_owned())], String::new()));
     receiver
 }
 
-impl Stage {
-    async fn set() -> Self {
+impl Fixture {
+    async fn new() -> Self {
         let (names, folder, receiver) =
             (Arc::new(Led::default()), tempfile::tempdir().unwrap(), new_connections().await);
         let surroundings = Surroundings { host_resolver: names.clone(), ..Surroundings::default() };
-        let plane = SteppedPlane::start_in(folder.path(), &[], surroundings).await;
+        let plane = InProcessServer::start_in(folder.path(), &[], surroundings).await;
         Self { plane, names, folder, receiver }
     }
 
-    async fn send(&self, method: &str, below: &str, body: Value) -> Answer {
-        let env = |name| SteppedPlane::env(self.folder.path(), name);
+    async fn send(&self, method: &str, below: &str, body: Value) -> HttpResponse {
+        let env = |name| InProcessServer::env(self.folder.path(), name);
         let path = format!("/services/{}/webhooks{below}", env("SERVICE_ID"));
         self.plane.api.send_as(&env("SERVICE_KEY"), method, &path, body).await
     }
 
-    async fn make(&self, url: &str) -> Answer {
+    async fn make(&self, url: &str) -> HttpResponse {
         self.send("POST", "", json!({ "url": url })).await
     }
 
@@ -84,37 +84,37 @@ impl Stage {
 
 #[tokio::test]
 async fn a_name_that_leads_elsewhere_after_it_was_checked_leads_nowhere() {
-    let stage = Stage::set().await;
-    let url = format!("http://hooks.example:{}/", stage.receiver.port());
-    stage.names.lead("hooks.example", &[GOOD]);
-    let made = stage.make(&url).await.expect(201);
+    let fixture = Fixture::new().await;
+    let url = format!("http://hooks.example:{}/", fixture.receiver.port());
+    fixture.names.lead("hooks.example", &[GOOD]);
+    let made = fixture.make(&url).await.expect(201);
     let webhook = made["webhookId"].as_str().unwrap();
-    assert_eq!(stage.try_out(webhook).await["status"], "delivered");
-    assert_eq!(stage.receiver.connections(), 1);
+    assert_eq!(fixture.try_out(webhook).await["status"], "delivered");
+    assert_eq!(fixture.receiver.connections(), 1);
 
-    stage.names.lead("hooks.example", &[BAD]);
-    let refused = stage.try_out(webhook).await;
+    fixture.names.lead("hooks.example", &[BAD]);
+    let refused = fixture.try_out(webhook).await;
     assert_eq!((&refused["status"], &refused["failure"]), (&json!("dead"), &json!("address_refused")));
     let mapped = IpAddr::V6(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped());
-    stage.names.lead("hooks.example", &[mapped, IpAddr::V6(Ipv6Addr::UNSPECIFIED), BAD]);
-    assert_eq!(stage.try_out(webhook).await["failure"], "address_refused");
-    assert_eq!(stage.receiver.connections(), 1, "the address is not connected to");
+    fixture.names.lead("hooks.example", &[mapped, IpAddr::V6(Ipv6Addr::UNSPECIFIED), BAD]);
+    assert_eq!(fixture.try_out(webhook).await["failure"], "address_refused");
+    assert_eq!(fixture.receiver.connections(), 1, "the address is not connected to");
 
     // Of several, those that are good.
-    stage.names.lead("hooks.example", &[BAD, GOOD]);
-    assert_eq!(stage.try_out(webhook).await["status"], "delivered");
-    assert_eq!(stage.receiver.connections(), 2);
+    fixture.names.lead("hooks.example", &[BAD, GOOD]);
+    assert_eq!(fixture.try_out(webhook).await["status"], "delivered");
+    assert_eq!(fixture.receiver.connections(), 2);
 }
 
 #[tokio::test]
 async fn a_name_that_leads_nowhere_good_is_refused_when_a_webhook_is_made_or_changed() {
-    let stage = Stage::set().await;
-    let port = stage.receiver.port();
-    stage.names.lead("good.example", &[GOOD]);
-    stage.names.lead("bad.example", &[BAD]);
-    stage.names.lead("public.example", &[IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1))]);
-    stage.names.lead("empty.example", &[]);
-    let made = stage.make(&format!("http://good.example:{port}/")).await.expect(201);
+    let fixture = Fixture::new().await;
+    let port = fixture.receiver.port();
+    fixture.names.lead("good.example", &[GOOD]);
+    fixture.names.lead("bad.example", &[BAD]);
+    fixture.names.lead("public.example", &[IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1))]);
+    fixture.names.lead("empty.example", &[]);
+    let made = fixture.make(&format!("http://good.example:{port}/")).await.expect(201);
     let webhook = format!("/{}", made["webhookId"].as_str().unwrap());
     for (url, said) in [
         ("https://bad.example/", "not public"),
@@ -122,12 +122,12 @@ async fn a_name_that_leads_nowhere_good_is_refused_when_a_webhook_is_made_or_cha
         ("https://empty.example/", "does not resolve"),
         ("http://public.example/", "must be https"),
     ] {
-        for refused in [stage.make(url).await, stage.send("PATCH", &webhook, json!({ "url": url })).await] {
+        for refused in [fixture.make(url).await, fixture.send("PATCH", &webhook, json!({ "url": url })).await] {
             assert_eq!(refused.error(), (400, "VALIDATION_ERROR", ""), "{url}");
             assert!(refused.text("/error/details/fields/url").contains(said), "{url}: {}", refused.body);
         }
     }
-    assert_eq!(stage.send("GET", &webhook, json!({})).await.text("/url"), format!("http://good.example:{port}/"));
-    stage.send("PATCH", &webhook, json!({ "url": "https://public.example/" })).await.expect(200);
-    assert_eq!(stage.receiver.connections(), 0, "nobody is called to be checked");
+    assert_eq!(fixture.send("GET", &webhook, json!({})).await.text("/url"), format!("http://good.example:{port}/"));
+    fixture.send("PATCH", &webhook, json!({ "url": "https://public.example/" })).await.expect(200);
+    assert_eq!(fixture.receiver.connections(), 0, "nobody is called to be checked");
 }

@@ -1,6 +1,6 @@
 //! What one target does to others, and what was does to what is: a slow one, a tested one, one that moved.
 
-use countersign_tests::{Cause, ControlPlane, Receiver, Reply, Target, target::control_with_retries};
+use countersign_tests::{ControlPlane, EventSource, Receiver, Reply, Target, target::control_with_retries};
 use serde_json::json;
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use std::time::Duration;
 const ATTEMPTS: &str = "webhooks.attempt_seconds=300";
 
 /// Causes an event that only the fast target gets, and waits for its delivery.
-async fn reaches(fast: &Receiver, cause: &Cause<'_>) {
+async fn reaches(fast: &Receiver, source: &EventSource<'_>) {
     let before = fast.count();
-    let body = json!({ "agentId": cause.agent.id, "score": 50 });
-    cause.control.api.send_as(cause.control.key(), "POST", "/trust/feedback", body).await.expect(200);
+    let body = json!({ "agentId": source.agent.id, "score": 50 });
+    source.control.api.send_as(source.control.key(), "POST", "/trust/feedback", body).await.expect(200);
     fast.until(before + 1).await;
 }
 
@@ -28,8 +28,8 @@ async fn slow_receivers_that_accept_events_leave_room_for_others() {
     }
     let fast = Receiver::good().await;
     Target::make_for(&control, &fast.url, &["trust.feedback_received"]).await;
-    let cause = Cause::at(&control).await;
-    cause.events(24).await;
+    let source = EventSource::new(&control).await;
+    source.events(24).await;
     for (_, target) in &slow {
         target.resume().await;
     }
@@ -38,10 +38,10 @@ async fn slow_receivers_that_accept_events_leave_room_for_others() {
         receiver.until(2).await;
     }
     for (receiver, _) in &slow {
-        receiver.be(Reply::Never);
+        receiver.set_reply(Reply::Never);
     }
-    reaches(&fast, &cause).await;
-    assert!(slow.iter().all(|(receiver, _)| receiver.given_up().is_empty()), "a hanging attempt ended");
+    reaches(&fast, &source).await;
+    assert!(slow.iter().all(|(receiver, _)| receiver.disconnects().is_empty()), "a hanging attempt ended");
 }
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn tests_of_a_target_that_never_answers_leave_room_for_events() {
         tested.test().await;
     }
     never.until(1).await;
-    reaches(&fast, &Cause::at(&control).await).await;
+    reaches(&fast, &EventSource::new(&control).await).await;
     assert_eq!((never.count(), never.open()), (1, 1), "one test at a time");
 }
 
@@ -68,14 +68,14 @@ async fn what_a_target_answered_where_it_was_says_nothing_of_where_it_is() {
         Receiver::good().await,
     );
     let target = Target::make(&control, &old.url).await;
-    let cause = Cause::at(&control).await;
-    cause.assign().await;
+    let source = EventSource::new(&control).await;
+    source.assign().await;
     let event = old.until(1).await.remove(0).id().to_owned();
     target.change(json!({ "url": new.url })).await;
     target.until_status(&event, "dead").await;
     let now = target.read().await;
     assert_eq!((&now["status"], &now["failingSince"]), (&json!("active"), &json!(null)));
-    cause.revoke().await;
+    source.revoke().await;
     new.until(1).await;
 }
 
@@ -84,11 +84,11 @@ async fn whoever_wanted_to_be_left_alone_is_tried_at_once_where_it_moves_to() {
     let control = control_with_retries(&[1, 1, 1, 1], &[]).await;
     let (old, new) = (Receiver::start(Reply::retry_after(503, "3600")).await, Receiver::good().await);
     let target = Target::make(&control, &old.url).await;
-    let cause = Cause::at(&control).await;
-    cause.assign().await;
+    let source = EventSource::new(&control).await;
+    source.assign().await;
     let event = old.until(1).await.remove(0).id().to_owned();
     target.until_delivery(&event, "the try is noted", |delivery| delivery["attempts"] == 1).await;
-    cause.revoke().await;
+    source.revoke().await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
     assert_eq!(old.count(), 1, "it is left alone");
     target.change(json!({ "url": new.url })).await;
@@ -100,16 +100,16 @@ async fn a_service_that_does_not_exist_is_told_to_nobody() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     Target::make_everywhere(&control, &receiver.url).await;
-    let cause = Cause::at(&control).await;
+    let source = EventSource::new(&control).await;
     for number in 0..20 {
-        let challenge = cause.challenge(None).await;
+        let challenge = source.challenge(None).await;
         let service = format!("svc_{number:026}");
-        let signature = cause.agent.key.sign("another nonce");
+        let signature = source.agent.key.sign("another nonce");
         let body = json!({ "challengeId": challenge["challengeId"], "signature": signature, "serviceId": service });
         let answer = control.api.post("/auth/authenticate", body).await;
         assert_eq!((answer.status, answer.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
     }
-    cause.fail(None).await;
+    source.fail(None).await;
     let told = receiver.until(1).await;
     assert_eq!((told.len(), &told[0].data()["serviceId"]), (1, &json!(null)));
 }

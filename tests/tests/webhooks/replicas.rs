@@ -1,6 +1,6 @@
 //! Two control planes on one PostgreSQL deliver together: each event once, whoever is killed.
 
-use countersign_tests::{Answer, ControlPlane, Postgres, Receiver, eventually};
+use countersign_tests::{ControlPlane, HttpResponse, Postgres, Receiver, eventually};
 use serde_json::{Value, json};
 
 async fn replica(database: &str) -> ControlPlane {
@@ -22,7 +22,7 @@ async fn happen(at: &[&ControlPlane], agent: &str, role: &str, times: usize) {
 
 async fn pending(at: &ControlPlane, webhook: &str) -> Value {
     let path = at.path(&format!("/webhooks/{webhook}/deliveries?status=pending"));
-    let page: Answer = at.api.get_as(at.key(), &path).await;
+    let page: HttpResponse = at.api.get_as(at.key(), &path).await;
     page.expect(200)["pagination"]["total"].clone()
 }
 
@@ -35,7 +35,7 @@ async fn replicas_share_the_queue_and_what_one_leaves_behind_the_other_delivers(
     let body = json!({ "url": receiver.url, "events": ["agent.role_assigned"] });
     let made = one.api.send_as(one.key(), "POST", &one.path("/webhooks"), body).await.expect(201);
     let webhook = made["webhookId"].as_str().unwrap();
-    let role = one.make_role("reader", &[]).await;
+    let role = one.create_role("reader", &[]).await;
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let agent = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key });
     let agent = one.api.post("/auth/register", agent).await.expect(201)["agentId"].as_str().unwrap().to_owned();

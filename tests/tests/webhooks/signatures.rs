@@ -1,7 +1,7 @@
 //! How a receiver knows who speaks: by the reference library of Standard Webhooks, in another language.
 
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::{Cause, ControlPlane, Received, Receiver, StandardWebhooks, Target};
+use countersign_tests::{ControlPlane, EventSource, Received, Receiver, StandardWebhooks, Target};
 
 /// Everything that came, signed by the secret of the target; and whether the library can tell.
 #[tokio::test]
@@ -13,8 +13,8 @@ async fn what_comes_is_signed_and_what_was_changed_is_not() {
     assert!(target.secret.starts_with("whsec_") && target.secret != another.secret);
     another.delete().await;
     // A name that must come through to the byte.
-    let cause = Cause::named(&control, "Größe \"100%\"\\").await;
-    cause.events(4).await;
+    let source = EventSource::with_role(&control, "Größe \"100%\"\\").await;
+    source.events(4).await;
     let all = receiver.until(4).await;
     let mut library = StandardWebhooks::start();
     library.assert_signed(&target.secret, &all);

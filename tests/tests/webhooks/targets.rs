@@ -2,7 +2,8 @@
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{
-    Cause, ControlPlane, Receiver, Refusal, Reply, StandardWebhooks, Target, eventually, target::control_with_retries,
+    ControlPlane, EventSource, Receiver, RefusingPort, Reply, StandardWebhooks, Target, eventually,
+    target::control_with_retries,
 };
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, time::Duration};
@@ -13,7 +14,7 @@ async fn a_paused_target_keeps_what_happens_until_it_goes_on() {
     let receiver = Receiver::good().await;
     let target = Target::make(&control, &receiver.url).await;
     target.pause().await;
-    Cause::at(&control).await.events(6).await;
+    EventSource::new(&control).await.events(6).await;
     let test = target.test().await;
     let first = receiver.until(1).await.remove(0);
     assert_eq!(first.id(), test, "a test comes to a paused target too");
@@ -35,7 +36,7 @@ async fn a_pause_also_holds_what_was_taken_out_of_the_queue() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::start(Reply::After(Duration::from_millis(300), Box::new(Reply::Status(200)))).await;
     let target = Target::make(&control, &receiver.url).await;
-    Cause::at(&control).await.events(60).await;
+    EventSource::new(&control).await.events(60).await;
     receiver.until(20).await;
     target.pause().await;
     // What is under way arrives.
@@ -56,13 +57,13 @@ async fn a_deleted_target_gets_nothing_more() {
     let target = Target::make(&control, &receiver.url).await;
     let other = Receiver::good().await;
     Target::make(&control, &other.url).await;
-    let cause = Cause::at(&control).await;
-    cause.assign().await;
+    let source = EventSource::new(&control).await;
+    source.assign().await;
     receiver.until(1).await;
     target.delete().await;
     // What was under way when it was deleted may still have come.
     let before = receiver.count();
-    cause.revoke().await;
+    source.revoke().await;
     other.until(2).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(receiver.count() <= before + 1, "{} after {before}", receiver.count());
@@ -83,8 +84,8 @@ async fn what_was_delivered_or_is_dead_is_replayed_from_an_instant_on() {
     });
     let receiver = receiver.await;
     let target = Target::make(&control, &receiver.url).await;
-    let cause = Cause::at(&control).await;
-    cause.events(2).await;
+    let source = EventSource::new(&control).await;
+    source.events(2).await;
     let settled = async |delivered, dead| {
         let there =
             async || (target.total("delivered").await == delivered && target.total("dead").await == dead).then_some(());
@@ -98,12 +99,12 @@ async fn what_was_delivered_or_is_dead_is_replayed_from_an_instant_on() {
     next(seconds).await;
     let since = jiff::Timestamp::from_second(SystemClock.now().seconds()).unwrap().to_string();
     let early = "2020-01-01T00:00:00Z";
-    cause.events(4).await;
+    source.events(4).await;
     settled(3, 3).await;
     let ids: BTreeSet<_> = receiver.received().iter().map(|one| one.id().to_owned()).collect();
     assert_eq!(ids.len(), 6);
 
-    receiver.be(Reply::Status(200));
+    receiver.set_reply(Reply::Status(200));
     let before = receiver.count();
     assert_eq!(target.replay_since(json!({ "since": since, "status": "dead" })).await, 2);
     settled(5, 1).await;
@@ -132,7 +133,7 @@ async fn the_list_of_deliveries_says_how_each_stands() {
     });
     let receiver = receiver.await;
     let target = Target::make(&control, &receiver.url).await;
-    Cause::at(&control).await.events(4).await;
+    EventSource::new(&control).await.events(4).await;
     receiver.until(4).await;
     let tried = async || {
         let all = target.deliveries("").await;
@@ -160,7 +161,7 @@ async fn the_list_of_deliveries_says_how_each_stands() {
 #[tokio::test]
 async fn there_are_ten_targets_and_no_eleventh() {
     let control = ControlPlane::start().await;
-    let refusal = Refusal::new();
+    let refusal = RefusingPort::new();
     for (bearer, set) in [(control.key(), control.path("/webhooks")), (control.human(), "/webhooks".to_owned())] {
         let body = json!({ "url": refusal.url() });
         let mut made = Vec::new();
@@ -182,11 +183,11 @@ async fn a_target_that_is_moved_or_filtered_gets_the_rest_there() {
     let control = ControlPlane::start().await;
     let (here, there) = (Receiver::good().await, Receiver::good().await);
     let target = Target::make(&control, &here.url).await;
-    let cause = Cause::at(&control).await;
-    cause.events(2).await;
+    let source = EventSource::new(&control).await;
+    source.events(2).await;
     here.until(2).await;
     target.change(json!({ "url": there.url, "events": ["agent.role_revoked"] })).await;
-    cause.events(2).await;
+    source.events(2).await;
     there.until(1).await;
     let test = target.test().await;
     target.until_status(&test, "delivered").await;

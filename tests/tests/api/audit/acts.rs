@@ -2,13 +2,13 @@
 
 use super::{
     super::bad_input::{
+        fixture::Fixture,
         routes::{Door, ROUTES, Route},
-        stage::Stage,
     },
     assert_whole, links,
 };
 use countersign_process::{Clock, SystemClock};
-use countersign_tests::Answer;
+use countersign_tests::HttpResponse;
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -60,8 +60,8 @@ fn every_route_that_changes_something_is_in_the_table() {
 }
 
 /// A good body that changes something.
-async fn body(stage: &Stage, route: &Route) -> Map<String, Value> {
-    let mut body = stage.body(route).await;
+async fn body(fixture: &Fixture, route: &Route) -> Map<String, Value> {
+    let mut body = fixture.body(route).await;
     if route.path == "/agents/{agent}/status" {
         body.insert("status".to_owned(), json!("suspended"));
     } else if route.path.ends_with("/webhooks/{webhook}") && route.method == "PATCH" {
@@ -70,42 +70,42 @@ async fn body(stage: &Stage, route: &Route) -> Map<String, Value> {
     body
 }
 
-async fn send(stage: &Stage, route: &Route, body: &Map<String, Value>, request_id: &str) -> Answer {
-    let request = stage.admitted(route).header("x-request-id", request_id);
-    Answer::to(if route.fields.is_empty() { request } else { request.json(body) }).await
+async fn send(fixture: &Fixture, route: &Route, body: &Map<String, Value>, request_id: &str) -> HttpResponse {
+    let request = fixture.admitted(route).header("x-request-id", request_id);
+    HttpResponse::send(if route.fields.is_empty() { request } else { request.json(body) }).await
 }
 
 #[tokio::test]
 async fn every_act_leaves_one_link_and_a_refusal_none() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     for (number, (method, path, act)) in ACTS.iter().enumerate() {
         let route = ROUTES.iter().find(|route| (route.method, route.path) == (*method, *path)).unwrap();
-        let body = body(&stage, route).await;
+        let body = body(&fixture, route).await;
         // A replay has nothing to do until all is delivered that was on its way.
-        stage.rows().await;
-        let before = links(&stage.control, "").await.len();
-        for status in refusals(&stage, route, &body).await {
+        fixture.rows().await;
+        let before = links(&fixture.control, "").await.len();
+        for status in refusals(&fixture, route, &body).await {
             assert!((400..500).contains(&status), "{path}: {status}");
         }
-        assert_eq!(links(&stage.control, "").await.len(), before, "{method} {path} was refused");
+        assert_eq!(links(&fixture.control, "").await.len(), before, "{method} {path} was refused");
 
         let (id, sent) = (format!("request-{number}"), SystemClock.now().micros());
-        let answer = send(&stage, route, &body, &id).await;
+        let answer = send(&fixture, route, &body, &id).await;
         assert_eq!(answer.status, route.good, "{method} {path}: {}", answer.body);
-        let after = links(&stage.control, "").await;
+        let after = links(&fixture.control, "").await;
         assert_eq!(after.len() - before, usize::from(act.is_some()), "{method} {path}");
         if let Some(act) = act {
-            judge(&stage, route, act, &after[0], &answer.body);
+            judge(&fixture, route, act, &after[0], &answer.body);
             assert_eq!((&after[0]["requestId"], &after[0]["address"]), (&json!(id), &json!("127.0.0.1")));
             let at = after[0]["at"].as_str().unwrap().parse::<Timestamp>().unwrap().as_microsecond();
             assert!(sent <= at && at <= SystemClock.now().micros(), "{at}");
         }
         // Once more, it either makes another thing or changes nothing.
-        let again = send(&stage, route, &body, "again").await;
+        let again = send(&fixture, route, &body, "again").await;
         let makes =
             ["/services", "/services/{service}/keys", "/services/{service}/webhooks", "/webhooks"].contains(path);
         assert_eq!(again.status == 201 && *path != "/auth/register", makes, "{method} {path}: {}", again.body);
-        let once_more = links(&stage.control, "").await.len() - after.len();
+        let once_more = links(&fixture.control, "").await.len() - after.len();
         if path.ends_with("{webhook}/replay") {
             let found = again.body["replayed"].as_u64().unwrap();
             assert_eq!(once_more, usize::from(found > 0), "{path} once more: {found} had arrived again");
@@ -114,29 +114,29 @@ async fn every_act_leaves_one_link_and_a_refusal_none() {
             assert_eq!(once_more, usize::from(does), "{method} {path} once more");
         }
     }
-    assert_whole(&stage.control);
+    assert_whole(&fixture.control);
 }
 
 /// The statuses of requests that must be refused: no credential, a wrong field.
-async fn refusals(stage: &Stage, route: &Route, body: &Map<String, Value>) -> Vec<u16> {
+async fn refusals(fixture: &Fixture, route: &Route, body: &Map<String, Value>) -> Vec<u16> {
     let mut statuses = Vec::new();
     if !matches!(route.door, Door::Open | Door::Registrant) {
-        statuses.push(Answer::to(stage.request(route).json(body)).await.status);
+        statuses.push(HttpResponse::send(fixture.request(route).json(body)).await.status);
     }
     if !route.fields.is_empty() {
         let bad: Map<_, _> = [("unheard".to_owned(), json!("of"))].into_iter().chain(body.clone()).collect();
-        statuses.push(Answer::to(stage.admitted(route).json(&bad)).await.status);
+        statuses.push(HttpResponse::send(fixture.admitted(route).json(&bad)).await.status);
     }
     statuses
 }
 
 /// Who, what, to whom, with what.
-fn judge(stage: &Stage, route: &Route, act: &str, link: &Value, answer: &Value) {
+fn judge(fixture: &Fixture, route: &Route, act: &str, link: &Value, answer: &Value) {
     assert_eq!(link["action"], act);
     let id_of = |key: &str| format!("key_{}", &key["svc_sk_".len()..][..26]);
     let actor = match route.door {
         Door::Registrant => json!({ "kind": "public", "issuer": null, "id": null }),
-        Door::Manager => json!({ "kind": "service_key", "issuer": null, "id": id_of(stage.control.key()) }),
+        Door::Manager => json!({ "kind": "service_key", "issuer": null, "id": id_of(fixture.control.key()) }),
         _ => json!({ "kind": "human", "issuer": "urn:countersign:operator", "id": "developer" }),
     };
     assert_eq!(link["actor"], actor, "{act}");
@@ -144,30 +144,30 @@ fn judge(stage: &Stage, route: &Route, act: &str, link: &Value, answer: &Value) 
         "agent.registered" | "agent.status_changed" | "signing_key.rotated" | "signing_key.revoked" => Value::Null,
         "service.created" => answer["serviceId"].clone(),
         _ if route.path.starts_with("/webhooks") => Value::Null,
-        _ => json!(stage.control.service()),
+        _ => json!(fixture.control.service()),
     };
     assert_eq!(link["serviceId"], service, "{act}");
     let agent = match act {
         "agent.registered" => answer["agentId"].clone(),
-        _ if route.path.contains("{agent}") => json!(stage.agent.id),
+        _ if route.path.contains("{agent}") => json!(fixture.agent.id),
         _ => Value::Null,
     };
     assert_eq!(link["agentId"], agent, "{act}");
     let object = match act {
         "role.created" => json!({ "kind": "role", "id": answer["roleId"] }),
-        "role.deleted" => json!({ "kind": "role", "id": stage.doomed }),
-        _ if act.starts_with("role.") => json!({ "kind": "role", "id": stage.role }),
+        "role.deleted" => json!({ "kind": "role", "id": fixture.doomed }),
+        _ if act.starts_with("role.") => json!({ "kind": "role", "id": fixture.role }),
         "service_key.created" => json!({ "kind": "service_key", "id": answer["keyId"] }),
-        "service_key.revoked" => json!({ "kind": "service_key", "id": id_of(&stage.spare_key) }),
+        "service_key.revoked" => json!({ "kind": "service_key", "id": id_of(&fixture.spare_key) }),
         "webhook.created" => json!({ "kind": "webhook", "id": answer["webhookId"] }),
-        "webhook.deleted" => json!({ "kind": "webhook", "id": stage.webhooks_of(route).doomed }),
-        _ if act.starts_with("webhook.") => json!({ "kind": "webhook", "id": stage.webhooks_of(route).lasting }),
-        _ if act.starts_with("signing_key.") => json!({ "kind": "signing_key", "id": stage.next_kid }),
+        "webhook.deleted" => json!({ "kind": "webhook", "id": fixture.webhooks_of(route).doomed }),
+        _ if act.starts_with("webhook.") => json!({ "kind": "webhook", "id": fixture.webhooks_of(route).lasting }),
+        _ if act.starts_with("signing_key.") => json!({ "kind": "signing_key", "id": fixture.next_kid }),
         _ => Value::Null,
     };
     assert_eq!(link["object"], object, "{act}");
     let expected = match act {
-        "webhook.replayed" if route.path.contains("{event}") => json!({ "event": stage.event }),
+        "webhook.replayed" if route.path.contains("{event}") => json!({ "event": fixture.event }),
         _ => details(act, answer),
     };
     assert_eq!(link["details"], expected, "{act}");
@@ -200,12 +200,18 @@ fn details(act: &str, answer: &Value) -> Value {
 
 #[tokio::test]
 async fn a_person_is_named_wherever_a_key_would_do() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let body = json!({ "name": "by hand", "permissions": [] });
-    stage.control.api.send_as(stage.control.human(), "POST", &stage.control.path("/roles"), body).await.expect(201);
-    let body = json!({ "email": "a@example.org", "name": "mine", "publicKey": stage.agent.key.public_pem().unwrap() });
-    stage.control.api.send_as(&stage.control.mint_human("dora"), "POST", "/auth/register", body).await.expect(201);
-    let links = links(&stage.control, "").await;
+    fixture
+        .control
+        .api
+        .send_as(fixture.control.human(), "POST", &fixture.control.path("/roles"), body)
+        .await
+        .expect(201);
+    let body =
+        json!({ "email": "a@example.org", "name": "mine", "publicKey": fixture.agent.key.public_pem().unwrap() });
+    fixture.control.api.send_as(&fixture.control.mint_human("dora"), "POST", "/auth/register", body).await.expect(201);
+    let links = links(&fixture.control, "").await;
     let by: Vec<_> = links[..2].iter().map(|link| (&link["action"], &link["actor"]["id"])).collect();
     let expected = [(&json!("agent.registered"), &json!("dora")), (&json!("role.created"), &json!("developer"))];
     assert_eq!(by, expected);

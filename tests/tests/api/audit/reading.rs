@@ -38,7 +38,7 @@ fn hash(link: &Value) -> String {
 async fn an_outsider_can_check_what_was_exported() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "Ägent \"Ü\" \\").await;
-    let role = control.make_role("réader", &["read", "a<b&c"]).await;
+    let role = control.create_role("réader", &["read", "a<b&c"]).await;
     control.assign(&agent.id, &role).await;
     let output = control.command(&["audit", "export"]);
     assert!(output.status.success());
@@ -99,7 +99,7 @@ async fn filters_leave_what_was_asked_for() {
     let postgres = Postgres::start().await;
     for control in on_both(&postgres).await {
         let [one, other] = [Agent::register(&control, "one").await, Agent::register(&control, "other").await];
-        let role = control.make_role("reader", &[]).await;
+        let role = control.create_role("reader", &[]).await;
         for agent in [&one, &other] {
             control.assign(&agent.id, &role).await;
         }
@@ -137,7 +137,7 @@ async fn no_secret_is_ever_recorded() {
         "metadata": { "note": "planted-metadata" },
     });
     control.api.send_as(control.human(), "POST", "/auth/register", body).await.expect(201);
-    let (key, token) = (control.make_key(control.service(), "full").await, agent.token().await);
+    let (key, token) = (control.create_key(control.service(), "full").await, agent.token().await);
     let path = format!("/audit?agentId={}", agent.id);
     control.api.get_as(control.human(), &path).await.expect(200);
     let recorded = String::from_utf8(control.command(&["audit", "export"]).stdout).unwrap();
@@ -153,7 +153,7 @@ async fn no_secret_is_ever_recorded() {
 #[tokio::test]
 async fn the_command_line_lists_what_a_person_may_read() {
     let control = ControlPlane::start().await;
-    let role = control.make_role("reader", &[]).await;
+    let role = control.create_role("reader", &[]).await;
     let agent = Agent::register(&control, "agent").await;
     control.assign(&agent.id, &role).await;
     let mut shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "HUMAN_TOKEN"]);
@@ -177,7 +177,7 @@ async fn an_export_takes_as_long_as_its_reader() {
     const LINKS: usize = 200;
     let control = ControlPlane::start().await;
     for number in 0..LINKS {
-        control.make_role(&format!("role {number}"), &[]).await;
+        control.create_role(&format!("role {number}"), &[]).await;
     }
     let export = control.prepare(&["audit", "export"]).stdout(Stdio::piped()).spawn().unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;

@@ -19,11 +19,11 @@ async fn run(database: &mut AnyConnection, sql: &str) {
 
 /// Chains of a service and of the deployment with some links each; another service.
 async fn fill(control: &ControlPlane) -> String {
-    let role = control.make_role("one", &["a"]).await;
-    control.make_role("two", &["b"]).await;
+    let role = control.create_role("one", &["a"]).await;
+    control.create_role("two", &["b"]).await;
     let agent = Agent::register(control, "agent").await;
     control.assign(&agent.id, &role).await;
-    let (other, _) = control.another_service(serde_json::json!({ "name": "other" })).await;
+    let (other, _) = control.create_service(serde_json::json!({ "name": "other" })).await;
     assert_whole(control);
     other
 }
@@ -158,8 +158,8 @@ async fn later_acts_do_not_heal_a_chain() {
         let back = format!("UPDATE audit_heads SET length = 4, hash = ({last}) WHERE chain = '{service}'");
         run(&mut database, &back).await;
         run(&mut database, &format!("DELETE FROM audit_heads WHERE chain = '{other}'")).await;
-        control.make_role("three", &[]).await;
-        control.make_key(&other, "sync").await;
+        control.create_role("three", &[]).await;
+        control.create_key(&other, "sync").await;
         let (said, good) = verify(&control);
         assert!(!good && said.contains(&format!("{service}: broken at entry 6: ")), "{said}");
         assert!(said.contains(&format!("{other}: broken at entry 4: ")) && said.contains("deployment: ok, "), "{said}");
@@ -182,12 +182,12 @@ async fn acts_go_on_whatever_was_done_to_the_end_of_a_chain() {
             .enumerate()
         {
             run(&mut database, &deed).await;
-            control.make_role(&format!("after-{number}"), &[]).await;
+            control.create_role(&format!("after-{number}"), &[]).await;
             let (said, good) = verify(&control);
             assert!(!good && said.contains(&format!("{service}: broken at entry ")), "{deed}\n{said}");
         }
         run(&mut database, &format!("DELETE FROM audit_links WHERE chain = '{service}' AND sequence > 5")).await;
-        control.make_role("last", &[]).await;
+        control.create_role("last", &[]).await;
         let (said, good) = verify(&control);
         assert!(!good && said.contains(&format!("{service}: broken at entry 7: ")), "{said}");
     }
@@ -255,7 +255,7 @@ async fn only_the_right_master_key_can_verify() {
 async fn a_long_chain_is_checked_to_its_end() {
     let control = ControlPlane::start().await;
     for _ in 0..21 {
-        join_all((0..50).map(|_| control.make_key(control.service(), "sync"))).await;
+        join_all((0..50).map(|_| control.create_key(control.service(), "sync"))).await;
     }
     let (said, good) = verify(&control);
     // Before them, the service was made, and its first key.

@@ -1,10 +1,10 @@
 //! Hostile bodies, the same for every route that reads one.
 
 use super::{
+    fixture::{Fixture, assert_none, fault, unlisted},
     routes::{Field, ROUTES, Route, Shape},
-    stage::{Stage, assert_none, fault, unlisted},
 };
-use countersign_tests::Answer;
+use countersign_tests::HttpResponse;
 use serde_json::{Map, Value, json};
 
 const INVALID: (u16, &str) = (400, "VALIDATION_ERROR");
@@ -184,14 +184,14 @@ fn reading() -> impl Iterator<Item = &'static Route> {
 
 #[tokio::test]
 async fn every_hostile_body_is_refused_by_name_and_changes_nothing() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     for route in reading() {
-        let good = stage.body(route).await;
-        let admitted = stage.admitted(route).header("content-type", "application/json");
-        let before = stage.rows().await;
+        let good = fixture.body(route).await;
+        let admitted = fixture.admitted(route).header("content-type", "application/json");
+        let before = fixture.rows().await;
         for Case { name, body, expected, fields } in all(route, &good) {
-            let answer = Answer::to(admitted.try_clone().unwrap().body(body)).await;
+            let answer = HttpResponse::send(admitted.try_clone().unwrap().body(body)).await;
             let fields: Option<Vec<_>> = fields.as_ref().map(|fields| fields.iter().map(String::as_str).collect());
             // Where nonsense is nothing to do, only an empty text is refused, as if it were missing.
             let said = if answer.status == 400 && expected.0 < 400 { INVALID } else { expected };
@@ -203,10 +203,10 @@ async fn every_hostile_body_is_refused_by_name_and_changes_nothing() {
             faults.extend(fault.map(|fault| format!("{} {}: {name}: {fault}", route.method, route.path)));
             faults.extend(unlisted(route, &answer));
         }
-        let after = stage.rows().await;
+        let after = fixture.rows().await;
         faults.extend(after.symmetric_difference(&before).map(|row| format!("{}: a row changed: {row}", route.path)));
         // The body that all of these were made of is good: nothing else was wrong with them.
-        let answer = Answer::to(admitted.json(&good)).await;
+        let answer = HttpResponse::send(admitted.json(&good)).await;
         let accepted = route.admits(answer.status);
         faults.extend((!accepted).then(|| format!("{} is wrong when good: {}", route.path, answer.body)));
     }
@@ -215,20 +215,20 @@ async fn every_hostile_body_is_refused_by_name_and_changes_nothing() {
 
 #[tokio::test]
 async fn what_may_be_left_out_may_be_null() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     for route in reading() {
-        let mut body = stage.body(route).await;
+        let mut body = fixture.body(route).await;
         for field in route.fields.iter().filter(|field| !field.required) {
             body[field.name] = Value::Null;
         }
-        let answer = Answer::to(stage.admitted(route).json(&body)).await;
+        let answer = HttpResponse::send(fixture.admitted(route).json(&body)).await;
         assert_eq!(answer.status, route.good, "{}: {}", route.path, answer.body);
     }
 }
 
 #[tokio::test]
 async fn a_body_that_is_not_json_by_its_own_word_is_not_read() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let types: [&[&[u8]]; 15] = [
         &[b""],
         &[b"text/plain"],
@@ -248,11 +248,12 @@ async fn a_body_that_is_not_json_by_its_own_word_is_not_read() {
     ];
     let mut faults = Vec::new();
     for route in reading() {
-        let body = Value::Object(stage.body(route).await).to_string();
-        let admitted = stage.admitted(route).body(body);
+        let body = Value::Object(fixture.body(route).await).to_string();
+        let admitted = fixture.admitted(route).body(body);
         let send = async |headers: Vec<(&str, &[u8])>| {
             let request = admitted.try_clone().unwrap();
-            Answer::to(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
+            HttpResponse::send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value)))
+                .await
         };
         let mut wrong: Vec<Vec<(&str, &[u8])>> = Vec::new();
         wrong.extend(types.iter().map(|values| values.iter().map(|value| ("content-type", *value)).collect()));
@@ -278,31 +279,31 @@ async fn a_body_that_is_not_json_by_its_own_word_is_not_read() {
     ];
     let route = ROUTES.iter().find(|route| route.path == "/auth/challenge").unwrap();
     for headers in right {
-        let body = Value::Object(stage.body(route).await).to_string();
-        let request = headers.iter().fold(stage.request(route).body(body), |request, (a, b)| request.header(*a, *b));
-        assert_eq!(Answer::to(request).await.status, 200, "{headers:?}");
+        let body = Value::Object(fixture.body(route).await).to_string();
+        let request = headers.iter().fold(fixture.request(route).body(body), |request, (a, b)| request.header(*a, *b));
+        assert_eq!(HttpResponse::send(request).await.status, 200, "{headers:?}");
     }
 }
 
 #[tokio::test]
 async fn a_body_above_the_limit_is_refused_everywhere_and_one_that_nobody_reads_is_not_looked_at() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {
-        let admitted = stage.admitted(route).header("content-type", "application/json");
+        let admitted = fixture.admitted(route).header("content-type", "application/json");
         let limit = route.limit();
         for size in [limit + 1, 1024 * 1024] {
             let padded = format!("{{\"a\":\"{}\"}}", "a".repeat(size - 8));
-            let answer = Answer::to(admitted.try_clone().unwrap().body(padded)).await;
+            let answer = HttpResponse::send(admitted.try_clone().unwrap().body(padded)).await;
             let fault = fault(&answer, (413, "PAYLOAD_TOO_LARGE"), None);
             faults.extend(fault.map(|fault| format!("{} {}: {size} bytes: {fault}", route.method, route.path)));
         }
         let fits = format!("{{\"a\":\"{}\"}}", "a".repeat(limit - 8));
-        let answer = Answer::to(admitted.try_clone().unwrap().body(fits)).await;
+        let answer = HttpResponse::send(admitted.try_clone().unwrap().body(fits)).await;
         let expected = if route.fields.is_empty() { route.admits(answer.status) } else { answer.status == 400 };
         faults.extend((!expected).then(|| format!("{}: {} if it fits", route.path, answer.status)));
         for body in [&b"null"[..], b"\xff", b"{"].into_iter().filter(|_| route.fields.is_empty()) {
-            let answer = Answer::to(admitted.try_clone().unwrap().body(body)).await;
+            let answer = HttpResponse::send(admitted.try_clone().unwrap().body(body)).await;
             let same = route.admits(answer.status);
             faults.extend((!same).then(|| format!("{} {}: {}", route.method, route.path, answer.body)));
         }

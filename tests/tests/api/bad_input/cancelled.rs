@@ -1,6 +1,6 @@
 //! A thousand calls that nobody waits for: the sidecar goes on, and keeps nothing of them.
 
-use countersign_tests::{Agent, ControlPlane, Sidecar, World, eventually, sidecar::request};
+use countersign_tests::{Agent, ControlPlane, Environment, Sidecar, eventually, sidecar::request};
 use std::time::Duration;
 use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet, time::timeout};
 
@@ -30,7 +30,7 @@ async fn calls_that_are_cancelled_leave_nothing_behind() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let agent = Agent::register(&control, "Agent").await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
     let allowed = async || good(&sidecar, &token).await.then_some(());
@@ -52,12 +52,12 @@ async fn calls_that_are_cancelled_leave_nothing_behind() {
 
 #[tokio::test]
 async fn clients_that_hang_up_on_envoy_leave_nothing_behind() {
-    let world = World::start().await;
-    let (agent, _) = world.agent("reader", &["read"]).await;
+    let environment = Environment::start().await;
+    let (agent, _) = environment.agent("reader", &["read"]).await;
     let token = agent.token().await;
-    world.call("/", &token).await.expect(200);
-    let before = held(&world.sidecar).await;
-    let address = world.envoy.site.url.strip_prefix("http://").unwrap().to_owned();
+    environment.call("/", &token).await.expect(200);
+    let before = held(&environment.sidecar).await;
+    let address = environment.envoy.site.url.strip_prefix("http://").unwrap().to_owned();
     let mut callers = JoinSet::new();
     for _ in 0..10 {
         let (address, token) = (address.clone(), token.clone());
@@ -73,9 +73,9 @@ async fn clients_that_hang_up_on_envoy_leave_nothing_behind() {
     while let Some(ended) = callers.join_next().await {
         ended.unwrap();
     }
-    let answered = async || (world.call("/", &token).await.status == 200).then_some(());
-    eventually("a good request passes", answered, || world.sidecar.log()).await;
-    let refused = world.call("/", "nonsense").await;
+    let answered = async || (environment.call("/", &token).await.status == 200).then_some(());
+    eventually("a good request passes", answered, || environment.sidecar.log()).await;
+    let refused = environment.call("/", "nonsense").await;
     assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_malformed"));
-    holds_no_more(&world.sidecar, before).await;
+    holds_no_more(&environment.sidecar, before).await;
 }

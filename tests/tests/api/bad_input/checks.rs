@@ -1,11 +1,11 @@
 //! Envoy's question, asked wrongly: whatever comes, it is a denial with a status, or an error; never an allow.
 
-use super::stage::{Stage, assert_none};
+use super::fixture::{Fixture, assert_none};
 use countersign_tests::{
-    Envoy, RawRequest, Sidecar, World,
+    Environment, Envoy, RawRequest, Sidecar,
     envoy::replaced,
     process::free_port,
-    sidecar::{Verdict, request},
+    sidecar::{CheckResult, request},
 };
 use envoy_types::pb::envoy::{
     config::core::v3::{HeaderMap, HeaderValue},
@@ -25,14 +25,14 @@ const CHECK: &str = "envoy.service.auth.v3.Authorization/Check";
 type Headers = Vec<(&'static str, Vec<u8>)>;
 
 /// A sidecar that guards the first service of a stage.
-async fn guarded() -> (Stage, Sidecar) {
-    let stage = Stage::set().await;
-    let sidecar = Sidecar::start(&stage.control).await;
-    (stage, sidecar)
+async fn guarded() -> (Fixture, Sidecar) {
+    let fixture = Fixture::new().await;
+    let sidecar = Sidecar::start(&fixture.control).await;
+    (fixture, sidecar)
 }
 
 async fn ask(sidecar: &Sidecar, check: CheckRequest) -> (u16, String) {
-    let verdict = Verdict::of(sidecar.client().await.check(check).await.unwrap().into_inner());
+    let verdict = CheckResult::of(sidecar.client().await.check(check).await.unwrap().into_inner());
     (verdict.status, verdict.reason)
 }
 
@@ -78,9 +78,9 @@ async fn what_lacks_a_part_is_denied_on_every_route() {
 
 #[tokio::test]
 async fn rules_that_are_not_understood_keep_everybody_out() {
-    let (stage, sidecar) = guarded().await;
-    let unknown = stage.control.service().replacen("svc_0", "svc_1", 1);
-    let (other, _) = stage.control.another_service(serde_json::json!({ "name": "other" })).await;
+    let (fixture, sidecar) = guarded().await;
+    let unknown = fixture.control.service().replacen("svc_0", "svc_1", 1);
+    let (other, _) = fixture.control.create_service(serde_json::json!({ "name": "other" })).await;
     let long = "a".repeat(MIB);
     let rules: [(&str, &str); 24] = [
         ("service_id", &unknown),
@@ -108,7 +108,7 @@ async fn rules_that_are_not_understood_keep_everybody_out() {
         ("min_trust_score", "1e999"),
         (&long, "x"),
     ];
-    let bearer = format!("Bearer {}", stage.token);
+    let bearer = format!("Bearer {}", fixture.token);
     let mut faults = Vec::new();
     for (name, value) in rules {
         for headers in [&[][..], &[("authorization", bearer.as_str())]] {
@@ -125,8 +125,8 @@ async fn rules_that_are_not_understood_keep_everybody_out() {
 
 #[tokio::test]
 async fn one_token_is_read_in_either_form_of_headers_and_nothing_else() {
-    let (stage, sidecar) = guarded().await;
-    let v = |text: &str| text.replace("{}", &stage.token).into_bytes();
+    let (fixture, sidecar) = guarded().await;
+    let v = |text: &str| text.replace("{}", &fixture.token).into_bytes();
     let a = |values: &[&str]| values.iter().map(|value| ("authorization", v(value))).collect::<Vec<_>>();
     let mut cases: Vec<(Headers, (u16, &str))> = vec![
         (a(&["Bearer {}"]), (200, "")),
@@ -161,14 +161,14 @@ async fn one_token_is_read_in_either_form_of_headers_and_nothing_else() {
     }
     assert_none(&faults);
     let mut both = raw(&[("authorization", &v("Bearer {}"))], &[]);
-    http(&mut both).headers.insert("authorization".into(), format!("Bearer {}", stage.token));
+    http(&mut both).headers.insert("authorization".into(), format!("Bearer {}", fixture.token));
     assert_eq!(ask(&sidecar, both).await, (401, "token_repeated".into()), "in both forms at once");
 }
 
 #[tokio::test]
 async fn a_flood_of_headers_is_judged_by_its_token_and_cleaned_of_every_forgery() {
-    let (stage, sidecar) = guarded().await;
-    let bearer = format!("Bearer {}", stage.token);
+    let (fixture, sidecar) = guarded().await;
+    let bearer = format!("Bearer {}", fixture.token);
     let value = "x".repeat(MIB);
     for (token, status) in [(bearer.as_str(), 200), ("Bearer nonsense", 401)] {
         let names: Vec<String> = (0..20_000).map(|n| format!("x-header-{n}")).collect();
@@ -182,7 +182,7 @@ async fn a_flood_of_headers_is_judged_by_its_token_and_cleaned_of_every_forgery(
     let forged: Vec<(&str, &[u8])> =
         (0..20_000).map(|n| (["x_agent-id", "x.agent_roles", "X~AGENT~PERMISSIONS"][n % 3], &b"forged"[..])).collect();
     let sent = [&forged[..], &[("authorization", bearer.as_bytes())]].concat();
-    let verdict = Verdict::of(sidecar.client().await.check(raw(&sent, &[])).await.unwrap().into_inner());
+    let verdict = CheckResult::of(sidecar.client().await.check(raw(&sent, &[])).await.unwrap().into_inner());
     assert_eq!(verdict.status, 200);
     for (name, _) in &forged[..3] {
         assert!(verdict.removed.iter().any(|removed| removed.eq_ignore_ascii_case(name)), "{name}");
@@ -221,16 +221,16 @@ fn status(response: &Response) -> Option<&str> {
 
 #[tokio::test]
 async fn what_is_no_grpc_is_an_error_and_no_answer() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let listen = format!("127.0.0.1:{}", free_port());
-    let sidecar = Sidecar::start_with(&stage.control, &[stage.control.key()], &[&format!("listen.grpc={listen}")]);
+    let sidecar = Sidecar::start_with(&fixture.control, &[fixture.control.key()], &[&format!("listen.grpc={listen}")]);
     sidecar.await_ready().await;
     let client = Client::builder().http2_prior_knowledge().build().unwrap();
     let post = |path: &str, body: Vec<u8>| {
         let request = client.post(format!("http://{listen}/{path}")).header("te", "trailers").body(body);
         request.header("content-type", "application/grpc")
     };
-    let good = message(b"authorization", format!("Bearer {}", stage.token).as_bytes());
+    let good = message(b"authorization", format!("Bearer {}", fixture.token).as_bytes());
     let said = post(CHECK, whole(&good)).send().await.unwrap();
     assert_eq!((said.status().as_u16(), status(&said)), (200, None), "the bytes are good before they are bent");
     assert!(!said.bytes().await.unwrap().is_empty());
@@ -259,22 +259,22 @@ async fn what_is_no_grpc_is_an_error_and_no_answer() {
         faults.extend((!error).then(|| format!("{name}: {response:?}")));
     }
     assert_none(&faults);
-    assert_eq!(sidecar.check_token(&stage.token).await.status, 200, "and on it goes");
+    assert_eq!(sidecar.check_token(&fixture.token).await.status, 200, "and on it goes");
 }
 
 /// The largest request head that Envoy can be told to take, and a filter that lets pass whom it could not
 /// ask about: a request must not get in by being too large for the sidecar to read.
 #[tokio::test]
 async fn no_request_is_too_large_to_be_judged() {
-    let world = World::start().await;
-    let (agent, _) = world.agent("reader", &["read"]).await;
+    let environment = Environment::start().await;
+    let (agent, _) = environment.agent("reader", &["read"]).await;
     let token = agent.token().await;
     let careless = |text: String| {
         let text = replaced(&text, "failure_mode_allow: false", "failure_mode_allow: true");
         let text = replaced(&text, "timeout: 0.25s", "timeout: 10s");
         replaced(&text, "stat_prefix: agents\n", "stat_prefix: agents\n                max_request_headers_kb: 8192\n")
     };
-    let large = Envoy::edited(&world.sidecar.socket(), world.upstream.port, careless).await;
+    let large = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, careless).await;
     for (name, size) in
         [("x-long", 5 * MIB), ("x-long", 8 * MIB - 4096), ("x-agent-token", 5 * MIB), ("authorization", 5 * MIB)]
     {
@@ -287,31 +287,32 @@ async fn no_request_is_too_large_to_be_judged() {
     }
     for (name, size, status) in [("authorization", 50 * 1024, 401), ("x-agent-token", 50 * 1024, 401), ("a", MIB, 431)]
     {
-        let answer = RawRequest::get("/").with(name, "a".repeat(size)).bearer(&token).judged(&world.envoy.site).await;
+        let answer =
+            RawRequest::get("/").with(name, "a".repeat(size)).bearer(&token).judged(&environment.envoy.site).await;
         assert_eq!(answer.status, status, "{size} bytes of {name} through Envoy as shipped");
     }
-    assert_eq!(world.upstream.seen(), 0);
-    world.call("/", &token).await.expect(200);
+    assert_eq!(environment.upstream.seen(), 0);
+    environment.call("/", &token).await.expect(200);
 }
 
 /// Envoy joins what was repeated by commas, and writes `!` for what is not UTF-8: a token is in there all the same.
 #[tokio::test]
 async fn a_good_token_among_others_does_not_pass_through_envoy() {
-    let world = World::start().await;
-    let (agent, _) = world.agent("reader", &["read"]).await;
+    let environment = Environment::start().await;
+    let (agent, _) = environment.agent("reader", &["read"]).await;
     let bearer = format!("Bearer {}", agent.token().await).into_bytes();
-    world.envoy.site.get_as(std::str::from_utf8(&bearer[7..]).unwrap(), "/").await.expect(200);
-    let seen = world.upstream.seen();
+    environment.envoy.site.get_as(std::str::from_utf8(&bearer[7..]).unwrap(), "/").await.expect(200);
+    let seen = environment.upstream.seen();
     for others in [&b"Bearer nonsense"[..], b"Basic YTpi", b"\xff", b"a=b", &bearer] {
         for name in ["authorization", "x-agent-token"] {
             for values in [[&bearer, others], [others, &bearer]] {
                 for path in ["/", "/admin", "/open"] {
                     let request = values.iter().fold(RawRequest::get(path), |request, value| request.with(name, value));
-                    let answer = request.judged(&world.envoy.site).await;
+                    let answer = request.judged(&environment.envoy.site).await;
                     assert_eq!(answer.status, 401, "{name}: {others:?} on {path}: {}", answer.body);
                 }
             }
         }
     }
-    assert_eq!(world.upstream.seen(), seen);
+    assert_eq!(environment.upstream.seen(), seen);
 }

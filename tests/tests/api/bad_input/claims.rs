@@ -1,36 +1,36 @@
 //! Tokens with a good signature of the real key that say what we never say: both judges must say the same,
 //! and let pass only what is one of ours.
 
-use super::{signer::Signer, stage::assert_none};
-use countersign_tests::{Agent, ControlPlane, Judges, Opinion, Sidecar};
+use super::{fixture::assert_none, signer::Signer};
+use countersign_tests::{Agent, ControlPlane, Sidecar, Verifiers, VerifyOutcome};
 use serde_json::{Value, json};
 
 /// What both must say.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verdict {
+enum CheckResult {
     Good,
     Refused(&'static str),
     /// The API knows every agent; a sidecar knows those to whom something happened, and cannot tell.
     RefusedByApi(&'static str),
 }
 
-use Verdict::{Good, Refused, RefusedByApi};
+use CheckResult::{Good, Refused, RefusedByApi};
 
-const CLAIMS: Verdict = Refused("token_claims_invalid");
-const MALFORMED: Verdict = Refused("token_malformed");
+const CLAIMS: CheckResult = Refused("token_claims_invalid");
+const MALFORMED: CheckResult = Refused("token_malformed");
 
 /// A name, a token, and what it must come to.
-type Case = (String, String, Verdict);
+type Case = (String, String, CheckResult);
 
-async fn faults(judges: &Judges<'_>, cases: Vec<Case>) -> Vec<String> {
+async fn faults(verifiers: &Verifiers<'_>, cases: Vec<Case>) -> Vec<String> {
     let mut faults = Vec::new();
     for (name, token, verdict) in cases {
-        let (api, sidecar) = judges.ask(&token).await;
-        let known = |opinion: &Opinion| matches!(opinion, Opinion::Known { .. });
+        let (api, sidecar) = verifiers.ask(&token).await;
+        let known = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { .. });
         let right = match verdict {
             Good => api == sidecar && known(&api),
-            Refused(reason) => api == sidecar && api == Opinion::refused(401, reason),
-            RefusedByApi(reason) => api == Opinion::refused(401, reason) && known(&sidecar),
+            Refused(reason) => api == sidecar && api == VerifyOutcome::refused(401, reason),
+            RefusedByApi(reason) => api == VerifyOutcome::refused(401, reason) && known(&sidecar),
         };
         faults.extend((!right).then(|| format!("{name}: expected {verdict:?}, API {api:?}, sidecar {sidecar:?}")));
     }
@@ -103,7 +103,7 @@ fn types(signer: &Signer) -> Vec<Case> {
 }
 
 /// What a claim with this JSON text comes to: of the wrong type, it is refused.
-fn of_type(claim: &str, literal: &str) -> Verdict {
+fn of_type(claim: &str, literal: &str) -> CheckResult {
     match (claim, literal) {
         ("aud", "\"x\"" | "\"\"" | "\"4000000000\"") => Refused("token_audience_mismatch"),
         ("iat" | "nbf", "9223372036854775807") => Refused("token_not_yet_valid"),
@@ -200,7 +200,7 @@ fn headers(signer: &Signer) -> Vec<Case> {
     let kid = signer.header["kid"].as_str().unwrap();
     let good = [json!("AT+JWT"), json!("application/at+jwt"), json!("Application/At+JWT")];
     let bad = ["JWT", "jwt", "", "at+jwt ", "at+jwt;a=b", "human+jwt", "dpop+jwt", "application/jwt", "text/at+jwt"];
-    let mut changes: Vec<(String, Value, Verdict)> = Vec::new();
+    let mut changes: Vec<(String, Value, CheckResult)> = Vec::new();
     changes.extend(good.map(|typ| (format!("typ {typ}"), json!({ "typ": typ }), Good)));
     changes.extend(bad.map(|typ| (format!("typ {typ:?}"), json!({ "typ": typ }), MALFORMED)));
     for alg in ["none", "HS256", "ES384", "RS256", "es256", ""] {
@@ -255,22 +255,23 @@ fn headers(signer: &Signer) -> Vec<Case> {
 async fn what_our_key_signed_is_judged_alike_and_passes_only_if_it_is_one_of_ours() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
-    let judges = Judges::of(&control, &sidecar);
+    let verifiers = Verifiers::of(&control, &sidecar);
     let (agent, other) = (Agent::register(&control, "Agent").await, Agent::register(&control, "Other").await);
     let other = Signer::access(&control, &other.token().await).await;
-    let (service, _) = control.another_service(json!({ "name": "other" })).await;
-    let role = control.make_role("reader", &["read"]).await;
+    let (service, _) = control.create_service(json!({ "name": "other" })).await;
+    let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
-    let known = |opinion: &Opinion| matches!(opinion, Opinion::Known { roles, .. } if roles == &["reader"]);
-    let truth = judges.agree("the token is good before it is changed", &token, known).await;
+    let known =
+        |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { roles, .. } if roles == &["reader"]);
+    let truth = verifiers.agree("the token is good before it is changed", &token, known).await;
 
     let signer = Signer::access(&control, &token).await;
-    judges.agree("so is one signed here", &signer.with_claims(&json!({})), |opinion| *opinion == truth).await;
+    verifiers.agree("so is one signed here", &signer.with_claims(&json!({})), |outcome| *outcome == truth).await;
     let cases =
         [types(&signer), values(&signer, &control, &service, &other), payloads(&signer), headers(&signer)].concat();
-    assert_none(&faults(&judges, cases).await);
-    judges.agree("the token is still good", &token, |opinion| *opinion == truth).await;
+    assert_none(&faults(&verifiers, cases).await);
+    verifiers.agree("the token is still good", &token, |outcome| *outcome == truth).await;
 }
 
 /// A sidecar does not know how long a token may live, and a life that was shortened by a setting must not kill
@@ -279,18 +280,20 @@ async fn what_our_key_signed_is_judged_alike_and_passes_only_if_it_is_one_of_our
 async fn a_token_that_lives_too_long_dies_with_what_it_stands_for() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
-    let judges = Judges::of(&control, &sidecar);
+    let verifiers = Verifiers::of(&control, &sidecar);
     let agent = Agent::register(&control, "Agent").await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
     let long = Signer::access(&control, &token).await.with_claims(&json!({ "exp": i64::MAX }));
-    let holds = |wanted: &'static [&'static str]| move |opinion: &Opinion| matches!(opinion, Opinion::Known { roles, .. } if roles == wanted);
-    judges.agree("it is good", &long, holds(&["reader"])).await;
+    let holds = |wanted: &'static [&'static str]| move |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { roles, .. } if roles == wanted);
+    verifiers.agree("it is good", &long, holds(&["reader"])).await;
     control.revoke(&agent.id, &role).await;
-    judges.agree("its role is gone", &long, holds(&[])).await;
+    verifiers.agree("its role is gone", &long, holds(&[])).await;
     control.set_status(&agent.id, "suspended").await.expect(200);
-    judges.agree("its agent is suspended", &long, |said| *said == Opinion::refused(403, "agent_suspended")).await;
+    verifiers
+        .agree("its agent is suspended", &long, |said| *said == VerifyOutcome::refused(403, "agent_suspended"))
+        .await;
     control.set_status(&agent.id, "active").await.expect(200);
-    judges.agree("it stays dead", &long, |said| *said == Opinion::refused(401, "token_revoked")).await;
+    verifiers.agree("it stays dead", &long, |said| *said == VerifyOutcome::refused(401, "token_revoked")).await;
 }

@@ -1,12 +1,12 @@
 //! Every kind of credential in every place where one may stand: only the right ones may do anything.
 
 use super::{
+    fixture::{Fixture, assert_none, misshapen, unlisted},
     routes::{Door, ROUTES, Route},
-    stage::{Stage, assert_none, misshapen, unlisted},
 };
 use countersign_tests::{
-    Answer, RawRequest, Sidecar, World,
-    sidecar::{Verdict, request},
+    Environment, HttpResponse, RawRequest, Sidecar,
+    sidecar::{CheckResult, request},
 };
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
@@ -91,13 +91,13 @@ pub fn words(door: Door) -> [Word; 14] {
 pub struct Purse(Vec<Vec<u8>>);
 
 impl Purse {
-    pub async fn of(stage: &Stage) -> Self {
-        let control = &stage.control;
-        let (_, others) = control.another_service(json!({ "name": "other" })).await;
-        let sync = control.make_key(control.service(), "sync").await;
-        let revoked = control.make_key(control.service(), "full").await;
+    pub async fn of(fixture: &Fixture) -> Self {
+        let control = &fixture.control;
+        let (_, others) = control.create_service(json!({ "name": "other" })).await;
+        let sync = control.create_key(control.service(), "sync").await;
+        let revoked = control.create_key(control.service(), "full").await;
         let path = control.path(&format!("/keys/key_{}", &revoked["svc_sk_".len()..][..26]));
-        Answer::to(control.api.request("DELETE", &path).bearer_auth(control.human())).await.expect(200);
+        HttpResponse::send(control.api.request("DELETE", &path).bearer_auth(control.human())).await.expect(200);
         let text = |kind: Kind| match kind {
             FullKey => control.key().to_owned(),
             SyncKey => sync.clone(),
@@ -112,9 +112,9 @@ impl Purse {
         };
         let mut purse: Vec<_> = KINDS.iter().map(|kind| text(*kind).into_bytes()).collect();
         let mut put = |kind, value: Vec<u8>| purse[place(kind)] = value;
-        put(AccessToken, stage.token.clone().into_bytes());
-        put(RefreshToken, stage.refresh_token().await.into_bytes());
-        put(Challenge, stage.challenge().await.id.into_bytes());
+        put(AccessToken, fixture.token.clone().into_bytes());
+        put(RefreshToken, fixture.refresh_token().await.into_bytes());
+        put(Challenge, fixture.challenge().await.id.into_bytes());
         put(RawBytes, b"svc_sk_\xff\xfe\x80".to_vec());
         Self(purse)
     }
@@ -137,17 +137,17 @@ fn place(kind: Kind) -> usize {
 }
 
 /// Knocks at every door with every kind in `Authorization`.
-pub async fn knock(stage: &Stage, purse: &Purse) -> Vec<String> {
+pub async fn knock(fixture: &Fixture, purse: &Purse) -> Vec<String> {
     let mut faults = Vec::new();
     for route in ROUTES {
         for (kind, word) in KINDS.into_iter().zip(words(route.door)) {
-            let body = stage.body(route).await;
-            let before = stage.rows().await;
-            let request = stage.request(route).header("x-agent-token", purse.get(AccessToken));
+            let body = fixture.body(route).await;
+            let before = fixture.rows().await;
+            let request = fixture.request(route).header("x-agent-token", purse.get(AccessToken));
             let request = if kind == Nothing { request } else { request.header("authorization", purse.bearer(kind)) };
             let request = if route.fields.is_empty() { request } else { request.json(&body) };
-            let answer = Answer::to(request).await;
-            let unchanged = route.method == "GET" || stage.rows().await == before || word.is_none();
+            let answer = HttpResponse::send(request).await;
+            let unchanged = route.method == "GET" || fixture.rows().await == before || word.is_none();
             faults.extend(judge(route, kind, word, &answer, unchanged));
             faults.extend(unlisted(route, &answer));
         }
@@ -155,7 +155,7 @@ pub async fn knock(stage: &Stage, purse: &Purse) -> Vec<String> {
     faults
 }
 
-fn judge(route: &Route, kind: Kind, word: Word, answer: &Answer, unchanged: bool) -> Option<String> {
+fn judge(route: &Route, kind: Kind, word: Word, answer: &HttpResponse, unchanged: bool) -> Option<String> {
     let right = match word {
         None => route.admits(answer.status),
         Some((status, reason)) => {
@@ -168,25 +168,25 @@ fn judge(route: &Route, kind: Kind, word: Word, answer: &Answer, unchanged: bool
 
 #[tokio::test]
 async fn every_door_opens_for_the_right_credentials_only() {
-    let stage = Stage::set().await;
-    let purse = Purse::of(&stage).await;
-    assert_none(&knock(&stage, &purse).await);
+    let fixture = Fixture::new().await;
+    let purse = Purse::of(&fixture).await;
+    assert_none(&knock(&fixture, &purse).await);
 }
 
 #[tokio::test]
 async fn a_credential_that_is_sent_twice_is_none_at_any_door() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {
-        let body = stage.body(route).await;
-        let before = stage.rows().await;
-        let good = if route.door == Door::Registrant { stage.control.human() } else { stage.control.key() };
-        let request = stage.admitted(route).bearer_auth(good).bearer_auth(good);
-        let answer = Answer::to(if route.fields.is_empty() { request } else { request.json(&body) }).await;
+        let body = fixture.body(route).await;
+        let before = fixture.rows().await;
+        let good = if route.door == Door::Registrant { fixture.control.human() } else { fixture.control.key() };
+        let request = fixture.admitted(route).bearer_auth(good).bearer_auth(good);
+        let answer = HttpResponse::send(if route.fields.is_empty() { request } else { request.json(&body) }).await;
         let right = if route.door == Door::Open {
             route.admits(answer.status)
         } else {
-            answer.error() == (401, "AUTHENTICATION_FAILED", "credentials_malformed") && stage.rows().await == before
+            answer.error() == (401, "AUTHENTICATION_FAILED", "credentials_malformed") && fixture.rows().await == before
         };
         faults.extend((!right).then(|| format!("{} {}: {} {}", route.method, route.path, answer.status, answer.body)));
     }
@@ -195,9 +195,9 @@ async fn a_credential_that_is_sent_twice_is_none_at_any_door() {
 
 #[tokio::test]
 async fn only_an_access_token_is_an_access_token() {
-    let stage = Stage::set().await;
-    let sidecar = Sidecar::start(&stage.control).await;
-    let purse = Purse::of(&stage).await;
+    let fixture = Fixture::new().await;
+    let sidecar = Sidecar::start(&fixture.control).await;
+    let purse = Purse::of(&fixture).await;
     let mut faults = Vec::new();
     for kind in KINDS {
         let reason = match kind {
@@ -206,9 +206,10 @@ async fn only_an_access_token_is_an_access_token() {
             _ => "token_malformed",
         };
         let expected = (if kind == AccessToken { 200 } else { 401 }, reason);
-        let verify = stage.control.api.request("GET", &stage.control.path("/verify")).bearer_auth(stage.control.key());
+        let verify =
+            fixture.control.api.request("GET", &fixture.control.path("/verify")).bearer_auth(fixture.control.key());
         let verify = if kind == Nothing { verify } else { verify.header("x-agent-token", purse.bearer(kind)) };
-        let answer = Answer::to(verify).await;
+        let answer = HttpResponse::send(verify).await;
         if (answer.status, answer.error().2) != expected || (kind != AccessToken && answer.body["valid"] != false) {
             faults.push(format!("API with {kind:?}: {} {}", answer.status, answer.body));
         }
@@ -219,7 +220,7 @@ async fn only_an_access_token_is_an_access_token() {
             let headers = if kind == Nothing { vec![] } else { vec![header] };
             let http = check.attributes.as_mut().and_then(|attributes| attributes.request.as_mut()?.http.as_mut());
             http.unwrap().header_map = Some(HeaderMap { headers });
-            let verdict = Verdict::of(sidecar.client().await.check(check).await.unwrap().into_inner());
+            let verdict = CheckResult::of(sidecar.client().await.check(check).await.unwrap().into_inner());
             let said = (verdict.status, verdict.reason.as_str());
             faults.extend((said != expected).then(|| format!("{name} with {kind:?}: {said:?}")));
         }
@@ -229,16 +230,16 @@ async fn only_an_access_token_is_an_access_token() {
 
 #[tokio::test]
 async fn through_envoy_only_an_access_token_gets_to_the_service() {
-    let world = World::start().await;
-    let stage = Stage::on(world.control).await;
-    let purse = Purse::of(&stage).await;
+    let environment = Environment::start().await;
+    let fixture = Fixture::on(environment.control).await;
+    let purse = Purse::of(&fixture).await;
     let mut faults = Vec::new();
     for kind in KINDS {
         for name in ["authorization", "x-agent-token"] {
-            let seen = world.upstream.seen();
+            let seen = environment.upstream.seen();
             let request = RawRequest::get("/").with(name, purse.bearer(kind));
-            let answer = request.judged(&world.envoy.site).await;
-            let passed = world.upstream.seen() > seen;
+            let answer = request.judged(&environment.envoy.site).await;
+            let passed = environment.upstream.seen() > seen;
             let right =
                 if kind == AccessToken { answer.status == 200 && passed } else { answer.status == 401 && !passed };
             faults.extend((!right).then(|| format!("{name} with {kind:?}: {} {}", answer.status, answer.body)));
@@ -249,16 +250,16 @@ async fn through_envoy_only_an_access_token_gets_to_the_service() {
 
 #[tokio::test]
 async fn only_a_refresh_token_refreshes_and_only_a_challenge_is_answered() {
-    let stage = Stage::set().await;
-    let purse = Purse::of(&stage).await;
+    let fixture = Fixture::new().await;
+    let purse = Purse::of(&fixture).await;
     let mut faults = Vec::new();
     for kind in KINDS.into_iter().filter(|kind| *kind != RawBytes) {
         let text = purse.text(kind);
-        let nonce_signed = stage.agent.key.sign(text);
-        let before = stage.rows().await;
-        let refreshed = stage.control.api.post("/auth/refresh", json!({ "refreshToken": text })).await;
+        let nonce_signed = fixture.agent.key.sign(text);
+        let before = fixture.rows().await;
+        let refreshed = fixture.control.api.post("/auth/refresh", json!({ "refreshToken": text })).await;
         let body = json!({ "challengeId": text, "signature": nonce_signed });
-        let answered = stage.control.api.post("/auth/authenticate", body).await;
+        let answered = fixture.control.api.post("/auth/authenticate", body).await;
         let refresh =
             if kind == RefreshToken { (200, "", "") } else { (401, "AUTHENTICATION_FAILED", "refresh_invalid") };
         let login = match kind {
@@ -266,16 +267,16 @@ async fn only_a_refresh_token_refreshes_and_only_a_challenge_is_answered() {
             _ => (401, "AUTHENTICATION_FAILED", "challenge_invalid"),
         };
         let right = (refreshed.error(), answered.error()) == (refresh, login);
-        let unchanged = kind == RefreshToken || stage.rows().await == before;
+        let unchanged = kind == RefreshToken || fixture.rows().await == before;
         faults.extend((!right || !unchanged).then(|| format!("{kind:?}: {} {}", refreshed.body, answered.body)));
     }
     assert_none(&faults);
 }
 
 /// The token of a person with a claim or a header member changed, signed by the real operator key.
-fn persons(stage: &Stage) -> Vec<(String, String)> {
-    let minted = stage.control.human();
-    let signer = super::signer::Signer::operator(&stage.control, minted);
+fn persons(fixture: &Fixture) -> Vec<(String, String)> {
+    let minted = fixture.control.human();
+    let signer = super::signer::Signer::operator(&fixture.control, minted);
     let public = signer.public_pem();
     let claims = [
         ("exp a text", json!({ "exp": "4000000000" })),
@@ -283,10 +284,10 @@ fn persons(stage: &Stage) -> Vec<(String, String)> {
         ("exp negative", json!({ "exp": -1 })),
         ("exp missing", json!({ "exp": null })),
         ("iat ahead", json!({ "iat": 4_000_000_000_u64 })),
-        ("aud another", json!({ "aud": stage.control.env["URL"] })),
+        ("aud another", json!({ "aud": fixture.control.env["URL"] })),
         ("aud an array", json!({ "aud": ["urn:countersign:control-plane"] })),
         ("aud missing", json!({ "aud": null })),
-        ("iss another", json!({ "iss": stage.control.env["URL"] })),
+        ("iss another", json!({ "iss": fixture.control.env["URL"] })),
         ("iss missing", json!({ "iss": null })),
         ("sub empty", json!({ "sub": "" })),
         ("sub a number", json!({ "sub": 1 })),
@@ -310,17 +311,17 @@ fn persons(stage: &Stage) -> Vec<(String, String)> {
 
 #[tokio::test]
 async fn a_persons_token_is_exactly_one_of_ours() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let mut faults = Vec::new();
-    let before = stage.rows().await;
-    for (name, token) in persons(&stage) {
-        let answer = stage.control.api.send_as(&token, "POST", "/services", json!({ "name": "Theirs" })).await;
+    let before = fixture.rows().await;
+    for (name, token) in persons(&fixture) {
+        let answer = fixture.control.api.send_as(&token, "POST", "/services", json!({ "name": "Theirs" })).await;
         let right = answer.error() == (401, "AUTHENTICATION_FAILED", "human_token_invalid");
         faults.extend((!right).then(|| format!("{name}: {} {}", answer.status, answer.body)));
     }
     assert_none(&faults);
-    assert_eq!(stage.rows().await, before);
-    let signer = super::signer::Signer::operator(&stage.control, stage.control.human());
+    assert_eq!(fixture.rows().await, before);
+    let signer = super::signer::Signer::operator(&fixture.control, fixture.control.human());
     let good = signer.with_claims(&Value::Object(serde_json::Map::new()));
-    stage.control.api.send_as(&good, "POST", "/services", json!({ "name": "Ours" })).await.expect(201);
+    fixture.control.api.send_as(&good, "POST", "/services", json!({ "name": "Ours" })).await.expect(201);
 }

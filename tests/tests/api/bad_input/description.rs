@@ -2,8 +2,8 @@
 
 use super::{
     contract::{Line, line},
+    fixture::assert_none,
     routes::{Field, ROUTES, Shape},
-    stage::assert_none,
 };
 use countersign_tests::description::{operations, read, resolve};
 use serde_json::Value;

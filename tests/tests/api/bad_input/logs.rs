@@ -2,10 +2,10 @@
 
 use super::{
     credentials::{KINDS, Kind, Purse, knock},
+    fixture::{Fixture, assert_none},
     routes::{ROUTES, Route},
-    stage::{Stage, assert_none},
 };
-use countersign_tests::{Answer, RawRequest, Sidecar, openssl::openssl_text, sidecar::request};
+use countersign_tests::{HttpResponse, RawRequest, Sidecar, openssl::openssl_text, sidecar::request};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -16,20 +16,20 @@ const SENTINELS: [&str; 2] = ["sentinel-of-a-caller", "sentinel-of-an-operator"]
 struct Secrets(BTreeMap<String, String>);
 
 impl Secrets {
-    async fn of(stage: &Stage, purse: &Purse) -> Self {
+    async fn of(fixture: &Fixture, purse: &Purse) -> Self {
         let kinds = KINDS.into_iter().filter(|kind| {
             !matches!(kind, Kind::Nothing | Kind::ServiceId | Kind::Challenge | Kind::Garbage | Kind::RawBytes)
         });
         let mut all: BTreeMap<_, _> = kinds.map(|kind| (format!("{kind:?}"), purse.text(kind).to_owned())).collect();
-        let challenge = stage.challenge().await;
+        let challenge = fixture.challenge().await;
         let pem = openssl_text("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256", "");
-        let file = |name: &str| std::fs::read_to_string(stage.control.folder().join(name)).unwrap();
+        let file = |name: &str| std::fs::read_to_string(fixture.control.folder().join(name)).unwrap();
         let more = [
             ("a nonce", challenge.nonce),
             ("its signature", challenge.signature),
-            ("a spare key", stage.spare_key.clone()),
+            ("a spare key", fixture.spare_key.clone()),
             ("an agent's private key", pem),
-            ("the master key", stage.control.master_key()),
+            ("the master key", fixture.control.master_key()),
             ("the operator key", file("operator.key")),
         ];
         all.extend(more.map(|(name, text)| (name.to_owned(), text)));
@@ -63,8 +63,8 @@ impl Secrets {
 }
 
 /// The secret in every place of a body, and in bodies that are none.
-async fn send_in_bodies(stage: &Stage, route: &Route, secret: &str) {
-    let good = stage.body(route).await;
+async fn send_in_bodies(fixture: &Fixture, route: &Route, secret: &str) {
+    let good = fixture.body(route).await;
     let mut bodies: Vec<String> = Vec::new();
     for field in route.fields {
         for value in [json!(secret), json!([secret]), json!({ secret: secret })] {
@@ -84,24 +84,24 @@ async fn send_in_bodies(stage: &Stage, route: &Route, secret: &str) {
     ]);
     bodies.push(format!("{{\"a\":{text}"));
     for body in bodies {
-        let request = stage.admitted(route).header("content-type", "application/json").body(body);
-        let _whatever = Answer::to(request).await;
+        let request = fixture.admitted(route).header("content-type", "application/json").body(body);
+        let _whatever = HttpResponse::send(request).await;
     }
 }
 
 /// The secret in paths, queries and headers.
-async fn send_in_heads(stage: &Stage, secret: &str) {
+async fn send_in_heads(fixture: &Fixture, secret: &str) {
     let plain: String = secret.chars().filter(char::is_ascii_graphic).collect();
-    let api = &stage.control.api;
+    let api = &fixture.control.api;
     for path in [
         format!("/{plain}"),
         format!("/services/{plain}/roles"),
-        format!("/services/{}/agents/{plain}", stage.control.service()),
+        format!("/services/{}/agents/{plain}", fixture.control.service()),
         format!("/health?access_token={plain}"),
         format!("/health?{plain}"),
     ] {
-        let _whatever = Answer::to(api.request("GET", &path).bearer_auth(stage.control.key())).await;
-        let _whatever = RawRequest::get(&path).send_tls(&stage.control, b"").await;
+        let _whatever = HttpResponse::send(api.request("GET", &path).bearer_auth(fixture.control.key())).await;
+        let _whatever = RawRequest::get(&path).send_tls(&fixture.control, b"").await;
     }
     for (name, value) in [
         ("cookie", format!("token={plain}")),
@@ -117,10 +117,10 @@ async fn send_in_heads(stage: &Stage, secret: &str) {
             plain.clone(),
         ),
     ] {
-        let _whatever = Answer::to(api.request("GET", "/health").header(name, &value)).await;
-        let _whatever = RawRequest::get("/health").with(name, &value).send_tls(&stage.control, b"").await;
+        let _whatever = HttpResponse::send(api.request("GET", "/health").header(name, &value)).await;
+        let _whatever = RawRequest::get("/health").with(name, &value).send_tls(&fixture.control, b"").await;
     }
-    let _whatever = RawRequest::new(&plain[..plain.len().min(64)], "/health").send_tls(&stage.control, b"").await;
+    let _whatever = RawRequest::new(&plain[..plain.len().min(64)], "/health").send_tls(&fixture.control, b"").await;
 }
 
 /// The secret in everything that a sidecar is sent.
@@ -149,32 +149,32 @@ async fn send_in_checks(sidecar: &Sidecar, secret: &str) {
 
 #[tokio::test]
 async fn no_secret_gets_into_a_log_and_what_is_logged_is_found() {
-    let stage = Stage::set_with(&["log.level=trace"]).await;
-    let sync = stage.control.make_key(stage.control.service(), "sync").await;
-    let sidecar = Sidecar::start_with(&stage.control, &[&sync], &["log.level=trace"]);
+    let fixture = Fixture::with_settings(&["log.level=trace"]).await;
+    let sync = fixture.control.create_key(fixture.control.service(), "sync").await;
+    let sidecar = Sidecar::start_with(&fixture.control, &[&sync], &["log.level=trace"]);
     sidecar.await_ready().await;
-    let purse = Purse::of(&stage).await;
-    let mut secrets = Secrets::of(&stage, &purse).await;
+    let purse = Purse::of(&fixture).await;
+    let mut secrets = Secrets::of(&fixture, &purse).await;
     secrets.0.insert("the sidecar's key".into(), sync);
 
-    assert_none(&knock(&stage, &purse).await);
+    assert_none(&knock(&fixture, &purse).await);
     for secret in secrets.0.values() {
         for route in ROUTES.iter().filter(|route| !route.fields.is_empty()) {
-            send_in_bodies(&stage, route, secret).await;
+            send_in_bodies(&fixture, route, secret).await;
         }
-        send_in_heads(&stage, secret).await;
+        send_in_heads(&fixture, secret).await;
         send_in_checks(&sidecar, secret).await;
     }
-    let named = stage.control.api.request("GET", "/health").header("x-request-id", SENTINELS[0]);
-    Answer::to(named).await.expect(200);
+    let named = fixture.control.api.request("GET", "/health").header("x-request-id", SENTINELS[0]);
+    HttpResponse::send(named).await.expect(200);
     assert_eq!(
         sidecar.check_with(&[], &[("require_roles", &format!("{},", SENTINELS[1]))]).await.reason,
         "rule_invalid"
     );
 
-    let logs = [stage.control.log(), sidecar.log()];
+    let logs = [fixture.control.log(), sidecar.log()];
     // Before anything fails: a server that is stopped by a failure shows its whole log.
-    drop((stage, sidecar));
+    drop((fixture, sidecar));
     for (log, sentinel) in logs.iter().zip(SENTINELS) {
         assert!(log.contains("TRACE") && log.contains(sentinel), "the search would find what is there: {}", log.len());
     }

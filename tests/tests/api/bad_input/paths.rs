@@ -1,10 +1,10 @@
 //! Hostile ids in paths, on every route that has one.
 
 use super::{
+    fixture::{Fixture, assert_none, fault, unlisted},
     routes::ROUTES,
-    stage::{Stage, assert_none, fault, unlisted},
 };
-use countersign_tests::Answer;
+use countersign_tests::HttpResponse;
 
 /// What an id in a path may be, percent-encoded, and whether it is text at all.
 fn hostile(good: &str) -> Vec<(String, bool)> {
@@ -35,12 +35,12 @@ fn hostile(good: &str) -> Vec<(String, bool)> {
 
 #[tokio::test]
 async fn an_id_that_is_none_leads_nowhere() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {
-        let body = stage.body(route).await;
-        let before = stage.rows().await;
-        let path = stage.path(route);
+        let body = fixture.body(route).await;
+        let before = fixture.rows().await;
+        let path = fixture.path(route);
         for (name, code) in [
             ("service", "SERVICE_NOT_FOUND"),
             ("agent", "AGENT_NOT_FOUND"),
@@ -52,15 +52,16 @@ async fn an_id_that_is_none_leads_nowhere() {
             let parts: Vec<_> = path.split('/').collect();
             for (id, is_text) in hostile(parts[position]) {
                 let there = [&parts[..position], &[id.as_str()], &parts[position + 1..]].concat().join("/");
-                let request = stage.admit(route, stage.control.api.request(route.method, &there));
-                let answer = Answer::to(if route.fields.is_empty() { request } else { request.json(&body) }).await;
+                let request = fixture.admit(route, fixture.control.api.request(route.method, &there));
+                let answer =
+                    HttpResponse::send(if route.fields.is_empty() { request } else { request.json(&body) }).await;
                 let expected = (404, if is_text { code } else { "NOT_FOUND" });
                 let fault = fault(&answer, expected, None);
                 faults.extend(fault.map(|fault| format!("{} {} with {name} {id}: {fault}", route.method, route.path)));
                 faults.extend(if is_text { unlisted(route, &answer) } else { None });
             }
         }
-        let after = stage.rows().await;
+        let after = fixture.rows().await;
         faults.extend(after.difference(&before).map(|row| format!("{}: a row changed: {row}", route.path)));
     }
     assert_none(&faults);
@@ -68,14 +69,16 @@ async fn an_id_that_is_none_leads_nowhere() {
 
 #[tokio::test]
 async fn a_path_answers_to_its_own_methods_only() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "PROPFIND", "get"] {
             if ROUTES.iter().any(|other| other.path == route.path && other.method == method) {
                 continue;
             }
-            let answer = Answer::to(stage.admit(route, stage.control.api.request(method, &stage.path(route)))).await;
+            let answer =
+                HttpResponse::send(fixture.admit(route, fixture.control.api.request(method, &fixture.path(route))))
+                    .await;
             let fault = fault(&answer, (405, "METHOD_NOT_ALLOWED"), None);
             faults.extend(fault.map(|fault| format!("{method} {}: {fault}", route.path)));
             let allowed = answer.header("allow").split(',').any(|allowed| allowed == route.method);

@@ -2,10 +2,10 @@
 
 use super::{
     contract::{LINES, Line, line},
+    fixture::{Fixture, assert_none, misshapen},
     routes::{Door, ROUTES, Route},
-    stage::{Stage, assert_none, misshapen},
 };
-use countersign_tests::{Agent, Answer};
+use countersign_tests::{Agent, HttpResponse};
 use reqwest::RequestBuilder;
 use secrecy::ExposeSecret;
 use serde_json::{Map, Value, json};
@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 /// A stage, and whoever may not do what is done there.
 struct Scene {
-    stage: Stage,
+    fixture: Fixture,
     others_key: String,
     sync_key: String,
     stranger: String,
@@ -28,11 +28,11 @@ struct Scene {
 }
 
 impl Scene {
-    async fn set() -> Self {
-        let stage = Stage::set().await;
-        let control = &stage.control;
-        let (_, others_key) = control.another_service(json!({ "name": "other" })).await;
-        let sync_key = control.make_key(control.service(), "sync").await;
+    async fn new() -> Self {
+        let fixture = Fixture::new().await;
+        let control = &fixture.control;
+        let (_, others_key) = control.create_service(json!({ "name": "other" })).await;
+        let sync_key = control.create_key(control.service(), "sync").await;
         let suspended = Agent::register(control, "Suspended").await;
         let refresh = suspended.login().await.refresh_token.expose_secret().to_owned();
         let asked = control.api.post("/auth/challenge", json!({ "agentId": suspended.id })).await.expect(200);
@@ -45,27 +45,38 @@ impl Scene {
         // 32 names of 64 characters would be above 2 KiB, with what stands between them.
         let mut last = String::new();
         for number in 0..32 {
-            last = control.make_role(&format!("{number:064}"), &[]).await;
+            last = control.create_role(&format!("{number:064}"), &[]).await;
             if number < 31 {
                 control.assign(&laden.id, &last).await;
             }
         }
         let stranger = control.mint_human("stranger");
         let answer = answer.as_object().unwrap().clone();
-        Self { stage, others_key, sync_key, stranger, suspended, answer, refresh, laden, one_role_more: last, revoked }
+        Self {
+            fixture,
+            others_key,
+            sync_key,
+            stranger,
+            suspended,
+            answer,
+            refresh,
+            laden,
+            one_role_more: last,
+            revoked,
+        }
     }
 
     /// A good request with this field replaced.
     async fn with(&self, route: &Route, field: &str, value: impl Into<Value>) -> RequestBuilder {
-        let mut body = self.stage.body(route).await;
+        let mut body = self.fixture.body(route).await;
         body.insert(field.to_owned(), value.into());
-        self.stage.admitted(route).json(&body)
+        self.fixture.admitted(route).json(&body)
     }
 
     /// A good request under another path.
     async fn at(&self, route: &Route, path: &str) -> RequestBuilder {
-        let request = self.stage.admit(route, self.stage.control.api.request(route.method, path));
-        if route.fields.is_empty() { request } else { request.json(&self.stage.body(route).await) }
+        let request = self.fixture.admit(route, self.fixture.control.api.request(route.method, path));
+        if route.fields.is_empty() { request } else { request.json(&self.fixture.body(route).await) }
     }
 
     /// A request that deserves this error, by whoever is admitted.
@@ -73,9 +84,9 @@ impl Scene {
         let named = |name: &str| route.path.contains(&format!("{{{name}}}"));
         let has = |name: &str| route.fields.iter().any(|field| field.name == name);
         match code {
-            "UNSUPPORTED_MEDIA_TYPE" => self.stage.admitted(route).header("content-type", "text/plain").body("{}"),
+            "UNSUPPORTED_MEDIA_TYPE" => self.fixture.admitted(route).header("content-type", "text/plain").body("{}"),
             "VALIDATION_ERROR" if route.fields.is_empty() => {
-                self.at(route, &format!("{}?limit=0", self.stage.path(route))).await
+                self.at(route, &format!("{}?limit=0", self.fixture.path(route))).await
             }
             "VALIDATION_ERROR" => self.with(route, "extra", 1).await,
             "AUTHENTICATION_FAILED" if has("challengeId") => self.with(route, "challengeId", "chal_of_nobody").await,
@@ -91,7 +102,7 @@ impl Scene {
             "AGENT_NOT_FOUND" => self.with(route, "agentId", "agent_00000000000000000000000000").await,
             "ROLE_NOT_FOUND" if named("role") => self.nowhere(route, "role").await,
             "ROLE_NOT_FOUND" if has("roleId") => self.with(route, "roleId", "role_00000000000000000000000000").await,
-            "ROLE_NOT_FOUND" => self.at(route, &format!("{}?role=role_nowhere", self.stage.path(route))).await,
+            "ROLE_NOT_FOUND" => self.at(route, &format!("{}?role=role_nowhere", self.fixture.path(route))).await,
             "WEBHOOK_NOT_FOUND" => self.nowhere(route, "webhook").await,
             "NOT_FOUND" if named("event") => self.nowhere(route, "event").await,
             "NOT_FOUND" if named("file") => self.nowhere(route, "file").await,
@@ -103,7 +114,7 @@ impl Scene {
     }
 
     async fn nowhere(&self, route: &Route, name: &str) -> RequestBuilder {
-        let (mut path, whole) = (route.path.to_owned(), self.stage.path(route));
+        let (mut path, whole) = (route.path.to_owned(), self.fixture.path(route));
         for (template, part) in
             route.path.split('/').zip(whole.split('/')).filter(|(template, _)| template.starts_with('{'))
         {
@@ -113,14 +124,14 @@ impl Scene {
     }
 
     async fn as_bearer(&self, route: &Route, credential: &str) -> RequestBuilder {
-        let request = self.stage.request(route).bearer_auth(credential);
-        if route.fields.is_empty() { request } else { request.json(&self.stage.body(route).await) }
+        let request = self.fixture.request(route).bearer_auth(credential);
+        if route.fields.is_empty() { request } else { request.json(&self.fixture.body(route).await) }
     }
 
     async fn not_allowed(&self, route: &Route) -> RequestBuilder {
         match (route.door, route.path) {
             (Door::Open, "/auth/challenge") => self.with(route, "agentId", self.suspended.id.as_str()).await,
-            (Door::Open, "/auth/authenticate") => self.stage.admitted(route).json(&self.answer),
+            (Door::Open, "/auth/authenticate") => self.fixture.admitted(route).json(&self.answer),
             (Door::Open, "/auth/refresh") => self.with(route, "refreshToken", self.refresh.as_str()).await,
             (Door::Owner | Door::Admin, _) => self.as_bearer(route, &self.stranger).await,
             (Door::AnyFullKey, _) => self.as_bearer(route, &self.sync_key).await,
@@ -134,27 +145,29 @@ impl Scene {
         match (route.method, route.path) {
             (_, "/auth/register" | "/trust/feedback") => {
                 let keyed = |request: RequestBuilder| request.header("idempotency-key", "one-of-conflict");
-                let body = self.stage.body(route).await;
-                let first = Answer::to(keyed(self.stage.admitted(route).json(&body))).await;
+                let body = self.fixture.body(route).await;
+                let first = HttpResponse::send(keyed(self.fixture.admitted(route).json(&body))).await;
                 assert_eq!(first.status, route.good, "{}", first.body);
                 let mut other = body;
                 other.insert("metadata".to_owned(), json!({ "other": true }));
-                keyed(self.stage.admitted(route).json(&other))
+                keyed(self.fixture.admitted(route).json(&other))
             }
             ("POST", path) if path.ends_with("/webhooks") => {
-                let make = async || Answer::to(self.stage.admitted(route).json(&self.stage.body(route).await)).await;
+                let make = async || {
+                    HttpResponse::send(self.fixture.admitted(route).json(&self.fixture.body(route).await)).await
+                };
                 while make().await.status == route.good {}
-                self.stage.admitted(route).json(&self.stage.body(route).await)
+                self.fixture.admitted(route).json(&self.fixture.body(route).await)
             }
             ("POST", "/services/{service}/roles") => self.with(route, "name", "reader").await,
             ("PATCH", "/services/{service}/roles/{role}") => self.with(route, "permissions", json!(long)).await,
             ("POST", "/services/{service}/agents/{agent}/roles") => {
-                let path = self.stage.path(route).replace(&self.stage.agent.id, &self.laden.id);
-                let request = self.stage.control.api.request(route.method, &path);
-                self.stage.admit(route, request).json(&json!({ "roleId": self.one_role_more }))
+                let path = self.fixture.path(route).replace(&self.fixture.agent.id, &self.laden.id);
+                let request = self.fixture.control.api.request(route.method, &path);
+                self.fixture.admit(route, request).json(&json!({ "roleId": self.one_role_more }))
             }
             ("PUT", "/agents/{agent}/status") => {
-                let path = self.stage.path(route).replace(&self.stage.agent.id, &self.revoked.id);
+                let path = self.fixture.path(route).replace(&self.fixture.agent.id, &self.revoked.id);
                 self.at(route, &path).await
             }
             (method, path) => panic!("docs/use/api.md promises CONFLICT of {method} {path}: provoke it here"),
@@ -175,12 +188,12 @@ fn the_table_of_the_documentation_is_the_table_of_the_tests() {
 
 #[tokio::test]
 async fn each_promised_error_comes_when_it_is_deserved() {
-    let scene = Scene::set().await;
+    let scene = Scene::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {
         let Line { errors, .. } = line(route.method, route.path);
         for code in errors {
-            let answer = Answer::to(scene.provoke(route, code).await).await;
+            let answer = HttpResponse::send(scene.provoke(route, code).await).await;
             let right = answer.text("/error/code") == code && misshapen(&answer).is_none();
             let said = || format!("{} {}: not {code} but {} {}", route.method, route.path, answer.status, answer.body);
             faults.extend((!right).then(said));
@@ -191,12 +204,12 @@ async fn each_promised_error_comes_when_it_is_deserved() {
 
 #[tokio::test]
 async fn each_route_is_limited_as_documented() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {
-        let request = stage.admitted(route);
-        let request = if route.fields.is_empty() { request } else { request.json(&stage.body(route).await) };
-        let answer = Answer::to(request).await;
+        let request = fixture.admitted(route);
+        let request = if route.fields.is_empty() { request } else { request.json(&fixture.body(route).await) };
+        let answer = HttpResponse::send(request).await;
         let policy = answer.header("ratelimit-policy");
         let Line { category, .. } = line(route.method, route.path);
         let right = match category {

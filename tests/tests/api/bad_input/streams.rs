@@ -2,7 +2,7 @@
 
 use super::{
     credentials::{KINDS, Kind, Purse},
-    stage::{Stage, assert_none},
+    fixture::{Fixture, assert_none},
 };
 use countersign_proto::v1::{
     FollowRequest, Hello, Ping, follow_request::Message as Ask, follow_response::Message as Told,
@@ -51,17 +51,17 @@ fn service(told: Result<Option<Told>, Status>) -> Result<String, (Code, String)>
 
 #[tokio::test]
 async fn only_a_services_key_follows_and_sees_its_own_service_only() {
-    let stage = Stage::set().await;
-    let purse = Purse::of(&stage).await;
+    let fixture = Fixture::new().await;
+    let purse = Purse::of(&fixture).await;
     let mut faults = Vec::new();
     for kind in KINDS {
         let credentials = if kind == Kind::Nothing { vec![] } else { vec![[b"Bearer ", purse.get(kind)].concat()] };
-        let told = service(follow(&stage.control, &credentials, hello()).await);
+        let told = service(follow(&fixture.control, &credentials, hello()).await);
         let refused = |reason: &str| Err((Code::Unauthenticated, reason.to_owned()));
         let right = match kind {
-            Kind::FullKey | Kind::SyncKey => told.as_deref() == Ok(stage.control.service()),
+            Kind::FullKey | Kind::SyncKey => told.as_deref() == Ok(fixture.control.service()),
             Kind::OthersKey => {
-                told.as_ref().is_ok_and(|told| told.starts_with("svc_") && told != stage.control.service())
+                told.as_ref().is_ok_and(|told| told.starts_with("svc_") && told != fixture.control.service())
             }
             Kind::Nothing | Kind::RawBytes => told == refused("service_key_missing"),
             _ => told == refused("service_key_invalid"),
@@ -73,8 +73,8 @@ async fn only_a_services_key_follows_and_sees_its_own_service_only() {
 
 #[tokio::test]
 async fn what_is_not_one_key_does_not_follow() {
-    let stage = Stage::set().await;
-    let key = stage.control.key();
+    let fixture = Fixture::new().await;
+    let key = fixture.control.key();
     let v = |text: &str| text.replace("{}", key).into_bytes();
     let mut faults = Vec::new();
     for values in [
@@ -92,7 +92,7 @@ async fn what_is_not_one_key_does_not_follow() {
         vec![v("Bearer {}").to_ascii_uppercase()],
         vec![v(&format!("Bearer {{}}{}", "0".repeat(8_000)))],
     ] {
-        let told = service(follow(&stage.control, &values, hello()).await);
+        let told = service(follow(&fixture.control, &values, hello()).await);
         let right = matches!(&told, Err((Code::Unauthenticated, _)));
         let shown: Vec<_> = values.iter().map(|value| String::from_utf8_lossy(value).replace(key, "{}")).collect();
         faults.extend((!right).then(|| format!("{shown:.60?}: {told:?}")));
@@ -102,17 +102,17 @@ async fn what_is_not_one_key_does_not_follow() {
 
 #[tokio::test]
 async fn a_follower_that_talks_nonsense_is_told_so_or_gets_a_snapshot() {
-    let stage = Stage::set().await;
-    let bearer = [format!("Bearer {}", stage.control.key()).into_bytes()];
+    let fixture = Fixture::new().await;
+    let bearer = [format!("Bearer {}", fixture.control.key()).into_bytes()];
     let from = |revision| vec![Some(Ask::Hello(Hello { revision }))];
     for revision in [-1, i64::MIN, i64::MAX, 1] {
-        let told = service(follow(&stage.control, &bearer, from(revision)).await);
-        assert_eq!(told.as_deref(), Ok(stage.control.service()), "from {revision}");
+        let told = service(follow(&fixture.control, &bearer, from(revision)).await);
+        assert_eq!(told.as_deref(), Ok(fixture.control.service()), "from {revision}");
     }
     for (name, asks) in
         [("a message of nothing", vec![None]), ("a ping before hello", vec![Some(Ask::Ping(Ping { number: 1 }))])]
     {
-        let told = follow(&stage.control, &bearer, asks).await;
+        let told = follow(&fixture.control, &bearer, asks).await;
         assert_eq!(told.map_err(|status| status.code()).unwrap_err(), Code::InvalidArgument, "{name}");
     }
 }

@@ -1,7 +1,7 @@
 //! Requests that a library would not send: lengths that lie, chunks that are none, headers said twice.
 
-use super::stage::{Stage, assert_none, misshapen};
-use countersign_tests::{Answer, RawRequest};
+use super::fixture::{Fixture, assert_none, misshapen};
+use countersign_tests::{HttpResponse, RawRequest};
 use reqwest::Version;
 use serde_json::json;
 
@@ -19,7 +19,7 @@ enum Fate {
 
 use Fate::{Cut, Good, Left, Told};
 
-fn fault(fate: Fate, answer: Option<&Answer>) -> Option<String> {
+fn fault(fate: Fate, answer: Option<&HttpResponse>) -> Option<String> {
     let right = match (fate, answer) {
         (Good, Some(answer)) => answer.status == 200,
         (Told(status), Some(answer)) => answer.status == status && misshapen(answer).is_none(),
@@ -73,14 +73,14 @@ fn frames(body: &str) -> Vec<Frame> {
 
 #[tokio::test]
 async fn a_body_is_what_its_frame_says_or_nothing() {
-    let stage = Stage::set().await;
-    let body = json!({ "agentId": stage.agent.id }).to_string();
+    let fixture = Fixture::new().await;
+    let body = json!({ "agentId": fixture.agent.id }).to_string();
     let mut faults = Vec::new();
     for (name, headers, bytes, fate) in frames(&body) {
         let request = headers.into_iter().fold(RawRequest::new("POST", "/auth/challenge"), RawRequest::line);
         let answer = match fate {
-            Left => request.send_tls_and_leave(&stage.control, &bytes).await,
-            Good | Told(_) | Cut => request.send_tls(&stage.control, &bytes).await,
+            Left => request.send_tls_and_leave(&fixture.control, &bytes).await,
+            Good | Told(_) | Cut => request.send_tls(&fixture.control, &bytes).await,
         };
         faults.extend(fault(fate, answer.as_ref()).map(|fault| format!("{name}: {fault}")));
     }
@@ -90,7 +90,7 @@ async fn a_body_is_what_its_frame_says_or_nothing() {
 /// Two frames are how one request is smuggled in another: whatever is made of them, no second answer comes.
 #[tokio::test]
 async fn a_second_request_hidden_in_a_body_is_not_answered() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let hidden = "GET /health HTTP/1.1\r\nhost: service\r\n\r\n";
     for frame in [
         vec!["content-length: 4", "transfer-encoding: chunked"],
@@ -99,7 +99,7 @@ async fn a_second_request_hidden_in_a_body_is_not_answered() {
         vec![],
     ] {
         let request = frame.iter().fold(RawRequest::new("POST", "/auth/challenge"), RawRequest::line);
-        let answer = request.send_tls(&stage.control, format!("0\r\n\r\n{hidden}").as_bytes()).await;
+        let answer = request.send_tls(&fixture.control, format!("0\r\n\r\n{hidden}").as_bytes()).await;
         // Each request says `connection: close`, so an answer is the only one.
         assert_eq!(fault(Cut, answer.as_ref()), None, "{frame:?}");
         assert!(answer.is_none_or(|answer| answer.header("connection") == "close"), "{frame:?}");
@@ -144,12 +144,12 @@ fn authorizations(key: &str) -> Vec<(Vec<Vec<u8>>, Fate)> {
 
 #[tokio::test]
 async fn one_credential_is_read_and_everything_else_refused() {
-    let stage = Stage::set().await;
-    let control = &stage.control;
+    let fixture = Fixture::new().await;
+    let control = &fixture.control;
     let mut faults = Vec::new();
     for (path, good) in [(control.path("/roles"), control.key()), (control.path("/verify"), control.key())] {
         for (values, fate) in authorizations(good) {
-            let request = RawRequest::new("GET", &path).with("x-agent-token", &stage.token);
+            let request = RawRequest::new("GET", &path).with("x-agent-token", &fixture.token);
             let request = values.iter().fold(request, |request, value| request.with("authorization", value));
             let answer = request.send_tls(control, b"").await;
             let shown: Vec<String> =
@@ -163,7 +163,7 @@ async fn one_credential_is_read_and_everything_else_refused() {
 
 #[tokio::test]
 async fn what_is_no_http_gets_no_further() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     let get = || RawRequest::new("GET", "/health");
     let cases = [
         ("a good one", get(), Good),
@@ -190,23 +190,23 @@ async fn what_is_no_http_gets_no_further() {
     ];
     let mut faults = Vec::new();
     for (name, request, fate) in cases {
-        let answer = request.send_tls(&stage.control, b"").await;
+        let answer = request.send_tls(&fixture.control, b"").await;
         faults.extend(fault(fate, answer.as_ref()).map(|fault| format!("{name}: {fault}")));
         let id = answer.as_ref().map_or("", |answer| answer.header("x-request-id"));
         let decent = id.len() <= 128 && id.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte));
         faults.extend((!decent).then(|| format!("{name}: the request id {id:?}")));
     }
     assert_none(&faults);
-    stage.control.api.get("/health").await.expect(200);
+    fixture.control.api.get("/health").await.expect(200);
 }
 
 #[tokio::test]
 async fn a_long_head_is_refused_on_http_2_too() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     for (size, fate) in [(30 * 1024, Told(401)), (60 * 1024, Told(401)), (100 * 1024, Cut), (1024 * 1024, Cut)] {
-        let request = stage.control.api.request("GET", &stage.control.path("/roles")).version(Version::HTTP_2);
-        let answer = Answer::try_to(request.bearer_auth("a".repeat(size))).await;
+        let request = fixture.control.api.request("GET", &fixture.control.path("/roles")).version(Version::HTTP_2);
+        let answer = HttpResponse::try_send(request.bearer_auth("a".repeat(size))).await;
         assert_eq!(fault(fate, answer.as_ref()), None, "{size} bytes");
     }
-    stage.control.api.get("/health").await.expect(200);
+    fixture.control.api.get("/health").await.expect(200);
 }

@@ -3,7 +3,7 @@
 use super::{INVALID, UNAVAILABLE, ask, control_of};
 use countersign_tests::{
     ControlPlane, Issuer, SigningKey, eventually,
-    issuer::{Mood, jwks},
+    issuer::{IssuerBehavior, jwks},
     process::free_port,
 };
 use serde_json::json;
@@ -23,7 +23,7 @@ async fn ask_at_once(control: &ControlPlane, tokens: Vec<String>) -> Vec<u16> {
 async fn a_hundred_first_requests_are_one_fetch() {
     let key = SigningKey::rsa("r");
     let issuer = Issuer::start(&[&key]).await;
-    issuer.be(Mood::Slow(Duration::from_millis(300)));
+    issuer.set_behavior(IssuerBehavior::Delayed(Duration::from_millis(300)));
     let control = control_of(&issuer, &[]).await;
     let tokens = (0..100).map(|number| key.token(&issuer.claims(&format!("person {number}")))).collect();
     assert_eq!(ask_at_once(&control, tokens).await, [200; 100]);
@@ -95,7 +95,7 @@ async fn while_the_issuer_is_away_known_keys_serve_up_to_their_age() {
     let token = key.token(&issuer.claims("ann"));
     ask(&control, &token).await.expect(200);
     let before = issuer.discoveries();
-    issuer.be(Mood::Status(500));
+    issuer.set_behavior(IssuerBehavior::Status(500));
     let refreshed = async || {
         ask(&control, &token).await.expect(200);
         (issuer.discoveries() > before).then_some(())
@@ -105,7 +105,7 @@ async fn while_the_issuer_is_away_known_keys_serve_up_to_their_age() {
     let refused = async || Some(ask(&control, &token).await).filter(|answer| answer.status != 200);
     let answer = eventually("keys are too old", refused, || control.log()).await;
     assert_eq!(answer.error(), UNAVAILABLE);
-    issuer.be(Mood::Fair);
+    issuer.set_behavior(IssuerBehavior::Normal);
     let good = async || Some(ask(&control, &token).await).filter(|answer| answer.status == 200);
     eventually("the issuer is back", good, || control.log()).await;
 }
@@ -116,20 +116,20 @@ async fn what_is_no_answer_of_the_issuer_is_not_taken_for_one() {
     let elsewhere = Issuer::start(&[&foreign]).await;
     let huge = json!({ "keys": [key.jwk()], "padding": "x".repeat(256 * 1024) }).to_string();
     let moods = [
-        Mood::Status(500),
-        Mood::Status(204),
-        Mood::Redirect(elsewhere.jwks_url()),
-        Mood::Says(huge),
-        Mood::Says("<html>".to_owned()),
-        Mood::Says(String::new()),
-        Mood::Endless,
+        IssuerBehavior::Status(500),
+        IssuerBehavior::Status(204),
+        IssuerBehavior::Redirect(elsewhere.jwks_url()),
+        IssuerBehavior::Body(huge),
+        IssuerBehavior::Body("<html>".to_owned()),
+        IssuerBehavior::Body(String::new()),
+        IssuerBehavior::Endless,
     ];
-    for mood in moods {
+    for behavior in moods {
         let issuer = Issuer::start(&[&key]).await;
-        issuer.be(mood.clone());
+        issuer.set_behavior(behavior.clone());
         let control = control_of(&issuer, &[]).await;
         for signer in [&key, &foreign] {
-            assert_eq!(ask(&control, &signer.token(&issuer.claims("ann"))).await.error(), UNAVAILABLE, "{mood:?}");
+            assert_eq!(ask(&control, &signer.token(&issuer.claims("ann"))).await.error(), UNAVAILABLE, "{behavior:?}");
         }
     }
     assert_eq!(elsewhere.fetches(), 0, "a redirect is not followed");
@@ -156,7 +156,7 @@ async fn a_discovery_document_must_name_its_issuer_and_a_place_that_is_safe() {
 async fn a_slow_issuer_holds_up_nobody_else_and_its_own_not_for_long() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
-    issuer.be(Mood::Slow(Duration::from_mins(2)));
+    issuer.set_behavior(IssuerBehavior::Delayed(Duration::from_mins(2)));
     let control = control_of(&issuer, &[]).await;
     let began = std::time::Instant::now();
     let waiting = {

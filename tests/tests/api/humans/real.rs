@@ -2,16 +2,16 @@
 
 use super::{INVALID, settings::control_plane};
 use countersign_tests::{
-    Answer, Issuer, SigningKey, eventually,
+    HttpResponse, Issuer, SigningKey, eventually,
+    http::HttpClient,
     issuer::jwks,
     process::{Process, free_port},
     tools,
-    web::Site,
 };
 use std::{path::Path, process::Command};
 
 /// A real deployment in a folder: a certificate of its own, the embedded database, and these settings besides.
-async fn start(folder: &Path, more: &[String]) -> (Process, Site) {
+async fn start(folder: &Path, more: &[String]) -> (Process, HttpClient) {
     let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (folder.join("tls.crt"), folder.join("tls.key"));
     std::fs::write(&certificate, pair.cert.pem()).unwrap();
@@ -31,8 +31,8 @@ async fn start(folder: &Path, more: &[String]) -> (Process, Site) {
         command.args(["--set", setting]);
     }
     let process = Process::start(command, &folder.join("log"));
-    let api = Site::trusting(format!("https://localhost:{port}"), pair.cert.pem().as_bytes());
-    let up = async || Answer::try_to(api.request("GET", "/health")).await.filter(|answer| answer.status == 200);
+    let api = HttpClient::trusting(format!("https://localhost:{port}"), pair.cert.pem().as_bytes());
+    let up = async || HttpResponse::try_send(api.request("GET", "/health")).await.filter(|answer| answer.status == 200);
     eventually("the control plane is up", up, || process.log()).await;
     (process, api)
 }

@@ -1,24 +1,24 @@
 //! Services and people are counted once they are known; who is not known, by address.
 
-use super::stage::{MINUTE, Stage, passed, refused};
-use countersign_tests::{Answer, web::Site};
+use super::fixture::{Fixture, MINUTE, passed, refused};
+use countersign_tests::{HttpResponse, http::HttpClient};
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
-fn get(site: &Site, bearer: &str, path: &str) -> RequestBuilder {
+fn get(site: &HttpClient, bearer: &str, path: &str) -> RequestBuilder {
     site.request("GET", path).bearer_auth(bearer)
 }
 
-impl Stage {
+impl Fixture {
     /// Another service of the same owner, and a key of it.
     async fn another(&self) -> (String, String) {
         let made = self.api.send_as(&self.human, "POST", "/services", json!({ "name": "Other" })).await.expect(201);
         let service = made["serviceId"].as_str().unwrap().to_owned();
-        let key = self.make_key(&service).await;
+        let key = self.create_key(&service).await;
         (service, key)
     }
 
-    async fn make_key(&self, service: &str) -> String {
+    async fn create_key(&self, service: &str) -> String {
         let (path, body) = (format!("/services/{service}/keys"), json!({ "name": "test", "scope": "full" }));
         text(&self.api.send_as(&self.human, "POST", &path, body).await.expect(201)["apiKey"])
     }
@@ -30,101 +30,102 @@ fn text(value: &Value) -> String {
 
 #[tokio::test]
 async fn management_is_limited_by_service_and_by_person() {
-    let stage = Stage::set().await;
-    let (other, other_key) = stage.another().await;
-    let second_key = stage.make_key(&stage.service).await;
-    stage.hand.advance(MINUTE);
-    let roles = format!("/services/{}/roles", stage.service);
-    let first = Answer::to(get(&stage.api, &stage.key, &roles)).await;
+    let fixture = Fixture::new().await;
+    let (other, other_key) = fixture.another().await;
+    let second_key = fixture.create_key(&fixture.service).await;
+    fixture.clock.advance(MINUTE);
+    let roles = format!("/services/{}/roles", fixture.service);
+    let first = HttpResponse::send(get(&fixture.api, &fixture.key, &roles)).await;
     assert_eq!(first.header("ratelimit-policy"), "\"management\";q=100;w=60");
     assert_eq!(first.header("ratelimit"), "\"management\";r=99;t=60");
-    assert_eq!(passed(110, || get(&stage.api, &stage.key, &roles)).await, 99);
+    assert_eq!(passed(110, || get(&fixture.api, &fixture.key, &roles)).await, 99);
     // All that is management, with whichever key of the service, from wherever.
-    let agents = format!("/services/{}/agents", stage.service);
+    let agents = format!("/services/{}/agents", fixture.service);
     for path in [roles.as_str(), &agents, "/status", "/trust/agents/agent_00000000000000000000000000/history"] {
-        for site in [&stage.api, &stage.from(2)] {
-            let refused = refused(&Answer::to(get(site, &second_key, path)).await);
+        for site in [&fixture.api, &fixture.from(2)] {
+            let refused = refused(&HttpResponse::send(get(site, &second_key, path)).await);
             assert_eq!(refused, ("management".to_owned(), 60), "{path}");
         }
     }
     // Not so another service, the person who owns both, nor what is no management.
-    Answer::to(get(&stage.api, &other_key, &format!("/services/{other}/roles"))).await.expect(200);
-    assert_eq!(passed(110, || get(&stage.api, &stage.human, &roles)).await, 100);
-    let verify = Answer::to(get(&stage.api, &stage.key, &format!("/services/{}/verify", stage.service))).await;
+    HttpResponse::send(get(&fixture.api, &other_key, &format!("/services/{other}/roles"))).await.expect(200);
+    assert_eq!(passed(110, || get(&fixture.api, &fixture.human, &roles)).await, 100);
+    let verify =
+        HttpResponse::send(get(&fixture.api, &fixture.key, &format!("/services/{}/verify", fixture.service))).await;
     assert_eq!(verify.error(), (401, "AUTHENTICATION_FAILED", "token_missing"));
-    stage.hand.advance(MINUTE);
-    Answer::to(get(&stage.api, &stage.key, &roles)).await.expect(200);
-    assert_eq!(stage.counted("management").await, Some(11.0 + 8.0 + 10.0));
+    fixture.clock.advance(MINUTE);
+    HttpResponse::send(get(&fixture.api, &fixture.key, &roles)).await.expect(200);
+    assert_eq!(fixture.counted("management").await, Some(11.0 + 8.0 + 10.0));
 }
 
 #[tokio::test]
 async fn a_request_that_is_not_allowed_counts_too() {
-    let stage = Stage::set().await;
-    let (other, _) = stage.another().await;
-    stage.hand.advance(MINUTE);
+    let fixture = Fixture::new().await;
+    let (other, _) = fixture.another().await;
+    fixture.clock.advance(MINUTE);
     let path = format!("/services/{other}/roles");
     let mut forbidden = 0;
     for _ in 0..105 {
-        forbidden += usize::from(Answer::to(get(&stage.api, &stage.key, &path)).await.status == 403);
+        forbidden += usize::from(HttpResponse::send(get(&fixture.api, &fixture.key, &path)).await.status == 403);
     }
     assert_eq!(forbidden, 100);
 }
 
 #[tokio::test]
 async fn verification_and_feedback_have_limits_of_their_own() {
-    let stage = Stage::set().await;
-    let agent = stage.register().await;
-    let token = text(&stage.login(&agent).await["accessToken"]);
-    let verify = format!("/services/{}/verify", stage.service);
-    let ask = || get(&stage.api, &stage.key, &verify).header("x-agent-token", &token);
-    let first = Answer::to(ask()).await;
+    let fixture = Fixture::new().await;
+    let agent = fixture.register().await;
+    let token = text(&fixture.login(&agent).await["accessToken"]);
+    let verify = format!("/services/{}/verify", fixture.service);
+    let ask = || get(&fixture.api, &fixture.key, &verify).header("x-agent-token", &token);
+    let first = HttpResponse::send(ask()).await;
     assert_eq!(first.header("ratelimit"), "\"verification\";r=999;t=60");
     assert_eq!(first.error().0, 200);
     assert_eq!(passed(1005, ask).await, 999);
-    assert_eq!(refused(&Answer::to(ask()).await).0, "verification");
+    assert_eq!(refused(&HttpResponse::send(ask()).await).0, "verification");
 
     let body = json!({ "agentId": agent.id, "score": 60 });
-    let tell = || stage.api.request("POST", "/trust/feedback").bearer_auth(&stage.key).json(&body);
+    let tell = || fixture.api.request("POST", "/trust/feedback").bearer_auth(&fixture.key).json(&body);
     assert_eq!(passed(55, tell).await, 50);
-    assert_eq!(refused(&Answer::to(tell()).await).0, "feedback");
-    assert_eq!((stage.counted("verification").await, stage.counted("feedback").await), (Some(7.0), Some(6.0)));
+    assert_eq!(refused(&HttpResponse::send(tell()).await).0, "feedback");
+    assert_eq!((fixture.counted("verification").await, fixture.counted("feedback").await), (Some(7.0), Some(6.0)));
 }
 
 #[tokio::test]
 async fn failed_credentials_are_limited_by_address_and_lock_nobody_out() {
-    let stage = Stage::set().await;
-    let roles = format!("/services/{}/roles", stage.service);
+    let fixture = Fixture::new().await;
+    let roles = format!("/services/{}/roles", fixture.service);
     let wrong = format!("svc_sk_{}{}", "0".repeat(26), "0".repeat(64));
     let kinds = |number: usize| match number % 4 {
-        0 => get(&stage.api, &wrong, &roles),
-        1 => get(&stage.api, "a.human.token", &roles),
-        2 => stage.api.request("GET", &roles),
-        _ => stage.api.request("GET", &roles).header("authorization", "Basic none"),
+        0 => get(&fixture.api, &wrong, &roles),
+        1 => get(&fixture.api, "a.human.token", &roles),
+        2 => fixture.api.request("GET", &roles),
+        _ => fixture.api.request("GET", &roles).header("authorization", "Basic none"),
     };
     for number in 0..300 {
-        let answer = Answer::to(kinds(number)).await;
+        let answer = HttpResponse::send(kinds(number)).await;
         assert_eq!((answer.error().0, answer.error().1), (401, "AUTHENTICATION_FAILED"), "{number}");
     }
     for number in 0..4 {
-        assert_eq!(refused(&Answer::to(kinds(number)).await).0, "failures", "{number}");
+        assert_eq!(refused(&HttpResponse::send(kinds(number)).await).0, "failures", "{number}");
     }
-    assert_eq!(stage.counted("failures").await, Some(4.0));
+    assert_eq!(fixture.counted("failures").await, Some(4.0));
     // A good credential at the same address passes, and a wrong one from elsewhere is told that it is wrong.
-    Answer::to(get(&stage.api, &stage.key, &roles)).await.expect(200);
-    Answer::to(get(&stage.api, &stage.human, &roles)).await.expect(200);
-    Answer::to(get(&stage.from(2), &wrong, &roles)).await.expect(401);
-    stage.hand.advance(MINUTE);
-    Answer::to(kinds(0)).await.expect(401);
+    HttpResponse::send(get(&fixture.api, &fixture.key, &roles)).await.expect(200);
+    HttpResponse::send(get(&fixture.api, &fixture.human, &roles)).await.expect(200);
+    HttpResponse::send(get(&fixture.from(2), &wrong, &roles)).await.expect(401);
+    fixture.clock.advance(MINUTE);
+    HttpResponse::send(kinds(0)).await.expect(401);
 }
 
 #[tokio::test]
 async fn what_everybody_may_read_is_free() {
-    let stage = Stage::set().await;
+    let fixture = Fixture::new().await;
     for path in ["/health", "/.well-known/jwks.json"] {
         for _ in 0..400 {
-            let answer = stage.api.get(path).await;
+            let answer = fixture.api.get(path).await;
             assert!(answer.status == 200 && answer.header("ratelimit").is_empty(), "{path}: {answer:?}");
         }
     }
-    assert_eq!(stage.api.get("/nowhere").await.header("ratelimit"), "");
+    assert_eq!(fixture.api.get("/nowhere").await.header("ratelimit"), "");
 }

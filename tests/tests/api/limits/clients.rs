@@ -1,6 +1,6 @@
 //! What our own clients do when they ask too often: the command says when to come back, a session waits.
 
-use super::stage::{MINUTE, Stage};
+use super::fixture::{Fixture, MINUTE};
 use countersign_client::{Api, Held, KeyError, PrivateKey, Session, Sign};
 use countersign_identity::Timestamp;
 use countersign_process::{Clock, SystemClock};
@@ -38,9 +38,9 @@ async fn the_command_line_says_when_to_come_back() {
 
 #[tokio::test]
 async fn a_session_goes_on_with_what_it_holds_and_asks_no_more_until_it_was_told_to() {
-    let stage = Stage::set_with(&[("limits.auth_per_minute", "2")]).await;
-    let agent = stage.register().await;
-    let (url, authority) = (&stage.api.url, stage.authority());
+    let fixture = Fixture::with_settings(&[("limits.auth_per_minute", "2")]).await;
+    let agent = fixture.register().await;
+    let (url, authority) = (&fixture.api.url, fixture.authority());
     let api = Api::new(url, Some(authority)).unwrap();
     let now = SystemClock.now();
     let session = Session::new(api.clone(), By(&agent.key), agent.id.clone(), None);
@@ -52,12 +52,12 @@ async fn a_session_goes_on_with_what_it_holds_and_asks_no_more_until_it_was_told
         let held = session.tokens().await.unwrap();
         assert!(held.refresh_at > now && held.expires_at == fresh.expires_at);
     }
-    assert_eq!(stage.counted("auth").await, Some(1.0), "asked once");
+    assert_eq!(fixture.counted("auth").await, Some(1.0), "asked once");
 
     // What is dead is not given, however long the wait is; and the wait is told.
     let session = Session::new(api, By(&agent.key), agent.id.clone(), None).resume(Some(due(now)));
     let error = session.tokens().await.unwrap_err();
     assert!(error.retry_after().is_some_and(|wait| !wait.is_zero() && wait <= MINUTE), "{error}");
-    stage.hand.advance(MINUTE);
+    fixture.clock.advance(MINUTE);
     assert!(session.tokens().await.is_ok());
 }

@@ -1,8 +1,8 @@
 //! Fact 6, Envoy's part: an authorizer that is away or does not answer lets nobody in, and the answer is
 //! 403 unless `status_on_error` says otherwise.
 
-use super::{Said, Stage, scripted::Scripted};
-use countersign_tests::{Answer, Envoy, RawRequest, Upstream, eventually};
+use super::{Fixture, Said, scripted::Scripted};
+use countersign_tests::{Envoy, HttpResponse, RawRequest, Upstream, eventually};
 use std::time::{Duration, Instant};
 
 const UNAVAILABLE: &str = "status_on_error: { code: ServiceUnavailable }";
@@ -10,10 +10,10 @@ const UNAVAILABLE: &str = "status_on_error: { code: ServiceUnavailable }";
 #[tokio::test]
 async fn an_authorizer_that_does_not_answer_is_a_403_unless_status_on_error_says_otherwise() {
     for (case, filter, status) in [("by default", "", 403), ("told to say 503", UNAVAILABLE, 503)] {
-        let stage = Stage::start(Said { filter, call: "timeout: 1s", ..Said::default() }).await;
-        let slow = RawRequest::get("/").send(&stage.envoy.site).await;
-        assert_eq!((slow.status, stage.authorizer.times_asked()), (status, 1), "{case}, slow");
-        let Stage { authorizer, upstream, envoy } = stage;
+        let fixture = Fixture::start(Said { filter, call: "timeout: 1s", ..Said::default() }).await;
+        let slow = RawRequest::get("/").send(&fixture.envoy.site).await;
+        assert_eq!((slow.status, fixture.authorizer.times_asked()), (status, 1), "{case}, slow");
+        let Fixture { authorizer, upstream, envoy } = fixture;
         drop(authorizer);
         let down = RawRequest::get("/").send(&envoy.site).await;
         assert_eq!((down.status, upstream.seen()), (status, 0), "{case}, down");
@@ -23,16 +23,16 @@ async fn an_authorizer_that_does_not_answer_is_a_403_unless_status_on_error_says
 #[tokio::test]
 async fn envoy_waits_as_long_as_told_and_a_fifth_of_a_second_if_not() {
     for (call, least, most) in [("", 150, 900), ("timeout: 1s", 950, 5000)] {
-        let stage = Stage::start(Said { call, ..Said::default() }).await;
+        let fixture = Fixture::start(Said { call, ..Said::default() }).await;
         // A busy machine may delay some answers, not all.
         let in_time = async || {
-            let (answer, wait) = timed(&stage.envoy).await;
+            let (answer, wait) = timed(&fixture.envoy).await;
             assert_eq!(answer.status, 403);
             assert!(wait >= Duration::from_millis(least), "{call:?}: {wait:?}");
             (wait < Duration::from_millis(most)).then_some(())
         };
-        eventually(&format!("{call:?}: Envoy gives up in time"), in_time, || stage.envoy.log()).await;
-        assert_eq!(stage.upstream.seen(), 0);
+        eventually(&format!("{call:?}: Envoy gives up in time"), in_time, || fixture.envoy.log()).await;
+        assert_eq!(fixture.upstream.seen(), 0);
     }
 }
 
@@ -57,7 +57,7 @@ async fn the_shipped_configuration_says_503_in_time_and_logs_whose_fault_it_was(
 }
 
 #[expect(clippy::disallowed_methods, reason = "measures how long Envoy waits")]
-async fn timed(envoy: &Envoy) -> (Answer, Duration) {
+async fn timed(envoy: &Envoy) -> (HttpResponse, Duration) {
     let began = Instant::now();
     let answer = RawRequest::get("/").send(&envoy.site).await;
     (answer, began.elapsed())

@@ -2,10 +2,10 @@
 //! not know.
 
 use super::{
-    Said, Stage,
+    Fixture, Said,
     scripted::{allow, bare},
 };
-use countersign_tests::{RawRequest, World};
+use countersign_tests::{Environment, RawRequest};
 use envoy_types::{
     ext_authz::v3::pb::{HeaderAppendAction, HeaderValue, HeaderValueOption, OkHttpResponse},
     pb::google::protobuf::BoolValue,
@@ -17,7 +17,7 @@ const OVERWRITE: Option<HeaderAppendAction> = Some(HeaderAppendAction::Overwrite
 
 #[tokio::test]
 async fn removal_comes_after_the_set() {
-    let stage = Stage::start(Said::default()).await;
+    let fixture = Fixture::start(Said::default()).await;
     let name = || vec!["x-fact".to_owned()];
     let set = || vec![set(Some(false), OVERWRITE)];
     for (case, headers, headers_to_remove, expected) in [
@@ -28,26 +28,26 @@ async fn removal_comes_after_the_set() {
     ] {
         let response = allow(OkHttpResponse { headers, headers_to_remove, ..OkHttpResponse::default() });
         let request = RawRequest::get("/").with("x-fact", "client");
-        let seen = stage.judged(response, request).await.expect(200);
+        let seen = fixture.judged(response, request).await.expect(200);
         assert_eq!(seen["x-fact"], expected, "{case}");
     }
 }
 
 #[tokio::test]
 async fn a_set_overwrites_if_either_field_says_so() {
-    let stage = Stage::start(Said::default()).await;
+    let fixture = Fixture::start(Said::default()).await;
     for (case, option) in [
         ("append: false alone", set(Some(false), None)),
         ("OVERWRITE_IF_EXISTS_OR_ADD alone", set(None, OVERWRITE)),
         ("both, as the sidecar does", set(Some(false), OVERWRITE)),
     ] {
-        assert_eq!(twice_with(&stage, option).await, json!(["authorizer"]), "{case}");
+        assert_eq!(twice_with(&fixture, option).await, json!(["authorizer"]), "{case}");
     }
 }
 
 #[tokio::test]
 async fn this_envoy_reads_append_alone_and_takes_its_absence_for_false() {
-    let stage = Stage::start(Said::default()).await;
+    let fixture = Fixture::start(Said::default()).await;
     let (overwritten, appended) = (json!(["authorizer"]), json!(["client,authorizer", "client"]));
     let absent = Some(HeaderAppendAction::AddIfAbsent);
     for (case, option, expected) in [
@@ -57,16 +57,16 @@ async fn this_envoy_reads_append_alone_and_takes_its_absence_for_false() {
         ("append: true", set(Some(true), None), &appended),
         ("append: true with OVERWRITE_IF_EXISTS_OR_ADD", set(Some(true), OVERWRITE), &appended),
     ] {
-        assert_eq!(twice_with(&stage, option).await, *expected, "{case}");
+        assert_eq!(twice_with(&fixture, option).await, *expected, "{case}");
     }
 }
 
 #[tokio::test]
 async fn the_true_identity_overwrites_what_the_client_sent() {
-    let world = World::start().await;
-    let (agent, _) = world.agent("reader", &["read"]).await;
+    let environment = Environment::start().await;
+    let (agent, _) = environment.agent("reader", &["read"]).await;
     let token = agent.token().await;
-    let bare = bare(&world.sidecar.socket(), world.upstream.port, Said::default()).await;
+    let bare = bare(&environment.sidecar.socket(), environment.upstream.port, Said::default()).await;
     let get = || RawRequest::get("/").bearer(&token);
     for (case, request) in [
         ("none sent", get()),
@@ -75,7 +75,7 @@ async fn the_true_identity_overwrites_what_the_client_sent() {
         ("the true one among them", get().with("x-agent-id", &agent.id).with("x-agent-id", "agt_forged")),
         ("an empty one", get().with("x-agent-id", "")),
     ] {
-        for (envoy, site) in [("the bare Envoy", &bare.site), ("the shipped one", &world.envoy.site)] {
+        for (envoy, site) in [("the bare Envoy", &bare.site), ("the shipped one", &environment.envoy.site)] {
             let seen = request.judged(site).await.expect(200);
             assert_eq!(seen["x-agent-id"], json!([agent.id]), "{case}, {envoy}");
         }
@@ -84,44 +84,44 @@ async fn the_true_identity_overwrites_what_the_client_sent() {
 
 #[tokio::test]
 async fn look_alikes_reach_the_service_if_nobody_removes_them() {
-    let stage = Stage::start(Said::default()).await;
+    let fixture = Fixture::start(Said::default()).await;
     for name in FORGED {
-        let seen = stage.allowed(RawRequest::get("/").with(name, "forged")).await.expect(200);
+        let seen = fixture.allowed(RawRequest::get("/").with(name, "forged")).await.expect(200);
         assert_eq!(seen[name], json!(["forged"]), "{name}");
-        assert_eq!(stage.authorizer.asked().headers[name], "forged", "{name}");
+        assert_eq!(fixture.authorizer.asked().headers[name], "forged", "{name}");
     }
 }
 
 #[tokio::test]
 async fn rejecting_underscores_does_not_stop_dots() {
     let reject = "common_http_protocol_options: { headers_with_underscores_action: REJECT_REQUEST }";
-    let stage = Stage::start(Said { manager: reject, ..Said::default() }).await;
+    let fixture = Fixture::start(Said { manager: reject, ..Said::default() }).await;
     for (name, status) in FORGED.into_iter().zip([400, 400, 200]) {
-        let answer = stage.allowed(RawRequest::get("/").with(name, "forged")).await;
+        let answer = fixture.allowed(RawRequest::get("/").with(name, "forged")).await;
         assert_eq!(answer.status, status, "{name}: {answer:?}");
     }
-    assert_eq!((stage.authorizer.times_asked(), stage.upstream.seen()), (1, 1), "the one with the dot");
+    assert_eq!((fixture.authorizer.times_asked(), fixture.upstream.seen()), (1, 1), "the one with the dot");
 }
 
 #[tokio::test]
 async fn with_allowed_headers_the_authorizer_does_not_see_look_alikes_that_the_service_sees() {
     let filter = "allowed_headers: { patterns: [{ exact: authorization }] }";
-    let stage = Stage::start(Said { filter, ..Said::default() }).await;
+    let fixture = Fixture::start(Said { filter, ..Said::default() }).await;
     for name in FORGED {
         let request = RawRequest::get("/").bearer("token").with(name, "forged");
-        let seen = stage.allowed(request).await.expect(200);
+        let seen = fixture.allowed(request).await.expect(200);
         assert_eq!(seen[name], json!(["forged"]), "{name}");
-        let asked = stage.authorizer.asked().headers;
+        let asked = fixture.authorizer.asked().headers;
         assert_eq!(asked["authorization"], "Bearer token", "{name}");
         assert_eq!(asked.get(name), None, "{name}");
     }
 }
 
 /// What the service sees of a header that the client sent twice.
-async fn twice_with(stage: &Stage, option: HeaderValueOption) -> Value {
+async fn twice_with(fixture: &Fixture, option: HeaderValueOption) -> Value {
     let response = allow(OkHttpResponse { headers: vec![option], ..OkHttpResponse::default() });
     let request = RawRequest::get("/").with("x-fact", "client").with("x-fact", "client");
-    stage.judged(response, request).await.expect(200)["x-fact"].clone()
+    fixture.judged(response, request).await.expect(200)["x-fact"].clone()
 }
 
 /// Sets `x-fact`; the fields that are `None` are not on the wire.

@@ -1,7 +1,7 @@
 //! Fact 5, paths: Envoy leaves them as they came unless told otherwise, and the shipped listener tells it.
 
-use super::{Said, Stage};
-use countersign_tests::{Answer, RawRequest, World, envoy::Envoy};
+use super::{Fixture, Said};
+use countersign_tests::{Environment, HttpResponse, RawRequest, envoy::Envoy};
 
 /// Spellings of `/admin` and of paths below it.
 const ADMIN: [&str; 17] = [
@@ -30,17 +30,17 @@ const NEXT_LINE: &str = "\n                ";
 
 #[tokio::test]
 async fn a_path_is_left_as_it_came_unless_envoy_is_told_otherwise() {
-    let stage = Stage::start(Said::default()).await;
+    let fixture = Fixture::start(Said::default()).await;
     for path in ["//admin", "/x/../admin", "/%2e/admin", "/%2Fadmin", "/admin/"] {
-        let answer = stage.allowed(RawRequest::get(path)).await;
+        let answer = fixture.allowed(RawRequest::get(path)).await;
         assert_eq!((answer.status, answer.header("x-upstream-path")), (200, path));
-        assert_eq!(stage.authorizer.asked().path, path);
+        assert_eq!(fixture.authorizer.asked().path, path);
     }
 }
 
 #[tokio::test]
 async fn a_path_is_tidied_before_the_authorizer_sees_it_where_envoy_is_told_to() {
-    let stage = Stage::start(Said { manager: &TIDY.join(NEXT_LINE), ..Said::default() }).await;
+    let fixture = Fixture::start(Said { manager: &TIDY.join(NEXT_LINE), ..Said::default() }).await;
     for (path, tidy) in [
         ("//admin", "/admin"),
         ("/x/../admin", "/admin"),
@@ -48,31 +48,31 @@ async fn a_path_is_tidied_before_the_authorizer_sees_it_where_envoy_is_told_to()
         ("/%61dmin", "/admin"),
         ("/admin/", "/admin/"),
     ] {
-        let answer = stage.allowed(RawRequest::get(path)).await;
+        let answer = fixture.allowed(RawRequest::get(path)).await;
         assert_eq!((answer.status, answer.header("x-upstream-path")), (200, tidy), "{path}");
-        assert_eq!(stage.authorizer.asked().path, tidy, "{path}");
+        assert_eq!(fixture.authorizer.asked().path, tidy, "{path}");
     }
-    let before = stage.upstream.seen();
-    let answer = stage.allowed(RawRequest::get("/%2Fadmin")).await;
+    let before = fixture.upstream.seen();
+    let answer = fixture.allowed(RawRequest::get("/%2Fadmin")).await;
     assert_eq!((answer.status, answer.header("location")), (307, "/admin"), "an escaped slash");
-    assert_eq!(stage.upstream.seen(), before);
+    assert_eq!(fixture.upstream.seen(), before);
 }
 
 #[tokio::test]
 async fn with_the_shipped_listener_every_spelling_of_admin_needs_its_permission() {
-    let world = World::start().await;
-    let (reader, _) = world.agent("reader", &["read"]).await;
-    let (admin, _) = world.agent("administrator", &["admin"]).await;
+    let environment = Environment::start().await;
+    let (reader, _) = environment.agent("reader", &["read"]).await;
+    let (admin, _) = environment.agent("administrator", &["admin"]).await;
     let (reader, admin) = tokio::join!(reader.token(), admin.token());
     for path in ADMIN {
-        let anybody = followed(&world.envoy, path, None).await;
+        let anybody = followed(&environment.envoy, path, None).await;
         assert_eq!(anybody.error(), (401, "AUTHENTICATION_FAILED", "token_missing"), "{path}");
-        let refused = followed(&world.envoy, path, Some(&reader)).await;
+        let refused = followed(&environment.envoy, path, Some(&reader)).await;
         assert_eq!(refused.error(), (403, "INSUFFICIENT_PERMISSIONS", "permission_missing"), "{path}");
     }
-    assert_eq!(world.upstream.seen(), 0);
+    assert_eq!(environment.upstream.seen(), 0);
     for path in ADMIN {
-        let answer = followed(&world.envoy, path, Some(&admin)).await;
+        let answer = followed(&environment.envoy, path, Some(&admin)).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
         let tidy = answer.header("x-upstream-path");
         assert!(tidy == "/admin" || tidy.starts_with("/admin/") || tidy == "/admin?x=1", "{path}: {tidy}");
@@ -81,8 +81,8 @@ async fn with_the_shipped_listener_every_spelling_of_admin_needs_its_permission(
 
 #[tokio::test]
 async fn with_the_shipped_listener_other_paths_do_not_need_the_permission_of_admin() {
-    let world = World::start().await;
-    let (reader, _) = world.agent("reader", &["read"]).await;
+    let environment = Environment::start().await;
+    let (reader, _) = environment.agent("reader", &["read"]).await;
     let token = reader.token().await;
     for (path, tidy) in [
         ("/administrators", "/administrators"),
@@ -90,13 +90,13 @@ async fn with_the_shipped_listener_other_paths_do_not_need_the_permission_of_adm
         ("/x/admin", "/x/admin"),
         ("/?/admin", "/?/admin"),
     ] {
-        let answer = followed(&world.envoy, path, Some(&token)).await;
+        let answer = followed(&environment.envoy, path, Some(&token)).await;
         assert_eq!((answer.status, answer.header("x-upstream-path")), (200, tidy), "{path}");
     }
 }
 
 /// The answer after the redirect with which Envoy meets an escaped slash.
-async fn followed(envoy: &Envoy, path: &str, token: Option<&str>) -> Answer {
+async fn followed(envoy: &Envoy, path: &str, token: Option<&str>) -> HttpResponse {
     let request = |path: &str| match token {
         Some(token) => RawRequest::get(path).bearer(token),
         None => RawRequest::get(path),

@@ -1,8 +1,8 @@
 //! Facts 5 and 7, headers: how repeated ones and bytes that are not text arrive, in either form in which
 //! Envoy sends them.
 
-use super::{Said, Stage};
-use countersign_tests::{Envoy, RawRequest, World, envoy::replaced};
+use super::{Fixture, Said};
+use countersign_tests::{Environment, Envoy, RawRequest, envoy::replaced};
 use envoy_types::pb::envoy::service::auth::v3::attribute_context::HttpRequest;
 use serde_json::json;
 
@@ -10,31 +10,31 @@ const RAW: &str = "encode_raw_headers: true";
 
 #[tokio::test]
 async fn repeated_headers_arrive_joined_by_a_comma() {
-    let stage = Stage::start(Said::default()).await;
+    let fixture = Fixture::start(Said::default()).await;
     let request = RawRequest::get("/").with("Authorization", "Bearer a").with("authorization", "Bearer b");
-    stage.allowed(request).await.expect(200);
-    assert_eq!(stage.authorizer.asked().headers["authorization"], "Bearer a,Bearer b");
+    fixture.allowed(request).await.expect(200);
+    assert_eq!(fixture.authorizer.asked().headers["authorization"], "Bearer a,Bearer b");
 }
 
 #[tokio::test]
 async fn bytes_that_are_not_utf8_arrive_as_exclamation_marks() {
-    let stage = Stage::start(Said::default()).await;
+    let fixture = Fixture::start(Said::default()).await;
     for (case, sent, arrives) in [
         ("Latin-1", b"caf\xe9".as_slice(), "caf!"),
         ("an end without a beginning", b"a\x80b", "a!b"),
         ("UTF-8", "café".as_bytes(), "café"),
     ] {
-        stage.allowed(RawRequest::get("/").with("x-note", sent)).await.expect(200);
-        assert_eq!(stage.authorizer.asked().headers["x-note"], arrives, "{case}");
+        fixture.allowed(RawRequest::get("/").with("x-note", sent)).await.expect(200);
+        assert_eq!(fixture.authorizer.asked().headers["x-note"], arrives, "{case}");
     }
 }
 
 #[tokio::test]
 async fn encoded_raw_headers_arrive_as_bytes_in_the_header_map_only() {
-    let stage = Stage::start(Said { filter: RAW, ..Said::default() }).await;
+    let fixture = Fixture::start(Said { filter: RAW, ..Said::default() }).await;
     let request = RawRequest::get("/").with("x-note", b"caf\xe9").with("x-twice", "a").with("x-twice", "b");
-    stage.allowed(request).await.expect(200);
-    let asked = stage.authorizer.asked();
+    fixture.allowed(request).await.expect(200);
+    let asked = fixture.authorizer.asked();
     assert!(asked.headers.is_empty(), "{:?}", asked.headers);
     assert_eq!(raw(&asked, "x-note"), [b"caf\xe9"]);
     assert_eq!(raw(&asked, "x-twice"), [b"a", b"b"], "one by one");
@@ -43,23 +43,25 @@ async fn encoded_raw_headers_arrive_as_bytes_in_the_header_map_only() {
 
 #[tokio::test]
 async fn the_sidecar_judges_alike_in_either_form() {
-    let world = World::start().await;
-    let (agent, _) = world.agent("reader", &["read"]).await;
+    let environment = Environment::start().await;
+    let (agent, _) = environment.agent("reader", &["read"]).await;
     let token = agent.token().await;
     let filter = "failure_mode_allow: false";
     let spaces = " ".repeat(22);
     let encoded = |text: String| replaced(&text, filter, &format!("{filter}\n{spaces}{RAW}"));
-    let raw = Envoy::edited(&world.sidecar.socket(), world.upstream.port, encoded).await;
+    let raw = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, encoded).await;
     let unstripped = |text: String| replaced(&text, "(?i)x[^a-z0-9]agent", "nothing");
-    let (socket, port) = (world.sidecar.socket(), world.upstream.port);
+    let (socket, port) = (environment.sidecar.socket(), environment.upstream.port);
     let raw_unstripped = Envoy::edited(&socket, port, |text| unstripped(encoded(text))).await;
     let mut not_text = b"Bearer ".to_vec();
     not_text.extend([&token.as_bytes()[..9], b"\xe9"].concat());
 
     let get = RawRequest::get;
-    for (form, site) in
-        [("plain", &world.envoy.site), ("raw", &raw.site), ("raw, stripped by the sidecar alone", &raw_unstripped.site)]
-    {
+    for (form, site) in [
+        ("plain", &environment.envoy.site),
+        ("raw", &raw.site),
+        ("raw, stripped by the sidecar alone", &raw_unstripped.site),
+    ] {
         for (case, request, expected) in [
             ("no token", get("/"), (401, "token_missing")),
             ("not text", get("/").with("authorization", &not_text), (401, "token_malformed")),

@@ -1,10 +1,10 @@
 //! An authorizer that says what the test tells it to, behind an Envoy with as little said as it accepts.
 
-use countersign_tests::{Answer, Envoy, RawRequest, Upstream, envoy::replaced};
+use countersign_tests::{Envoy, HttpResponse, RawRequest, Upstream, envoy::replaced};
 use envoy_types::{
     ext_authz::v3::pb::{
-        Authorization, AuthorizationServer, CheckRequest, CheckResponse, DeniedHttpResponse, HttpResponse, HttpStatus,
-        OkHttpResponse,
+        Authorization, AuthorizationServer, CheckRequest, CheckResponse, DeniedHttpResponse,
+        HttpResponse as EnvoyHttpResponse, HttpStatus, OkHttpResponse,
     },
     pb::{envoy::service::auth::v3::attribute_context::HttpRequest, google::rpc::Status},
 };
@@ -105,13 +105,13 @@ impl Default for Said<'_> {
 }
 
 /// The authorizer, Envoy, and a service that says what it saw.
-pub struct Stage {
+pub struct Fixture {
     pub authorizer: Scripted,
     pub upstream: Upstream,
     pub envoy: Envoy,
 }
 
-impl Stage {
+impl Fixture {
     pub async fn start(said: Said<'_>) -> Self {
         let (authorizer, upstream) = (Scripted::start(), Upstream::start().await);
         let envoy = bare(&authorizer.socket(), upstream.port, said).await;
@@ -119,13 +119,13 @@ impl Stage {
     }
 
     /// Sends a request on which the authorizer will say this.
-    pub async fn judged(&self, response: CheckResponse, request: RawRequest) -> Answer {
+    pub async fn judged(&self, response: CheckResponse, request: RawRequest) -> HttpResponse {
         self.authorizer.says(response);
         request.send(&self.envoy.site).await
     }
 
     /// Sends a request that the authorizer allows as it is.
-    pub async fn allowed(&self, request: RawRequest) -> Answer {
+    pub async fn allowed(&self, request: RawRequest) -> HttpResponse {
         self.judged(allow(OkHttpResponse::default()), request).await
     }
 }
@@ -139,17 +139,21 @@ pub async fn bare(socket: &Path, upstream: u16, said: Said<'_>) -> Envoy {
 
 /// An allow with these changes to the request.
 pub fn allow(ok: OkHttpResponse) -> CheckResponse {
-    response(Some(0), Some(HttpResponse::OkResponse(ok)))
+    response(Some(0), Some(EnvoyHttpResponse::OkResponse(ok)))
 }
 
 /// Status 401 and a word for the client.
-pub fn denied() -> HttpResponse {
+pub fn denied() -> EnvoyHttpResponse {
     let status = Some(HttpStatus { code: 401 });
-    HttpResponse::DeniedResponse(DeniedHttpResponse { status, body: "denied".into(), ..DeniedHttpResponse::default() })
+    EnvoyHttpResponse::DeniedResponse(DeniedHttpResponse {
+        status,
+        body: "denied".into(),
+        ..DeniedHttpResponse::default()
+    })
 }
 
 /// Any response, also a contradictory one.
-pub fn response(code: Option<i32>, http_response: Option<HttpResponse>) -> CheckResponse {
+pub fn response(code: Option<i32>, http_response: Option<EnvoyHttpResponse>) -> CheckResponse {
     let status = code.map(|code| Status { code, ..Status::default() });
     CheckResponse { status, http_response, ..CheckResponse::default() }
 }

@@ -1,17 +1,17 @@
 //! Fact 1: a response whose status is unset is an allow, even with a denial attached.
 
 use super::{
-    Said, Stage,
+    Fixture, Said,
     scripted::{denied, response},
 };
-use countersign_tests::{Agent, Envoy, RawRequest, Sidecar, World, envoy::replaced, eventually};
-use envoy_types::ext_authz::v3::pb::{HttpResponse, OkHttpResponse};
+use countersign_tests::{Agent, Environment, Envoy, RawRequest, Sidecar, envoy::replaced, eventually};
+use envoy_types::ext_authz::v3::pb::{HttpResponse as EnvoyHttpResponse, OkHttpResponse};
 use serde_json::json;
 
 #[tokio::test]
 async fn only_a_status_other_than_zero_is_a_denial() {
-    let stage = Stage::start(Said::default()).await;
-    let ok = || HttpResponse::OkResponse(OkHttpResponse::default());
+    let fixture = Fixture::start(Said::default()).await;
+    let ok = || EnvoyHttpResponse::OkResponse(OkHttpResponse::default());
     for (name, code, attached, status) in [
         ("nothing", None, None, 200),
         ("a denied response without a status", None, Some(denied()), 200),
@@ -20,36 +20,36 @@ async fn only_a_status_other_than_zero_is_a_denial() {
         ("another status alone", Some(16), None, 403),
         ("another status with an allow", Some(16), Some(ok()), 403),
     ] {
-        let before = stage.upstream.seen();
-        let answer = stage.judged(response(code, attached), RawRequest::get("/")).await;
+        let before = fixture.upstream.seen();
+        let answer = fixture.judged(response(code, attached), RawRequest::get("/")).await;
         assert_eq!(answer.status, status, "{name}: {answer:?}");
-        assert_eq!(stage.upstream.seen() - before, usize::from(status == 200), "{name}");
+        assert_eq!(fixture.upstream.seen() - before, usize::from(status == 200), "{name}");
     }
 }
 
 #[tokio::test]
 async fn every_denial_of_the_sidecar_is_one_for_envoy() {
-    let mut world = World::start().await;
-    let (reader, role) = world.agent("reader", &["read"]).await;
+    let mut environment = Environment::start().await;
+    let (reader, role) = environment.agent("reader", &["read"]).await;
     let [nobody, suspended, revoked, elsewhere] =
-        ["nobody", "suspended", "revoked", "elsewhere"].map(|name| Agent::register(&world.control, name));
+        ["nobody", "suspended", "revoked", "elsewhere"].map(|name| Agent::register(&environment.control, name));
     let (nobody, suspended, revoked, elsewhere) = tokio::join!(nobody, suspended, revoked, elsewhere);
-    let (other, _) = world.control.another_service(json!({ "name": "Other" })).await;
+    let (other, _) = environment.control.create_service(json!({ "name": "Other" })).await;
     let token = reader.token().await;
     let (nobody, suspended_token) = tokio::join!(nobody.token(), suspended.token());
     let (revoked_token, elsewhere) = tokio::join!(revoked.token(), elsewhere.token_for(&other));
     for agent in [&suspended, &revoked] {
-        world.control.assign(&agent.id, &role).await;
+        environment.control.assign(&agent.id, &role).await;
     }
-    world.control.set_status(&suspended.id, "suspended").await.expect(200);
-    world.control.set_status(&revoked.id, "revoked").await.expect(200);
+    environment.control.set_status(&suspended.id, "suspended").await.expect(200);
+    environment.control.set_status(&revoked.id, "revoked").await.expect(200);
     for dead in [&suspended_token, &revoked_token] {
         let refused =
-            async || Some(world.sidecar.check_token(dead).await).filter(|verdict| verdict.reason != "no_role");
+            async || Some(environment.sidecar.check_token(dead).await).filter(|verdict| verdict.reason != "no_role");
         eventually(
             "the status arrives",
             async || refused().await.filter(|verdict| verdict.status != 200),
-            || world.sidecar.log(),
+            || environment.sidecar.log(),
         )
         .await;
     }
@@ -68,25 +68,25 @@ async fn every_denial_of_the_sidecar_is_one_for_envoy() {
         ("a suspended agent", get("/").bearer(&suspended_token), (403, "agent_suspended")),
         ("a revoked agent", get("/").bearer(&revoked_token), (403, "agent_revoked")),
     ] {
-        let answer = request.judged(&world.envoy.site).await;
+        let answer = request.judged(&environment.envoy.site).await;
         assert_eq!((answer.status, answer.text("/error/details/reason")), expected, "{name}: {answer:?}");
         assert_eq!(answer.header("x-agent-reason"), expected.1, "{name}");
     }
 
     let wrong_rule = |text: String| replaced(&text, "require_permissions: admin", "require_role: admin");
-    let envoy = Envoy::edited(&world.sidecar.socket(), world.upstream.port, wrong_rule).await;
+    let envoy = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, wrong_rule).await;
     let answer = get("/admin").bearer(&token).judged(&envoy.site).await;
     assert_eq!(answer.error(), (503, "SERVICE_UNAVAILABLE", "rule_invalid"));
 
-    let key = world.control.make_key(world.control.service(), "sync").await;
-    world.control.kill();
-    let blind = Sidecar::start_with(&world.control, &[&key], &[]);
+    let key = environment.control.create_key(environment.control.service(), "sync").await;
+    environment.control.kill();
+    let blind = Sidecar::start_with(&environment.control, &[&key], &[]);
     blind.client().await;
-    let envoy = Envoy::shipped(&blind.socket(), world.upstream.port).await;
+    let envoy = Envoy::shipped(&blind.socket(), environment.upstream.port).await;
     let answer = get("/").bearer(&token).judged(&envoy.site).await;
     assert_eq!((answer.status, answer.header("retry-after")), (503, "1"), "{answer:?}");
     assert_ne!(answer.header("x-agent-reason"), "");
-    assert_eq!(world.upstream.seen(), 0, "none of them came through");
+    assert_eq!(environment.upstream.seen(), 0, "none of them came through");
 }
 
 /// The token with one letter of its signature changed.

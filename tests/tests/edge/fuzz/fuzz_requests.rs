@@ -3,7 +3,7 @@
 use super::is_well;
 use countersign_client::PrivateKey;
 use countersign_mangle::{any_bytes, any_json, any_text, cases_divided_by, mutated_bytes, mutated_text};
-use countersign_tests::{Agent, Answer, ControlPlane};
+use countersign_tests::{Agent, ControlPlane, HttpResponse};
 use proptest::{prelude::*, sample::select, test_runner::TestRunner};
 use reqwest::header::{CONTENT_TYPE, HeaderValue};
 use secrecy::ExposeSecret;
@@ -35,7 +35,7 @@ const METHODS: [&str; 6] = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"];
 async fn good(control: &ControlPlane) -> Vec<Good> {
     let agent = Agent::register(control, "agent").await;
     let tokens = agent.login().await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     let challenge = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
     let signature = agent.key.sign(challenge["nonce"].as_str().expect("a nonce"));
     let pem = PrivateKey::generate().public_pem().expect("a PEM");
@@ -115,7 +115,7 @@ fn requests(good: Vec<Good>) -> BoxedStrategy<Sent> {
         .boxed()
 }
 
-async fn answer(control: &ControlPlane, sent: Sent) -> Option<Answer> {
+async fn answer(control: &ControlPlane, sent: Sent) -> Option<HttpResponse> {
     let header = |text: &str| HeaderValue::from_bytes(text.as_bytes()).ok();
     let mut request = control.api.request(sent.method, &sent.path).body(sent.body);
     if let Some(bearer) = sent.bearer {
@@ -124,11 +124,11 @@ async fn answer(control: &ControlPlane, sent: Sent) -> Option<Answer> {
     if let Some(content_type) = sent.content_type {
         request = request.header(CONTENT_TYPE, header(&content_type)?);
     }
-    Some(Answer::to(request).await)
+    Some(HttpResponse::send(request).await)
 }
 
-fn is_in_shape(answer: &Answer) -> Result<(), TestCaseError> {
-    let Answer { status, headers: _, body } = answer;
+fn is_in_shape(answer: &HttpResponse) -> Result<(), TestCaseError> {
+    let HttpResponse { status, headers: _, body } = answer;
     prop_assert!(*status < 500, "{}: {}", status, body);
     prop_assert!(!answer.header("x-request-id").is_empty(), "{}", body);
     if *status >= 400 {
@@ -165,7 +165,7 @@ fn no_token_but_the_one_is_verified_and_no_header_is_answered_by_a_fault() {
     let control = runtime.block_on(ControlPlane::start());
     let (token, expected) = runtime.block_on(async {
         let agent = Agent::register(&control, "agent").await;
-        let role = control.make_role("reader", &["read"]).await;
+        let role = control.create_role("reader", &["read"]).await;
         control.assign(&agent.id, &role).await;
         let token = agent.token().await;
         let answer = control.verify(&token).await;
@@ -183,7 +183,7 @@ fn no_token_but_the_one_is_verified_and_no_header_is_answered_by_a_fault() {
     let outcome = TestRunner::new(cases_divided_by(2)).run(&value, |value| {
         let Ok(header) = HeaderValue::from_bytes(value.as_bytes()) else { return Ok(()) };
         let request = control.api.request("GET", &control.path("/verify")).bearer_auth(control.key());
-        let answer = runtime.block_on(Answer::to(request.header("x-agent-token", header)));
+        let answer = runtime.block_on(HttpResponse::send(request.header("x-agent-token", header)));
         is_in_shape(&answer)?;
         let words: Vec<&str> = value.split([' ', '\t']).filter(|word| !word.is_empty()).collect();
         let good = words == [token.as_str()]

@@ -82,7 +82,7 @@ async fn keys_rotate_without_one_refusal() {
     let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
     let envoy = Envoy::shipped(&sidecar.socket(), upstream.port).await;
     let agent = Agent::register(&control, "Test Agent").await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let known = async || (sidecar.check_token(&agent.token().await).await.status == 200).then_some(());
     eventually("the role is known at the sidecar", known, || sidecar.log()).await;

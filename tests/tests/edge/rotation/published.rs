@@ -1,6 +1,6 @@
 //! What everybody may read, and what administrators may ask.
 
-use countersign_tests::{Answer, ControlPlane, eventually};
+use countersign_tests::{ControlPlane, HttpResponse, eventually};
 use serde_json::json;
 
 #[tokio::test]
@@ -8,7 +8,7 @@ async fn every_key_that_may_sign_is_published_in_the_order_of_publication() {
     let control = ControlPlane::start_with(&["sync.max_staleness_seconds=7"]).await;
     let before = control.api.get("/.well-known/jwks.json").await;
     assert_eq!(before.header("cache-control"), "public, max-age=7", "never kept for as long as a key waits");
-    let kids = |answer: &Answer| {
+    let kids = |answer: &HttpResponse| {
         let keys = answer.body["keys"].as_array().unwrap();
         keys.iter().map(|key| key["kid"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
@@ -26,7 +26,7 @@ async fn every_key_that_may_sign_is_published_in_the_order_of_publication() {
     let revoked = control.api.get("/.well-known/jwks.json").await;
     assert_eq!(kids(&revoked), kids(&after)[1..]);
     let known = control.api.request("GET", "/.well-known/jwks.json").header("if-none-match", after.header("etag"));
-    assert_eq!(Answer::to(known).await.status, 200, "who has the revoked key is told");
+    assert_eq!(HttpResponse::send(known).await.status, 200, "who has the revoked key is told");
 }
 
 #[tokio::test]
@@ -39,7 +39,7 @@ async fn the_metadata_of_the_server_says_what_is_true() {
         (answer.header("content-type"), answer.header("cache-control")),
         ("application/json", "public, max-age=300")
     );
-    let told = Answer::to(control.api.request("GET", path).header("if-none-match", &tag)).await;
+    let told = HttpResponse::send(control.api.request("GET", path).header("if-none-match", &tag)).await;
     assert_eq!((told.status, told.header("etag")), (304, tag.as_str()));
     assert_eq!(
         answer.expect(200),
@@ -72,8 +72,9 @@ async fn keys_are_listed_with_all_that_happened_to_them() {
     assert_eq!((&page["data"], &page["pagination"]["total"]), (&json!([heir]), &json!(3)));
 
     let unknown = "a".repeat(42) + "A";
-    let none =
-        Answer::to(control.api.request("DELETE", &format!("/signing-keys/{unknown}")).bearer_auth(control.human()));
+    let none = HttpResponse::send(
+        control.api.request("DELETE", &format!("/signing-keys/{unknown}")).bearer_auth(control.human()),
+    );
     assert_eq!(none.await.error(), (404, "NOT_FOUND", ""));
     let bob = control.mint_human("bob");
     let refused = control.api.get_as(&bob, "/signing-keys").await;
@@ -83,7 +84,7 @@ async fn keys_are_listed_with_all_that_happened_to_them() {
 #[tokio::test]
 async fn the_figures_say_which_keys_there_are_and_since_when_one_signs() {
     let control = ControlPlane::start().await;
-    let admin = countersign_tests::Site::plain(control.env["ADMIN_URL"].clone());
+    let admin = countersign_tests::HttpClient::plain(control.env["ADMIN_URL"].clone());
     let figure = async |line: &str| {
         let text = admin.get("/metrics").await.body;
         let line = format!("{line} ");

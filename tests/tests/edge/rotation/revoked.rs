@@ -1,7 +1,7 @@
 //! Emergency: a key that somebody else may have.
 
 use super::kid;
-use countersign_tests::{Agent, ControlPlane, Judges, Opinion, Sidecar, eventually};
+use countersign_tests::{Agent, ControlPlane, Sidecar, Verifiers, VerifyOutcome, eventually};
 use std::time::Duration;
 
 const UNKNOWN: (u16, &str) = (401, "token_key_unknown");
@@ -10,16 +10,16 @@ const UNKNOWN: (u16, &str) = (401, "token_key_unknown");
 async fn accepted(control: &ControlPlane, sidecar: &Sidecar) -> (Agent, String) {
     let agent = Agent::register(control, "agent").await;
     let token = agent.token().await;
-    let known = |opinion: &Opinion| matches!(opinion, Opinion::Known { .. });
+    let known = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { .. });
     for _ in 0..2 {
-        Judges::of(control, sidecar).agree("the token is good", &token, known).await;
+        Verifiers::of(control, sidecar).agree("the token is good", &token, known).await;
     }
     (agent, token)
 }
 
 async fn both_refuse(control: &ControlPlane, sidecar: &Sidecar, token: &str) {
-    let refused = Opinion::refused(UNKNOWN.0, UNKNOWN.1);
-    Judges::of(control, sidecar).agree("the token is dead", token, |opinion| *opinion == refused).await;
+    let refused = VerifyOutcome::refused(UNKNOWN.0, UNKNOWN.1);
+    Verifiers::of(control, sidecar).agree("the token is dead", token, |outcome| *outcome == refused).await;
 }
 
 #[tokio::test]

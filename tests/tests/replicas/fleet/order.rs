@@ -3,7 +3,7 @@
 
 use super::{Member, alone, now, replica};
 use countersign_proto::v1::{AgentChanges, Delta, follow_response::Message as Told, revocation::Subject};
-use countersign_tests::{Answer, ControlPlane, Database, Follower, Postgres};
+use countersign_tests::{ControlPlane, Database, Follower, HttpResponse, Postgres};
 use futures_util::future::join_all;
 use serde_json::json;
 use std::{
@@ -155,7 +155,7 @@ async fn write(replicas: [&ControlPlane; 2], roles: &[String], end: Duration, do
             _ => {
                 let path = format!("{assign}/{}", roles[(turn + 1) % roles.len()]);
                 let request = at.api.request("DELETE", &path).bearer_auth(replicas[0].key());
-                Answer::to(request).await.expect(200);
+                HttpResponse::send(request).await.expect(200);
             }
         }
         turn += 1;
@@ -171,8 +171,8 @@ async fn fifty_writers_at_two_replicas_and_no_follower_misses_a_change() {
     let database = postgres.database().await;
     let (one, other) = tokio::join!(replica(&database), replica(&database));
     let (one, other) = (Arc::new(one), Arc::new(other));
-    let roles = [one.make_role("a", &["a"]).await, one.make_role("b", &["b"]).await];
-    let key = one.make_key(one.service(), "sync").await;
+    let roles = [one.create_role("a", &["a"]).await, one.create_role("b", &["b"]).await];
+    let key = one.create_key(one.service(), "sync").await;
     let until = Arc::new(AtomicI64::new(i64::MAX));
     let followers = [("at one", &one, None), ("at the other", &other, None), ("taken up again", &other, Some(25))]
         .map(|(name, at, breaks)| (name, follow(at.clone(), key.clone(), until.clone(), breaks)));

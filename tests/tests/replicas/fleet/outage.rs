@@ -2,10 +2,10 @@
 
 use super::{Member, now};
 use countersign_tests::{
-    Answer, ControlPlane, Sidecar,
+    ControlPlane, HttpResponse, Sidecar,
     control_plane::text,
     eventually,
-    sidecar::{Verdict, request},
+    sidecar::{CheckResult, request},
 };
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
@@ -49,7 +49,7 @@ pub struct Clients<'a> {
 impl<'a> Clients<'a> {
     pub async fn of(at: &'a ControlPlane) -> Self {
         let agent = Member::register(at).await;
-        let role = at.make_role(&format!("role of {}", agent.id), &["read"]).await;
+        let role = at.create_role(&format!("role of {}", agent.id), &["read"]).await;
         at.assign(&agent.id, &role).await;
         let pair = agent.login(at).await;
         let (token, refresh) = (text(&pair["accessToken"]), text(&pair["refreshToken"]));
@@ -155,7 +155,7 @@ impl<'a> Clients<'a> {
 
 async fn ask(what: &'static str, request: RequestBuilder) -> Asked {
     let began = now();
-    let answer = Answer::try_to(request.timeout(LONGEST)).await;
+    let answer = HttpResponse::try_send(request.timeout(LONGEST)).await;
     let took = now().saturating_sub(began);
     let (status, body) = answer.map_or((0, Value::Null), |answer| (answer.status, answer.body));
     Asked { what, status, took, body }
@@ -178,7 +178,7 @@ impl Checks {
             let mut longest = Duration::ZERO;
             while !over.load(Ordering::SeqCst) {
                 let began = now();
-                let verdict = Verdict::of(client.check(asked.clone()).await.unwrap().into_inner());
+                let verdict = CheckResult::of(client.check(asked.clone()).await.unwrap().into_inner());
                 assert_eq!(verdict.status, 200, "{}", verdict.reason);
                 longest = longest.max(now().saturating_sub(began));
                 answered.fetch_add(1, Ordering::SeqCst);

@@ -3,7 +3,7 @@
 use super::{Member, alone, now, quantile, replica};
 use countersign_tests::{
     ControlPlane, Postgres, Redis, Sidecar,
-    sidecar::{Verdict, request},
+    sidecar::{CheckResult, request},
 };
 use futures_util::{StreamExt, stream};
 use std::time::Duration;
@@ -15,7 +15,7 @@ const AT_A_TIME: usize = 10;
 
 /// Agents that hold a role, each with a token that says so.
 async fn holders(at: &ControlPlane) -> (String, Vec<(Member, String)>) {
-    let role = at.make_role("reader", &["read"]).await;
+    let role = at.create_role("reader", &["read"]).await;
     let holder = async |_| {
         let agent = Member::register(at).await;
         at.assign(&agent.id, &role).await;
@@ -32,7 +32,7 @@ async fn revoke_all(at: &ControlPlane, sidecar: &Sidecar) -> Vec<Duration> {
     let client = sidecar.client().await;
     let check = async |token: &str| {
         let asked = request(&[("authorization", &format!("Bearer {token}"))], &[]);
-        Verdict::of(client.clone().check(asked).await.unwrap().into_inner()).status
+        CheckResult::of(client.clone().check(asked).await.unwrap().into_inner()).status
     };
     let revoke = async |(agent, token): (Member, String)| {
         while check(&token).await != 200 {
@@ -65,7 +65,7 @@ async fn what_one_replica_revokes_a_sidecar_of_another_refuses() {
     let database = postgres.database().await;
     let (one, other) = tokio::join!(replica(&database), replica(&database));
     // A key of the first one's service, at the second one's port.
-    let key = one.make_key(one.service(), "sync").await;
+    let key = one.create_key(one.service(), "sync").await;
     let sidecar = Sidecar::start_with(&other, &[&key], &[]);
     sidecar.await_ready().await;
     print_times("without Redis", revoke_all(&one, &sidecar).await);
@@ -81,7 +81,7 @@ async fn so_it_is_with_redis() {
         ControlPlane::start_replica(&database, &settings),
         ControlPlane::start_replica(&database, &settings)
     );
-    let key = one.make_key(one.service(), "sync").await;
+    let key = one.create_key(one.service(), "sync").await;
     let sidecar = Sidecar::start_with(&other, &[&key], &[]);
     sidecar.await_ready().await;
     print_times("with Redis", revoke_all(&one, &sidecar).await);

@@ -42,13 +42,13 @@ async fn use_it(one: &ControlPlane, other: &ControlPlane, role: &str) {
     one.verify(&token).await.expect(200);
     other.revoke_token(&token).await;
     assert_eq!(one.verify(&token).await.error().2, "token_revoked");
-    one.another_service(json!({ "name": "another" })).await;
+    one.create_service(json!({ "name": "another" })).await;
     one.set_status(&agent.id, "suspended").await.expect(200);
 }
 
 async fn upgrade_under_replicas(database: &str, postgres: bool) {
     let (one, mut other) = (replica(database).await, replica(database).await);
-    let role = one.make_role("reader", &["read"]).await;
+    let role = one.create_role("reader", &["read"]).await;
     // Several times, so that statements are prepared at every connection.
     for _ in 0..5 {
         use_it(&one, &other, &role).await;

@@ -2,7 +2,7 @@
 //! them is killed while it answers.
 
 use super::{Member, replica};
-use countersign_tests::{Answer, ControlPlane, Database, Postgres, Redis, control_plane::text};
+use countersign_tests::{ControlPlane, Database, HttpResponse, Postgres, Redis, control_plane::text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
@@ -19,19 +19,19 @@ struct Outcome {
 }
 
 /// Sends the same request at once to all replicas in turn; an attempt at one that is gone is `gone`.
-fn submit(replicas: &[&ControlPlane], path: &str, body: &Value) -> JoinSet<Option<Answer>> {
+fn submit(replicas: &[&ControlPlane], path: &str, body: &Value) -> JoinSet<Option<HttpResponse>> {
     let mut attempts = JoinSet::new();
     for number in 0..ATTEMPTS {
-        attempts.spawn(Answer::try_to(replicas[number % replicas.len()].api.request("POST", path).json(body)));
+        attempts.spawn(HttpResponse::try_send(replicas[number % replicas.len()].api.request("POST", path).json(body)));
     }
     attempts
 }
 
-async fn outcome(mut attempts: JoinSet<Option<Answer>>) -> Outcome {
+async fn outcome(mut attempts: JoinSet<Option<HttpResponse>>) -> Outcome {
     let (mut counts, mut pairs) = (BTreeMap::new(), Vec::new());
     while let Some(answer) = attempts.join_next().await {
         let answer = answer.unwrap();
-        let told = answer.as_ref().map_or((0, "", "gone"), Answer::error);
+        let told = answer.as_ref().map_or((0, "", "gone"), HttpResponse::error);
         *counts.entry(format!("{} {}", told.0, told.2).trim().to_owned()).or_default() += 1;
         pairs.extend(answer.filter(|answer| answer.status == 200).map(|answer| answer.body));
     }

@@ -2,7 +2,7 @@
 
 use super::{Member, replica};
 use countersign_tests::{
-    ControlPlane, Database, Issuer, Postgres, Production, SigningKey, control_plane::MASTER_KEY, issuer::jwks,
+    ControlPlane, Database, Issuer, Postgres, ProductionServer, SigningKey, control_plane::MASTER_KEY, issuer::jwks,
 };
 use futures_util::future::join_all;
 use serde_json::json;
@@ -54,7 +54,7 @@ async fn so_are_those_that_run_in_earnest() {
     settings.extend([format!("database.url={database}"), format!("secrets.master_key={MASTER_KEY}")]);
     let settings: Vec<_> = settings.iter().map(String::as_str).collect();
     let human = key.token(&issuer.claims("ann"));
-    let replicas = join_all((0..REPLICAS).map(|_| Production::start_as(human.clone(), &settings))).await;
+    let replicas = join_all((0..REPLICAS).map(|_| ProductionServer::start_as(human.clone(), &settings))).await;
     assert_one_deployment(&database).await;
     let first = replicas[0].api.get("/.well-known/jwks.json").await.expect(200);
     for at in &replicas {

@@ -6,12 +6,13 @@ use super::{
     replica,
     small::Small,
 };
-use countersign_tests::{Answer, ControlPlane, Postgres, Sidecar, eventually};
+use countersign_tests::{ControlPlane, HttpResponse, Postgres, Sidecar, eventually};
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
 
 async fn statuses(requests: Vec<(&'static str, RequestBuilder)>) -> Vec<(&'static str, u16)> {
-    let asked = requests.into_iter().map(|(what, request)| async move { (what, Answer::to(request).await.status) });
+    let asked =
+        requests.into_iter().map(|(what, request)| async move { (what, HttpResponse::send(request).await.status) });
     join_all(asked).await
 }
 

@@ -1,10 +1,10 @@
 //! TLS: who is believed, what is shown, and under which names servers are.
 
 use super::{
+    fixture::{logged, says},
     places::alone,
-    stage::{logged, says},
 };
-use countersign_tests::{ControlPlane, Papers, Redis, Sentinel, tools};
+use countersign_tests::{ControlPlane, Redis, Sentinel, TlsFiles, tools};
 use std::{path::Path, process::Command};
 
 const AT_NAME: &str = "localhost";
@@ -23,10 +23,10 @@ const TRIES: usize = 5;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tls_is_believed_by_the_authority_that_is_named_and_by_no_other() {
-    let (papers, others) = (Papers::for_servers_at(AT_NAME), Papers::for_servers_at(AT_NAME));
-    let redis = Redis::start_with_tls(&papers, &["tls-auth-clients no"]).await;
+    let (tls_files, others) = (TlsFiles::for_servers_at(AT_NAME), TlsFiles::for_servers_at(AT_NAME));
+    let redis = Redis::start_with_tls(&tls_files, &["tls-auth-clients no"]).await;
     let url = format!("redis.url={}", redis.url());
-    let [file, ..] = papers.settings();
+    let [file, ..] = tls_files.settings();
     says(&alone(&[&url, &file]).await, "up").await;
     let [other_file, ..] = others.settings();
     for settings in [&[url.as_str()][..], &[&url, &other_file]] {
@@ -36,10 +36,10 @@ async fn tls_is_believed_by_the_authority_that_is_named_and_by_no_other() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_is_shown_to_a_redis_that_demands_one() {
-    let (papers, others) = (Papers::for_servers_at(AT_NAME), Papers::for_servers_at(AT_NAME));
-    let redis = Redis::start_with_tls(&papers, &[]).await;
+    let (tls_files, others) = (TlsFiles::for_servers_at(AT_NAME), TlsFiles::for_servers_at(AT_NAME));
+    let redis = Redis::start_with_tls(&tls_files, &[]).await;
     let url = format!("redis.url={}", redis.url());
-    let [ca_file, certificate, private_key] = papers.settings();
+    let [ca_file, certificate, private_key] = tls_files.settings();
     says(&alone(&[&url, &ca_file, &certificate, &private_key]).await, "up").await;
     serves_without(&[&url, &ca_file]).await;
     let [_, certificate, private_key] = others.settings();
@@ -51,10 +51,10 @@ async fn a_certificate_is_shown_to_a_redis_that_demands_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_are_known_by_the_names_that_are_announced() {
     for host in [AT_NAME, AT_ADDRESS] {
-        let papers = Papers::for_servers_at(host);
-        let cluster = Redis::start_cluster_with_tls(&papers).await;
+        let tls_files = TlsFiles::for_servers_at(host);
+        let cluster = Redis::start_cluster_with_tls(&tls_files).await;
         let url = format!("redis.url={}", cluster.url());
-        let [ca_file, certificate, private_key] = papers.settings();
+        let [ca_file, certificate, private_key] = tls_files.settings();
         let settings = [url.as_str(), "redis.kind=cluster", &ca_file, &certificate, &private_key];
         // It says that it is at 127.0.0.1.
         if host == AT_ADDRESS {
@@ -80,12 +80,12 @@ async fn servers_are_known_by_the_names_that_are_announced() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinels_announce_addresses_too() {
-    let papers = Papers::for_servers_at(AT_ADDRESS);
-    let master = Redis::start_with_tls(&papers, &[]).await;
+    let tls_files = TlsFiles::for_servers_at(AT_ADDRESS);
+    let master = Redis::start_with_tls(&tls_files, &[]).await;
     let _replica = Redis::start_replica_of(&master, &[]).await;
     let sentinel = Sentinel::watching(&master).await;
     let url = format!("redis.url={}", sentinel.url());
-    let [ca_file, certificate, private_key] = papers.settings();
+    let [ca_file, certificate, private_key] = tls_files.settings();
     let by_sentinel = [url.as_str(), "redis.kind=sentinel", "redis.sentinel_master=limits", &ca_file];
     says(&alone(&[&by_sentinel[..], &[&certificate, &private_key]].concat()).await, "up").await;
     serves_without(&by_sentinel).await;
@@ -107,11 +107,11 @@ fn refusals(settings: &[String], folder: &Path) -> [(Option<i32>, String); 2] {
 
 #[test]
 fn files_that_are_no_good_are_refused_by_name() {
-    let (papers, others) = (Papers::for_servers_at(AT_NAME), Papers::for_servers_at(AT_NAME));
+    let (tls_files, others) = (TlsFiles::for_servers_at(AT_NAME), TlsFiles::for_servers_at(AT_NAME));
     let folder = tempfile::tempdir().unwrap();
     let junk = folder.path().join("junk");
     std::fs::write(&junk, "what is no PEM").unwrap();
-    let [ca_file, certificate, private_key] = papers.settings();
+    let [ca_file, certificate, private_key] = tls_files.settings();
     let [_, _, other_key] = others.settings();
     let good = ["redis.url=rediss://127.0.0.1:1".to_owned(), ca_file, certificate, private_key];
     let mut cases = vec![(other_key, "redis.certificate, redis.private_key: ")];

@@ -1,11 +1,11 @@
 //! A cluster of three masters with a replica each: slots move, nodes hang and die, and the ones that are named are gone.
 
 use super::{
+    fixture::{Caller, Fleet, MOST, is_copied},
     places::{MAY, MAY_IN_A_CLUSTER, limited},
-    stage::{Caller, Fleet, MOST, is_copied},
     wakes::listen,
 };
-use countersign_tests::{Papers, RedisCluster, eventually};
+use countersign_tests::{RedisCluster, TlsFiles, eventually};
 use std::time::Duration;
 use tokio_stream::StreamExt;
 
@@ -55,7 +55,7 @@ async fn both_hear_at(cluster: &RedisCluster, fleet: &Fleet, key: &str, nodes: &
     };
     let at = eventually("both listen", both, || cluster.nodes()[nodes[0]].log()).await;
     let mut words = listen(&cluster.nodes()[at[0]], &channel).await;
-    fleet.one.make_role(&format!("role-{nodes:?}"), &[]).await;
+    fleet.one.create_role(&format!("role-{nodes:?}"), &[]).await;
     let word = tokio::time::timeout(Duration::from_secs(20), words.next()).await;
     assert!(matches!(word, Ok(Some(_))), "{word:?}");
 }
@@ -105,9 +105,9 @@ async fn calls_are_counted_together_while_their_slot_moves_and_words_go_on_where
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_master_dies_and_its_replica_goes_on_although_no_other_node_was_named() {
-    let papers = Papers::for_servers_at("localhost");
-    let mut cluster = RedisCluster::start_with_tls(&papers).await;
-    let fleet = Fleet::start(&[&settings(&cluster.url_of(&[0]))[..], &papers.settings()].concat()).await;
+    let tls_files = TlsFiles::for_servers_at("localhost");
+    let mut cluster = RedisCluster::start_with_tls(&tls_files).await;
+    let fleet = Fleet::start(&[&settings(&cluster.url_of(&[0]))[..], &tls_files.settings()].concat()).await;
     fleet.counts_together().await;
     let key = some_key(&cluster).await;
     moved(&cluster, &key, 0).await;

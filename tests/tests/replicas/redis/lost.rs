@@ -1,7 +1,7 @@
 //! A Redis that hangs, dies, says no, or is not there yet: each replica counts alone, and nobody waits.
 
-use super::stage::{Fleet, MOST, health, logged, metric, says};
-use countersign_tests::{ControlPlane, Redis, prometheus::lint, web::Site};
+use super::fixture::{Fleet, MOST, health, logged, metric, says};
+use countersign_tests::{ControlPlane, Redis, http::HttpClient, prometheus::lint};
 
 const LOST: &str = "redis is lost";
 const THERE: &str = "redis is there";
@@ -76,7 +76,7 @@ async fn a_control_plane_starts_without_it_and_finds_it_later() {
     let control = ControlPlane::start_as_shipped_with(&[&format!("redis.url={}", redis.url())]).await;
     says(&control, "down").await;
     assert_eq!(logged(&control, "redis is not there"), 1);
-    let shown = Site::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
+    let shown = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
     assert_eq!(lint(shown.as_str().unwrap()), "");
     control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
     redis.restart().await;

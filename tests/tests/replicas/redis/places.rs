@@ -1,6 +1,6 @@
 //! Passwords, limited users and the smallest cluster.
 
-use super::stage::{Fleet, says};
+use super::fixture::{Fleet, says};
 use countersign_tests::{ControlPlane, Redis, eventually};
 
 pub async fn alone(settings: &[&str]) -> ControlPlane {
@@ -43,7 +43,7 @@ async fn a_user_who_may_do_no_more_than_it_takes_suffices() {
         (channels.len() == 1).then_some(())
     };
     eventually("they listen", listens, || redis.log()).await;
-    fleet.one.make_role("first", &[]).await;
+    fleet.one.create_role("first", &[]).await;
     fleet.says("up").await;
 }
 

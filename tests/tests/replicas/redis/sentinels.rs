@@ -2,10 +2,10 @@
 //! of ours.
 
 use super::{
+    fixture::{Caller, Fleet, is_copied},
     places::{MAY, limited},
-    stage::{Caller, Fleet, is_copied},
 };
-use countersign_tests::{Papers, Redis, Sentinel, eventually};
+use countersign_tests::{Redis, Sentinel, TlsFiles, eventually};
 
 /// What it is now. A Sentinel that changes it ends connections, this one's too.
 async fn role(redis: &Redis) -> Option<String> {
@@ -44,9 +44,9 @@ impl Watched {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn two_of_three_agree_on_another_master_and_the_old_one_misleads_nobody() {
-    let papers = Papers::for_servers_at("localhost");
+    let tls_files = TlsFiles::for_servers_at("localhost");
     let user = format!("{MAY} +role");
-    let mut old = Redis::start_with_tls(&papers, &[&user, "replica-announce-ip localhost"]).await;
+    let mut old = Redis::start_with_tls(&tls_files, &[&user, "replica-announce-ip localhost"]).await;
     let lines = [user.as_str()];
     let (one, other) = tokio::join!(Redis::start_replica_of(&old, &lines), Redis::start_replica_of(&old, &lines));
     let mut sentinels = Sentinel::three_watching(&old, ("asker", "open-sesame")).await;
@@ -59,7 +59,7 @@ async fn two_of_three_agree_on_another_master_and_the_old_one_misleads_nobody() 
         "redis.sentinel_user=asker".to_owned(),
         "redis.sentinel_password=open-sesame".to_owned(),
     ];
-    let fleet = Fleet::start(&[&settings[..], &papers.settings()].concat()).await;
+    let fleet = Fleet::start(&[&settings[..], &tls_files.settings()].concat()).await;
     let caller = fleet.counts_together().await;
     is_copied(&old, &one).await;
     is_copied(&old, &other).await;

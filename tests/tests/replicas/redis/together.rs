@@ -1,6 +1,6 @@
 //! What is counted, over both.
 
-use super::stage::{Fleet, MOST, TRIES};
+use super::fixture::{Fleet, MOST, TRIES};
 use countersign_tests::{ControlPlane, Redis};
 use serde_json::json;
 

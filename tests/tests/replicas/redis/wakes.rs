@@ -1,7 +1,7 @@
 //! The word that something changed.
 
-use super::stage::{Fleet, metric};
-use countersign_tests::{ControlPlane, Redis, Site, eventually};
+use super::fixture::{Fleet, metric};
+use countersign_tests::{ControlPlane, HttpClient, Redis, eventually};
 use redis::aio::PubSubStream;
 use std::time::{Duration, Instant};
 use tokio_stream::StreamExt;
@@ -50,7 +50,7 @@ async fn next_message(messages: &mut PubSubStream) {
 
 /// Read transactions of a replica so far.
 async fn reads(control: &ControlPlane) -> f64 {
-    let text = Site::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
+    let text = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
     let reads = text
         .as_str()
         .unwrap()
@@ -67,7 +67,7 @@ async fn each_change_is_published_once_and_not_repeated_by_the_other_replica() {
     let channel = channel(&redis).await;
     let mut messages = listen(&redis, &channel).await;
     for change in 0..CHANGES {
-        fleet.one.make_role(&format!("role-{change}"), &[]).await;
+        fleet.one.create_role(&format!("role-{change}"), &[]).await;
         next_message(&mut messages).await;
     }
     let more = tokio::time::timeout(Duration::from_secs(1), messages.next()).await;
@@ -105,7 +105,7 @@ async fn after_a_loss_they_listen_again() {
     fleet.says("down").await;
     // Others find it by looking.
     let before = metric(&fleet.other, "countersign_feed_revision").await;
-    fleet.one.make_role("meanwhile", &[]).await;
+    fleet.one.create_role("meanwhile", &[]).await;
     let known = async || (metric(&fleet.other, "countersign_feed_revision").await > before).then_some(());
     eventually("the other knows", known, || fleet.other.log()).await;
     redis.restart().await;

@@ -1,7 +1,7 @@
 //! `backup`: the embedded database in one file, beside a server that goes on writing.
 
 use super::{does, number, open_file, refuses, texts};
-use countersign_tests::{Answer, ControlPlane, Postgres, eventually};
+use countersign_tests::{ControlPlane, HttpResponse, Postgres, eventually};
 use serde_json::json;
 use std::{
     collections::BTreeSet,
@@ -32,7 +32,7 @@ async fn a_backup_under_load_holds_all_that_was_answered_before() {
                 }
                 let name = format!("{writer}-{number}");
                 let request = api.request("POST", &keys).bearer_auth(&human);
-                Answer::to(request.json(&json!({ "name": name, "scope": "sync" }))).await.expect(201);
+                HttpResponse::send(request.json(&json!({ "name": name, "scope": "sync" }))).await.expect(201);
                 answered.lock().unwrap().insert(name);
             }
             unreachable!("numbers do not end")

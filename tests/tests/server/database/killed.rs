@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 const INTERRUPTED: &str = "was interrupted, and whether everything arrived is not known";
 
 /// A control plane that has ended, and a database of PostgreSQL for what it kept.
-struct Stage {
+struct Fixture {
     control: ControlPlane,
     postgres: Postgres,
     url: String,
@@ -22,10 +22,10 @@ struct Stage {
     watcher: AnyConnection,
 }
 
-impl Stage {
+impl Fixture {
     async fn make() -> Self {
         let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
-        control.make_role("reader", &[]).await;
+        control.create_role("reader", &[]).await;
         control.terminate().await;
         let url = postgres.database().await;
         let watcher = open(&url).await;
@@ -98,85 +98,85 @@ impl Stage {
 /// The target keeps everything, and nobody was there to be told.
 #[tokio::test]
 async fn a_move_that_is_killed_while_the_target_commits_leaves_the_source_refused() {
-    let mut stage = Stage::make().await;
-    stage.hold_commits("").await;
-    stage.kill_in_commit().await;
-    assert!(stage.target_is_whole().await && !stage.source_is_good().await);
-    refuses_to_serve(&stage.control, &[], INTERRUPTED).await;
-    let said = does(&stage.control, &["migrate", "--to", &stage.url]);
+    let mut fixture = Fixture::make().await;
+    fixture.hold_commits("").await;
+    fixture.kill_in_commit().await;
+    assert!(fixture.target_is_whole().await && !fixture.source_is_good().await);
+    refuses_to_serve(&fixture.control, &[], INTERRUPTED).await;
+    let said = does(&fixture.control, &["migrate", "--to", &fixture.url]);
     assert!(said.contains("were there already, and are the same"), "{said}");
-    refuses_to_serve(&stage.control, &[], "moved to PostgreSQL").await;
+    refuses_to_serve(&fixture.control, &[], "moved to PostgreSQL").await;
 
     // As if it had gone on there without that.
-    let there = format!("database.url={}", stage.url);
-    stage.control.restart_with(&there).await;
-    stage.control.make_role("another", &[]).await;
-    stage.control.terminate().await;
-    in_place(&stage.file(), "UPDATE deployment SET set_aside_as = 'moving'").await;
+    let there = format!("database.url={}", fixture.url);
+    fixture.control.restart_with(&there).await;
+    fixture.control.create_role("another", &[]).await;
+    fixture.control.terminate().await;
+    in_place(&fixture.file(), "UPDATE deployment SET set_aside_as = 'moving'").await;
     let here = ["--set", "database.url="];
-    let again = [&here[..], &["migrate", "--to", &stage.url]].concat();
-    refuses(&stage.control, &again, &["is not empty", "leave database.url at it"]);
-    refuses_to_serve(&stage.control, &here[1..], INTERRUPTED).await;
+    let again = [&here[..], &["migrate", "--to", &fixture.url]].concat();
+    refuses(&fixture.control, &again, &["is not empty", "leave database.url at it"]);
+    refuses_to_serve(&fixture.control, &here[1..], INTERRUPTED).await;
     // Who decides to stay says so.
-    assert!(does(&stage.control, &[&here[..], &["restore"]].concat()).contains("settled"));
-    assert!(stage.source_is_good().await);
-    stage.control.restart_with("database.url=").await;
+    assert!(does(&fixture.control, &[&here[..], &["restore"]].concat()).contains("settled"));
+    assert!(fixture.source_is_good().await);
+    fixture.control.restart_with("database.url=").await;
 }
 
 /// The target keeps nothing, and nobody was there to be told.
 #[tokio::test]
 async fn a_move_that_was_killed_goes_on_into_an_empty_target() {
-    let mut stage = Stage::make().await;
-    stage.hold_commits("RAISE EXCEPTION 'there is no room';").await;
+    let mut fixture = Fixture::make().await;
+    fixture.hold_commits("RAISE EXCEPTION 'there is no room';").await;
     // Whoever hears the target say no takes the mark back.
-    refuses(&stage.control, &["migrate", "--to", &stage.url], &["the target", "there is no room"]);
-    assert!(!stage.target_is_whole().await);
-    stage.control.restart().await;
-    stage.control.terminate().await;
+    refuses(&fixture.control, &["migrate", "--to", &fixture.url], &["the target", "there is no room"]);
+    assert!(!fixture.target_is_whole().await);
+    fixture.control.restart().await;
+    fixture.control.terminate().await;
 
-    stage.kill_in_commit().await;
-    assert!(!stage.target_is_whole().await);
+    fixture.kill_in_commit().await;
+    assert!(!fixture.target_is_whole().await);
     // The mark of before: it may be whole somewhere else.
-    refuses(&stage.control, &["migrate", "--to", &stage.url], &["the target", "there is no room"]);
-    refuses_to_serve(&stage.control, &[], INTERRUPTED).await;
-    stage.run("DROP TRIGGER hold ON deployment").await;
-    let said = does(&stage.control, &["migrate", "--to", &stage.url]);
+    refuses(&fixture.control, &["migrate", "--to", &fixture.url], &["the target", "there is no room"]);
+    refuses_to_serve(&fixture.control, &[], INTERRUPTED).await;
+    fixture.run("DROP TRIGGER hold ON deployment").await;
+    let said = does(&fixture.control, &["migrate", "--to", &fixture.url]);
     assert!(said.contains("were copied") && said.contains("A move of before was interrupted"), "{said}");
-    refuses_to_serve(&stage.control, &[], "moved to PostgreSQL").await;
-    let there = format!("database.url={}", stage.url);
-    stage.control.restart_with(&there).await;
+    refuses_to_serve(&fixture.control, &[], "moved to PostgreSQL").await;
+    let there = format!("database.url={}", fixture.url);
+    fixture.control.restart_with(&there).await;
 }
 
 #[tokio::test]
 async fn a_target_that_dies_before_its_commit_leaves_the_source_good_and_in_it_refused() {
-    let mut stage = Stage::make().await;
-    stage.hold_commits("").await;
-    let mut holder = open(&stage.url).await;
+    let mut fixture = Fixture::make().await;
+    fixture.hold_commits("").await;
+    let mut holder = open(&fixture.url).await;
     holder.execute("BEGIN; LOCK TABLE agents").await.unwrap();
-    let moving = stage.begin();
-    stage.until_waiting("wait_event_type = 'Lock'").await;
+    let moving = fixture.begin();
+    fixture.until_waiting("wait_event_type = 'Lock'").await;
     let end = "SELECT CAST(pg_terminate_backend(pid) AS TEXT) FROM pg_stat_activity \
                WHERE datname = current_database() AND wait_event_type = 'Lock'";
-    stage.run(end).await;
+    fixture.run(end).await;
     let output = moving.wait_with_output().await.unwrap();
     assert!(!output.status.success() && String::from_utf8_lossy(&output.stderr).contains("the target"), "{output:?}");
     holder.close().await.unwrap();
-    stage.control.restart().await;
-    stage.control.terminate().await;
+    fixture.control.restart().await;
+    fixture.control.terminate().await;
 
-    stage.run("SELECT CAST(pg_advisory_lock(42) AS TEXT)").await;
-    let moving = stage.begin();
-    stage.until_waiting("wait_event = 'advisory'").await;
-    stage.postgres.kill();
+    fixture.run("SELECT CAST(pg_advisory_lock(42) AS TEXT)").await;
+    let moving = fixture.begin();
+    fixture.until_waiting("wait_event = 'advisory'").await;
+    fixture.postgres.kill();
     let output = moving.wait_with_output().await.unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
         said.contains("whether the target kept everything is not known") && said.contains("run this again"),
         "{said}"
     );
-    refuses_to_serve(&stage.control, &[], INTERRUPTED).await;
-    stage.postgres.restart().await;
-    let said = does(&stage.control, &["migrate", "--to", &stage.url]);
+    refuses_to_serve(&fixture.control, &[], INTERRUPTED).await;
+    fixture.postgres.restart().await;
+    let said = does(&fixture.control, &["migrate", "--to", &fixture.url]);
     assert!(said.contains("were copied"), "{said}");
 }
 
@@ -185,25 +185,25 @@ async fn a_target_that_dies_before_its_commit_leaves_the_source_good_and_in_it_r
 #[expect(clippy::disallowed_methods, reason = "moments are parts of how long it takes")]
 async fn killed_at_any_moment_at_most_one_of_the_two_is_good() {
     const MOMENTS: u32 = 10;
-    let mut stage = Stage::make().await;
+    let mut fixture = Fixture::make().await;
     let began = Instant::now();
-    does(&stage.control, &["migrate", "--to", &stage.url]);
+    does(&fixture.control, &["migrate", "--to", &fixture.url]);
     let all = began.elapsed() + Duration::from_millis(20);
     let mut seen = Vec::new();
     for moment in 0..MOMENTS {
-        in_place(&stage.file(), "UPDATE deployment SET set_aside_at = NULL, set_aside_as = NULL").await;
-        stage.url = stage.postgres.database().await;
-        stage.watcher = open(&stage.url).await;
-        let mut moving = stage.begin();
+        in_place(&fixture.file(), "UPDATE deployment SET set_aside_at = NULL, set_aside_as = NULL").await;
+        fixture.url = fixture.postgres.database().await;
+        fixture.watcher = open(&fixture.url).await;
+        let mut moving = fixture.begin();
         tokio::time::sleep(all * (moment + 1) / MOMENTS).await;
         moving.kill().await.unwrap();
-        stage.until_alone().await;
-        let (source, target) = (stage.source_is_good().await, stage.target_is_whole().await);
+        fixture.until_alone().await;
+        let (source, target) = (fixture.source_is_good().await, fixture.target_is_whole().await);
         assert!(!(source && target), "moment {moment}");
         seen.push((source, target));
         if !source {
-            let _goes_on_or_was_done = stage.control.command(&["migrate", "--to", &stage.url]);
-            assert!(stage.target_is_whole().await && !stage.source_is_good().await, "moment {moment}");
+            let _goes_on_or_was_done = fixture.control.command(&["migrate", "--to", &fixture.url]);
+            assert!(fixture.target_is_whole().await && !fixture.source_is_good().await, "moment {moment}");
         }
     }
     eprintln!("source and target, by the moment: {seen:?}");

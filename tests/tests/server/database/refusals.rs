@@ -162,7 +162,7 @@ async fn a_second_name_that_a_killed_restoration_left_is_taken_away() {
 #[tokio::test]
 async fn what_a_killed_restoration_put_aside_is_put_back() {
     let mut control = ControlPlane::start().await;
-    control.make_role("newest", &["read"]).await;
+    control.create_role("newest", &["read"]).await;
     control.kill();
     let folder = control.folder().to_owned();
     let at = |more: &str| folder.join(format!("countersign.db{more}"));

@@ -2,7 +2,8 @@
 
 use super::{does, files_in, in_place, refuses, refuses_to_serve, run_file};
 use countersign_tests::{
-    Agent, Answer, ControlPlane, Hand, Postgres, Sidecar, SteppedPlane, control_plane::text, eventually, tools,
+    Agent, ControlPlane, HttpResponse, InProcessServer, ManualClock, Postgres, Sidecar, control_plane::text,
+    eventually, tools,
 };
 use serde_json::{Value, json};
 use std::{process::Command, time::Duration};
@@ -19,7 +20,7 @@ impl Before {
     /// What there is at the backup.
     async fn make(control: &ControlPlane) -> Self {
         let agent = Agent::register(control, "agent").await;
-        let role = control.make_role("reader", &["read"]).await;
+        let role = control.create_role("reader", &["read"]).await;
         control.assign(&agent.id, &role).await;
         let mut before = Self { agent, role, pairs: Vec::new(), asked: Vec::new() };
         before.go_on(control).await;
@@ -126,19 +127,19 @@ async fn a_backup_that_was_copied_into_place_is_not_served_until_it_is_settled()
 /// What was asked before is known by what it says, and not by when: clocks of machines differ.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_challenge_of_a_replica_whose_clock_is_ahead_is_of_before_too() {
-    let (mut control, ahead) = (ControlPlane::start().await, Hand::new());
+    let (mut control, ahead) = (ControlPlane::start().await, ManualClock::new());
     let agent = Agent::register(&control, "agent").await;
     control.terminate().await;
     ahead.advance(Duration::from_mins(4));
-    let ask = async |plane: &SteppedPlane| {
+    let ask = async |plane: &InProcessServer| {
         let challenge = plane.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
         json!({ "challengeId": challenge["challengeId"], "signature": agent.key.sign(&text(&challenge["nonce"])) })
     };
-    let plane = SteppedPlane::start(control.folder(), &[], &ahead).await;
+    let plane = InProcessServer::start(control.folder(), &[], &ahead).await;
     let before = ask(&plane).await;
     plane.server.stop().await;
     does(&control, &["restore"]);
-    let plane = SteppedPlane::start(control.folder(), &[], &ahead).await;
+    let plane = InProcessServer::start(control.folder(), &[], &ahead).await;
     assert_eq!(plane.api.post("/auth/authenticate", before).await.error().2, "challenge_expired");
     let after = ask(&plane).await;
     plane.api.post("/auth/authenticate", after.clone()).await.expect(200);
@@ -303,7 +304,7 @@ async fn an_older_backup_is_brought_up_to_date() {
     in_place(&file, back).await;
     does(&control, &["restore", file.to_str().unwrap(), "--replace"]);
     control.restart().await;
-    let refused: Answer = control.verify(&text(&before.pairs[0]["accessToken"])).await;
+    let refused: HttpResponse = control.verify(&text(&before.pairs[0]["accessToken"])).await;
     assert_eq!(refused.error().2, "token_superseded");
     // A backup of a database of before, by this program.
     control.terminate().await;

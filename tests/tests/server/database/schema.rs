@@ -42,7 +42,7 @@ async fn it_does_not_disturb_who_serves() {
     let setting = format!("database.url={}", postgres.database().await);
     for control in [ControlPlane::start().await, ControlPlane::start_with(&[&setting]).await] {
         assert!(does(&control, &["migrate"]).contains("nothing to do"));
-        control.make_role("after", &[]).await;
+        control.create_role("after", &[]).await;
     }
 }
 

@@ -41,12 +41,12 @@ async fn rows(at: &mut AnyConnection, tables: &BTreeMap<String, Vec<String>>) ->
 /// Does something of everything, so that no table stays empty; gives an agent and its tokens.
 async fn fill(control: &mut ControlPlane, receiver: &Receiver) -> (Agent, Value) {
     let agent = Agent::register(control, "agent ünïcode \u{1f600} ' \" \\ {}").await;
-    let role = control.make_role("reader", &["read"]).await;
+    let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let target = Target::make(control, &receiver.url).await;
     let body = json!({ "name": "twice", "description": "", "permissions": [] });
     let request = control.api.request("POST", &control.path("/roles")).bearer_auth(control.key()).json(&body);
-    countersign_tests::Answer::to(request.header("idempotency-key", "once")).await.expect(201);
+    countersign_tests::HttpResponse::send(request.header("idempotency-key", "once")).await.expect(201);
     let feedback = json!({ "agentId": agent.id, "score": 80, "reason": "fine", "metadata": { "a": [1, null, "ü"] } });
     control.api.send_as(control.key(), "POST", "/trust/feedback", feedback).await.expect(200);
     let pair = login(control, &agent).await;
@@ -130,7 +130,7 @@ async fn a_target_that_is_not_empty_stays_as_it_is() {
     let other = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
     control.terminate().await;
     refuses(&control, &["migrate", "--to", &url], &["is not empty", "rows in"]);
-    other.make_role("goes on", &[]).await;
+    other.create_role("goes on", &[]).await;
     let mut theirs = open(&foreign).await;
     sqlx::query("CREATE TABLE theirs (id BIGINT)").execute(&mut theirs).await.unwrap();
     refuses(&control, &["migrate", "--to", &foreign], &["`theirs`", "none of ours"]);
@@ -200,14 +200,14 @@ async fn what_is_on_its_way_to_a_webhook_arrives_from_there() {
     let (postgres, receiver) = (Postgres::start().await, Receiver::start(Reply::Status(500)).await);
     let mut control = ControlPlane::start_with(&["webhooks.retry_seconds=1,1,1,1,1,1,1,1,1"]).await;
     let agent = Agent::register(&control, "agent").await;
-    let role = control.make_role("reader", &[]).await;
+    let role = control.create_role("reader", &[]).await;
     let _target = Target::make_for(&control, &receiver.url, &["agent.role_assigned"]).await;
     control.assign(&agent.id, &role).await;
     receiver.until(1).await;
     control.terminate().await;
     let url = postgres.database().await;
     does(&control, &["migrate", "--to", &url]);
-    receiver.be(Reply::Status(204));
+    receiver.set_reply(Reply::Status(204));
     control.restart_with(&format!("database.url={url}")).await;
     let arrived = receiver.until(2).await;
     assert_eq!(arrived[0].header("webhook-id"), arrived.last().unwrap().header("webhook-id"));

@@ -1,9 +1,9 @@
-//! Whatever the stream says: no panic, what is refused changes nothing, and nothing that was not said is known.
+//! Property tests of sessions: no message causes a panic, a refused message changes nothing, and the view contains only
+//! what was received.
 //!
-//! A message of the other end and a ping of ours come in any order; what must then be true is kept beside
-//! it in [`Story`], which knows no more than numbers.
+//! Messages and pings come in any order. [`Model`] tracks the expected state with plain numbers.
 
-mod messages;
+mod generators;
 
 use super::*;
 use countersign_identity::{Claims, Kid, P256PublicKey, Permission, SessionId, TokenId, TrustScore, VerifiedIdentity};
@@ -11,111 +11,127 @@ use countersign_mangle::{any_bytes, cases_divided_by, mutated_bytes};
 use proptest::{collection::vec, prelude::*};
 use prost::Message as _;
 
-/// What happens on a stream.
+/// An event on a stream.
 #[derive(Debug, Clone)]
 enum Event {
-    Told(v1::FollowResponse),
-    /// Bytes that may be a message.
+    Message(v1::FollowResponse),
+    /// Bytes that may decode to a message.
     Bytes(Vec<u8>),
-    /// A ping of ours, at this second.
+    /// The session sends a ping at this second.
     Ping(u64),
-    /// The stream breaks, and another one goes on where it ended.
+    /// The stream ends, and a new one resumes.
     Resume,
 }
 
-/// All that can be seen of a session; views by their place in memory, since they never change.
-type Sight =
+/// The observable state of a session. Views are compared by address, because they are immutable.
+type State =
     (Option<*const View>, Option<ServiceId>, Option<(i64, i64, usize, usize)>, Vec<(u64, Duration)>, u64, bool);
 
-fn seen(session: &Session) -> Sight {
-    let Session { view, service, max_staleness: _, pages, pings, last_ping, confirmed } = session;
-    let pages = pages.as_ref().map(|Snapshot { revision, floor, agents, revoked, .. }| {
-        (revision.number(), floor.number(), agents.len(), revoked.len())
+fn state_of(session: &Session) -> State {
+    let Session { view, service, max_staleness: _, partial_snapshot, unanswered_pings, last_ping, confirmed } = session;
+    let partial = partial_snapshot.as_ref().map(|Snapshot { revision, floor, agents, revocations, .. }| {
+        (revision.number(), floor.number(), agents.len(), revocations.len())
     });
-    (view.as_ref().map(Arc::as_ptr), *service, pages, pings.iter().copied().collect(), *last_ping, *confirmed)
+    (
+        view.as_ref().map(Arc::as_ptr),
+        *service,
+        partial,
+        unanswered_pings.iter().copied().collect(),
+        *last_ping,
+        *confirmed,
+    )
 }
 
-/// What has happened so far.
+/// The expected state of pings and confirmations.
 #[derive(Default)]
-struct Story {
-    /// Pings of this stream that nobody has answered, and the seconds at which they were sent.
-    asked: Vec<(u64, u64)>,
-    /// The latest second whose ping was answered while a view stood whole, since the view last went back.
+struct Model {
+    /// Unanswered pings of this stream, and the seconds at which they were sent.
+    unanswered: Vec<(u64, u64)>,
+    /// When the latest ping that confirmed the view was sent, since the revision last went back.
     confirmed: Option<u64>,
 }
 
-impl Story {
-    fn goes_on(&mut self, session: &mut Session, event: &Event) -> Result<(), TestCaseError> {
+impl Model {
+    fn apply(&mut self, session: &mut Session, event: &Event) -> Result<(), TestCaseError> {
         let message = match event {
             Event::Ping(second) => {
                 if let Ok(v1::FollowRequest { message: Some(v1::follow_request::Message::Ping(ping)) }) =
                     session.ping(at(*second))
                 {
-                    self.asked.push((ping.number, *second));
+                    self.unanswered.push((ping.number, *second));
                 }
                 return Ok(());
             }
             Event::Resume => {
-                self.asked.clear();
+                self.unanswered.clear();
                 *session = Session::resume(session.view(), session.max_staleness);
                 return Ok(());
             }
-            Event::Told(message) => message.clone(),
+            Event::Message(message) => message.clone(),
             Event::Bytes(bytes) => match v1::FollowResponse::decode(&bytes[..]) {
                 Ok(message) => message,
                 Err(_) => return Ok(()),
             },
         };
-        let (before, revision, half_read) = (seen(session), revision(session), session.pages.is_some());
-        let news = session.take(message.clone());
-        match (news, message.message) {
-            (Err(_), _) => prop_assert_eq!(&seen(session), &before, "it was refused"),
-            (Ok(_), Some(message)) if !messages::is_sound(&message) => {
-                return Err(TestCaseError::fail("a part of it cannot be understood"));
+        let (before, revision, within_snapshot) =
+            (state_of(session), revision(session), session.partial_snapshot.is_some());
+        let update = session.apply(message.clone());
+        match (update, message.message) {
+            (Err(_), _) => prop_assert_eq!(&state_of(session), &before, "a refused message changed the session"),
+            (Ok(_), Some(message)) if !generators::is_valid(&message) => {
+                return Err(TestCaseError::fail("an invalid message was accepted"));
             }
-            (Ok(_), None) => return Err(TestCaseError::fail("nothing was understood")),
-            (Ok(News::Nothing), Some(Message::Snapshot(_))) => prop_assert_eq!(seen(session).0, before.0),
-            (Ok(News::View(_)), Some(Message::Snapshot(page))) => {
+            (Ok(_), None) => return Err(TestCaseError::fail("an empty message was accepted")),
+            (Ok(SessionUpdate::NoChange), Some(Message::Snapshot(_))) => prop_assert_eq!(state_of(session).0, before.0),
+            (Ok(SessionUpdate::View(_)), Some(Message::Snapshot(page))) => {
                 prop_assert!(page.last && self::revision(session) == page.revision);
                 if page.revision < revision {
                     self.confirmed = None;
                 }
             }
-            (Ok(News::View(_)), Some(Message::Delta(delta))) => {
-                prop_assert!(delta.revision >= revision && self::revision(session) == delta.revision && !half_read);
+            (Ok(SessionUpdate::View(_)), Some(Message::Delta(delta))) => {
+                prop_assert!(
+                    delta.revision >= revision && self::revision(session) == delta.revision && !within_snapshot
+                );
             }
-            (Ok(news), Some(Message::Pong(pong))) => self.answered(session, &pong, &news, revision)?,
-            (news, message) => return Err(TestCaseError::fail(format!("{news:?} came of {message:?}"))),
+            (Ok(update), Some(Message::Pong(pong))) => self.apply_pong(session, &pong, &update, revision)?,
+            (update, message) => return Err(TestCaseError::fail(format!("{message:?} caused {update:?}"))),
         }
-        prop_assert!(before.1.is_none() || before.1 == session.service, "one stream, one service");
+        prop_assert!(before.1.is_none() || before.1 == session.service, "the service of a stream changed");
         let confirmed = session.view().and_then(|view| view.confirmed_at());
         prop_assert_eq!(confirmed, self.confirmed.map(at));
         Ok(())
     }
 
-    fn answered(&mut self, session: &Session, pong: &v1::Pong, news: &News, before: i64) -> Result<(), TestCaseError> {
-        let position = self.asked.iter().position(|(number, _)| *number == pong.number);
-        prop_assert!(position.is_some(), "nobody asked");
-        let (_, second) = self.asked.drain(..=position.unwrap()).next_back().unwrap();
-        match news {
-            News::Confirmed(view, asked_at) => {
-                prop_assert_eq!((*asked_at, session.pages.is_some()), (at(second), false));
-                prop_assert_eq!(view.revision().number(), before.max(pong.revision));
+    fn apply_pong(
+        &mut self,
+        session: &Session,
+        pong: &v1::Pong,
+        update: &SessionUpdate,
+        revision: i64,
+    ) -> Result<(), TestCaseError> {
+        let position = self.unanswered.iter().position(|(number, _)| *number == pong.number);
+        prop_assert!(position.is_some(), "the ping was not sent");
+        let (_, second) = self.unanswered.drain(..=position.unwrap()).next_back().unwrap();
+        match update {
+            SessionUpdate::Confirmed(view, ping_sent_at) => {
+                prop_assert_eq!((*ping_sent_at, session.partial_snapshot.is_some()), (at(second), false));
+                prop_assert_eq!(view.revision().number(), revision.max(pong.revision));
                 self.confirmed = Some(self.confirmed.map_or(second, |earlier| earlier.max(second)));
             }
-            News::Nothing => prop_assert!(session.view.is_none() || session.pages.is_some()),
-            News::View(_) => return Err(TestCaseError::fail("a pong brings no news")),
+            SessionUpdate::NoChange => prop_assert!(session.view.is_none() || session.partial_snapshot.is_some()),
+            SessionUpdate::View(_) => return Err(TestCaseError::fail("a pong caused an unconfirmed view")),
         }
         Ok(())
     }
 }
 
 fn events() -> BoxedStrategy<Vec<Event>> {
-    let whole = || prop_oneof![4 => messages::any(), 1 => Just(response(Message::Snapshot(first_page(5, true))))];
-    let near = whole().prop_flat_map(|message| mutated_bytes(&message.encode_to_vec()));
+    let valid = || prop_oneof![4 => generators::any(), 1 => Just(response(Message::Snapshot(first_page(5, true))))];
+    let mutated = valid().prop_flat_map(|message| mutated_bytes(&message.encode_to_vec()));
     let event = prop_oneof![
-        12 => whole().prop_map(Event::Told),
-        2 => near.prop_map(Event::Bytes),
+        12 => valid().prop_map(Event::Message),
+        2 => mutated.prop_map(Event::Bytes),
         1 => any_bytes().prop_map(Event::Bytes),
         5 => (0..100_u64).prop_map(Event::Ping),
         1 => Just(Event::Resume),
@@ -123,10 +139,10 @@ fn events() -> BoxedStrategy<Vec<Event>> {
     vec(event, 1..25).boxed()
 }
 
-/// What a view makes of an agent's token: as far as two sidecars could differ.
-fn judged(session: &Session) -> Vec<Result<VerifiedIdentity, countersign_identity::Refusal>> {
+/// The verdicts of the view about tokens of several agents.
+fn verdicts(session: &Session) -> Vec<Result<VerifiedIdentity, countersign_identity::Refusal>> {
     let view = session.view();
-    let judge = |agent: u128| {
+    let evaluate = |agent: u128| {
         let claims = Claims {
             iss: "https://issuer.test".into(),
             sub: AgentId::from_bits(agent),
@@ -146,43 +162,43 @@ fn judged(session: &Session) -> Vec<Result<VerifiedIdentity, countersign_identit
         let now = countersign_identity::Timestamp::from_seconds(60);
         view.as_ref().map(|view| VerifiedIdentity::evaluate(&claims, &view.evaluation_context(&claims), now))
     };
-    (0..4).filter_map(judge).collect()
+    (0..4).filter_map(evaluate).collect()
 }
 
 proptest! {
     #![proptest_config(cases_divided_by(1))]
 
     #[test]
-    fn what_is_refused_changes_nothing_and_only_a_pong_confirms(events in events()) {
-        let (mut session, mut story) = (Session::resume(None, None), Story::default());
-        let stranger = Kid::from_key(P256PublicKey::from_sec1(&messages::point(9)).unwrap());
+    fn refused_messages_change_nothing_and_only_pongs_confirm(events in events()) {
+        let (mut session, mut model) = (Session::resume(None, None), Model::default());
+        let unknown_key = Kid::from_key(P256PublicKey::from_sec1(&generators::point(9)).unwrap());
         for event in &events {
-            story.goes_on(&mut session, event)?;
+            model.apply(&mut session, event)?;
         }
-        prop_assert!(session.view().is_none_or(|view| view.keys().get(&stranger).is_none()), "nobody named that key");
+        prop_assert!(session.view().is_none_or(|view| view.keys().get(&unknown_key).is_none()), "the view has a key that was not sent");
     }
 
     #[test]
-    fn no_bytes_make_it_panic(first in any_bytes(), second in mutated_bytes(&response(Message::Snapshot(first_page(5, true))).encode_to_vec())) {
-        let mut session = followed(5);
+    fn arbitrary_bytes_do_not_panic(first in any_bytes(), second in mutated_bytes(&response(Message::Snapshot(first_page(5, true))).encode_to_vec())) {
+        let mut session = session_with_view(5);
         for bytes in [first, second] {
             if let Ok(message) = v1::FollowResponse::decode(&bytes[..]) {
-                let _either_way = session.take(message);
+                let _result = session.apply(message);
             }
         }
     }
 
     #[test]
-    fn two_that_are_told_the_same_judge_the_same(events in events()) {
+    fn sessions_with_the_same_messages_reach_the_same_verdicts(events in events()) {
         let mut sessions = [Session::resume(None, None), Session::resume(None, None)];
         for event in &events {
             for session in &mut sessions {
-                if let Event::Told(message) = event {
-                    let _either_way = session.take(message.clone());
+                if let Event::Message(message) = event {
+                    let _result = session.apply(message.clone());
                 }
             }
         }
-        let [one, other] = sessions.each_ref().map(judged);
+        let [one, other] = sessions.each_ref().map(verdicts);
         prop_assert_eq!(one, other);
     }
 }

@@ -3,7 +3,7 @@
 use countersign_client::PrivateKey;
 use countersign_control_plane::{App, Config, Surroundings};
 use countersign_process::Shutdown;
-use countersign_tests::{Answer, Hand, web::Site};
+use countersign_tests::{HttpResponse, ManualClock, http::HttpClient};
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
@@ -12,11 +12,11 @@ use tempfile::TempDir;
 /// The span that limits are for.
 pub const MINUTE: Duration = Duration::from_mins(1);
 
-pub struct Stage {
-    pub hand: Arc<Hand>,
+pub struct Fixture {
+    pub clock: Arc<ManualClock>,
     /// From the ordinary loopback address.
-    pub api: Site,
-    pub admin: Site,
+    pub api: HttpClient,
+    pub admin: HttpClient,
     pub service: String,
     pub key: String,
     pub human: String,
@@ -30,13 +30,13 @@ pub struct Agent {
     pub key: PrivateKey,
 }
 
-impl Stage {
-    pub async fn set() -> Self {
-        Self::set_with(&[]).await
+impl Fixture {
+    pub async fn new() -> Self {
+        Self::with_settings(&[]).await
     }
 
-    pub async fn set_with(settings: &[(&str, &str)]) -> Self {
-        let (hand, folder) = (Hand::new(), tempfile::tempdir().unwrap());
+    pub async fn with_settings(settings: &[(&str, &str)]) -> Self {
+        let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
         let data = folder.path().display().to_string();
         let own = [
             ("data_dir", data.as_str()),
@@ -47,7 +47,7 @@ impl Stage {
         let flags = own.iter().chain(settings).map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
         let config = Config::read(None, Vec::new(), flags, true).unwrap();
         config.check().unwrap();
-        let app = App::bind(config, Surroundings { clock: hand.clone(), ..Surroundings::default() }).await.unwrap();
+        let app = App::bind(config, Surroundings { clock: clock.clone(), ..Surroundings::default() }).await.unwrap();
         let (port, admin) = (app.api_address().unwrap().port(), app.admin_address().unwrap());
         tokio::spawn(app.serve(Shutdown::default()));
         let env = std::fs::read_to_string(folder.path().join("dev.env")).unwrap();
@@ -57,9 +57,9 @@ impl Stage {
         };
         let authority = std::fs::read(said("CA")).unwrap();
         Self {
-            hand,
-            api: Site::trusting(format!("https://127.0.0.1:{port}"), &authority),
-            admin: Site::plain(format!("http://{admin}")),
+            clock,
+            api: HttpClient::trusting(format!("https://127.0.0.1:{port}"), &authority),
+            admin: HttpClient::plain(format!("http://{admin}")),
             service: said("SERVICE_ID"),
             key: said("SERVICE_KEY"),
             human: said("HUMAN_TOKEN"),
@@ -69,14 +69,14 @@ impl Stage {
     }
 
     /// The API with a client of another making.
-    pub fn with_client(&self, make: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder) -> Site {
+    pub fn with_client(&self, make: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder) -> HttpClient {
         let authority = reqwest::Certificate::from_pem(&self.authority).unwrap();
         let client = make(Client::builder().tls_certs_only([authority])).build().unwrap();
-        Site { url: self.api.url.clone(), client }
+        HttpClient { url: self.api.url.clone(), client }
     }
 
     /// The API from another loopback address.
-    pub fn from(&self, last: u8) -> Site {
+    pub fn from(&self, last: u8) -> HttpClient {
         self.with_client(|client| client.local_address(std::net::IpAddr::from(Ipv4Addr::new(127, 0, 0, last))))
     }
 
@@ -110,7 +110,7 @@ impl Stage {
 }
 
 /// Asks for a challenge: the cheapest call about an agent.
-pub async fn challenge(at: &Site, agent: &Agent) -> Answer {
+pub async fn challenge(at: &HttpClient, agent: &Agent) -> HttpResponse {
     at.post("/auth/challenge", json!({ "agentId": agent.id })).await
 }
 
@@ -118,7 +118,7 @@ pub async fn challenge(at: &Site, agent: &Agent) -> Answer {
 pub async fn passed(times: usize, request: impl Fn() -> RequestBuilder) -> usize {
     let mut passed = 0;
     for _ in 0..times {
-        let answer = Answer::to(request()).await;
+        let answer = HttpResponse::send(request()).await;
         passed += usize::from(answer.status != 429);
     }
     passed
@@ -126,7 +126,7 @@ pub async fn passed(times: usize, request: impl Fn() -> RequestBuilder) -> usize
 
 /// The category and the seconds of a refusal, which says both wherever it can.
 #[track_caller]
-pub fn refused(answer: &Answer) -> (String, u64) {
+pub fn refused(answer: &HttpResponse) -> (String, u64) {
     let (status, code, _) = answer.error();
     assert_eq!((status, code), (429, "RATE_LIMIT_EXCEEDED"), "{}", answer.body);
     let details = &answer.body["error"]["details"];

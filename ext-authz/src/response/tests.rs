@@ -1,13 +1,14 @@
-//! What Envoy is told, in full.
+//! Tests of complete responses.
 
 use super::*;
+use crate::decide::UnmetRequirement;
 use countersign_identity::{AgentId, Refusal, Timestamp, TokenId, TrustScore};
 use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HeaderAppendAction};
 
 const SERVICE: ServiceId = ServiceId::from_bits(1);
 
-fn names() -> Names {
-    Names::new("x-agent-")
+fn builder() -> ResponseBuilder {
+    ResponseBuilder { names: HeaderNames::new("x-agent-"), explain_denials: false }
 }
 
 fn verified_identity() -> VerifiedIdentity {
@@ -21,8 +22,8 @@ fn verified_identity() -> VerifiedIdentity {
     }
 }
 
-fn allowed(decision: &Decision, headers: &[&str], spent: Option<&str>) -> OkHttpResponse {
-    let response = answer(&names(), Some(SERVICE), decision, Sent { headers, spent });
+fn allowed(decision: &Decision, names: &[&str], token_header: Option<&str>) -> OkHttpResponse {
+    let response = builder().build(Some(SERVICE), decision, RequestHeaders { names, token_header });
     assert_eq!(response.status.unwrap().code, 0);
     match response.http_response {
         Some(HttpResponse::OkResponse(ok)) => ok,
@@ -31,8 +32,11 @@ fn allowed(decision: &Decision, headers: &[&str], spent: Option<&str>) -> OkHttp
 }
 
 fn denied(refusal: Refusal) -> (i32, DeniedHttpResponse) {
-    let decision = Decision::Refused(refusal.into());
-    let response = answer(&names(), Some(SERVICE), &decision, Sent { headers: &[], spent: None });
+    denied_by(&builder(), refusal.into())
+}
+
+fn denied_by(builder: &ResponseBuilder, denial: Denial) -> (i32, DeniedHttpResponse) {
+    let response = builder.build(Some(SERVICE), &Decision::Denied(denial), RequestHeaders::default());
     match response.http_response {
         Some(HttpResponse::DeniedResponse(denied)) => (response.status.unwrap().code, denied),
         other => panic!("{other:?}"),
@@ -44,7 +48,7 @@ fn pairs(headers: &[HeaderValueOption]) -> Vec<(&str, &str)> {
 }
 
 #[test]
-fn a_verified_agent_is_named_in_seven_plain_headers() {
+fn verified_agent_sets_seven_identity_headers() {
     let ok = allowed(&Decision::Verified(verified_identity()), &[], None);
     let (agent, service, token) =
         (verified_identity().agent.to_string(), SERVICE.to_string(), verified_identity().token.to_string());
@@ -61,7 +65,7 @@ fn a_verified_agent_is_named_in_seven_plain_headers() {
         ]
     );
     for option in &ok.headers {
-        #[expect(deprecated, reason = "both fields are asked for")]
+        #[expect(deprecated, reason = "both fields must be set")]
         let append = option.append;
         assert_eq!(append.map(|append| append.value), Some(false));
         assert_eq!(option.append_action(), HeaderAppendAction::OverwriteIfExistsOrAdd);
@@ -70,7 +74,7 @@ fn a_verified_agent_is_named_in_seven_plain_headers() {
 }
 
 #[test]
-fn every_spelling_of_our_names_is_removed_and_no_name_is_set_and_removed() {
+fn removes_every_spelling_of_identity_headers_but_no_header_that_is_set() {
     let sent = [
         "x-agent-id",
         "X-Agent-Roles",
@@ -102,14 +106,14 @@ fn every_spelling_of_our_names_is_removed_and_no_name_is_set_and_removed() {
 }
 
 #[test]
-fn the_anonymous_bring_no_identity_not_even_under_the_exact_names() {
+fn anonymous_request_has_all_identity_headers_removed() {
     let ok = allowed(&Decision::Anonymous, &["x-agent-id", "x-agent_roles", "accept"], None);
     assert!(ok.headers.is_empty());
     assert_eq!(ok.headers_to_remove, ["x-agent-id", "x-agent_roles"]);
 }
 
 #[test]
-fn an_expired_token_is_refused_with_the_body_of_the_specification() {
+fn expired_token_is_denied_with_the_body_of_the_specification() {
     let (code, denied) = denied(Refusal::expired(Timestamp::from_seconds(1_700_000_000)));
     assert_eq!((code, denied.status.unwrap().code), (16, 401));
     let expected = concat!(
@@ -125,14 +129,14 @@ fn an_expired_token_is_refused_with_the_body_of_the_specification() {
 }
 
 #[test]
-fn every_reason_is_a_denial_for_envoy_too() {
+fn every_reason_is_a_denial_in_envoy() {
     for reason in Reason::ALL {
         let (code, denied) = denied((*reason).into());
         assert_ne!(code, 0);
         assert_eq!(denied.status.unwrap().code, i32::from(reason.code().status()));
         let retry = pairs(&denied.headers).contains(&("retry-after", "1"));
         assert_eq!(retry, reason.code().status() == 503);
-        assert!(!reason.message().contains(['"', '\\']), "it stands in a quoted string");
+        assert!(!reason.message().contains(['"', '\\']), "it is part of a quoted string");
     }
     let (_, missing) = denied(Reason::TokenMissing.into());
     assert!(pairs(&missing.headers).contains(&("www-authenticate", "Bearer")));
@@ -142,13 +146,24 @@ fn every_reason_is_a_denial_for_envoy_too() {
 }
 
 #[test]
-fn metadata_says_who_where_and_why() {
-    let decision = Decision::Refused(Refused { refusal: Reason::NoRole.into(), agent: Some(AgentId::from_bits(2)) });
-    let Some(Kind::StructValue(inner)) = metadata(Some(SERVICE), &decision).fields["countersign"].kind.clone() else {
-        panic!("a structure")
-    };
-    assert_eq!(inner.fields["agent_id"], text(AgentId::from_bits(2).to_string()));
-    assert_eq!(inner.fields["decision"], text("deny"));
-    assert_eq!(inner.fields["reason"], text("no_role"));
-    assert_eq!(inner.fields["service"], text(SERVICE.to_string()));
+fn denial_body_states_the_unmet_requirement_only_if_configured() {
+    let permissions = |names: &[&str]| names.iter().map(|name| Permission::try_from(*name).unwrap()).collect();
+    let unmet =
+        UnmetRequirement::Permissions { required: permissions(&["read", "write"]), actual: permissions(&["read"]) };
+    let denial = Denial { refusal: Reason::PermissionMissing.into(), agent: None, unmet: Some(unmet) };
+    let without = concat!(
+        r#"{"error":{"code":"INSUFFICIENT_PERMISSIONS","message":"The agent lacks a required permission","#,
+        r#""details":{"reason":"permission_missing"}}}"#
+    );
+    assert_eq!(denied_by(&builder(), denial.clone()).1.body, without);
+    let explaining = ResponseBuilder { explain_denials: true, ..builder() };
+    let with = without.replace(
+        r#""permission_missing"}"#,
+        r#""permission_missing","required":{"permissions":["read","write"]},"actual":{"permissions":["read"]}}"#,
+    );
+    assert_eq!(denied_by(&explaining, denial).1.body, with);
+    let (required, actual) = (TrustScore::from_points(62.5).unwrap(), TrustScore::INITIAL);
+    let unmet = Some(UnmetRequirement::TrustScore { required, actual });
+    let body = denied_by(&explaining, Denial { refusal: Reason::TrustTooLow.into(), agent: None, unmet }).1.body;
+    assert!(body.contains(r#""required":{"trustScore":62.5},"actual":{"trustScore":50}"#), "{body}");
 }

@@ -6,27 +6,27 @@ use std::{path::PathBuf, sync::Arc};
 use tempfile::TempDir;
 
 /// The files of an authority, of servers and of clients.
-pub struct Papers {
+pub struct TlsFiles {
     folder: TempDir,
     host: String,
 }
 
-impl Papers {
+impl TlsFiles {
     /// With a certificate for servers at this host, a name or an address.
     pub fn for_servers_at(host: &str) -> Arc<Self> {
-        let papers = Self { folder: super::folder(), host: host.to_owned() };
+        let tls_files = Self { folder: super::folder(), host: host.to_owned() };
         let mut authority = params(&[], "An authority of tests");
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
-        papers.write("authority.pem", &authority.self_signed(&key).expect("a certificate").pem());
+        tls_files.write("authority.pem", &authority.self_signed(&key).expect("a certificate").pem());
         let authority = Issuer::new(authority, key);
         for (who, names) in [("server", &[host][..]), ("client", &[])] {
             let key = KeyPair::generate().expect("a key");
             let certificate = params(names, who).signed_by(&key, &authority).expect("a certificate");
-            papers.write(&format!("{who}.pem"), &certificate.pem());
-            papers.write(&format!("{who}.key"), &key.serialize_pem());
+            tls_files.write(&format!("{who}.pem"), &certificate.pem());
+            tls_files.write(&format!("{who}.key"), &key.serialize_pem());
         }
-        Arc::new(papers)
+        Arc::new(tls_files)
     }
 
     /// Where servers are, as their certificate says it.

@@ -1,13 +1,13 @@
 //! The two who judge a token, the API and the sidecar, and what they say in one vocabulary.
 
-use crate::{ControlPlane, Sidecar, eventually, sidecar::Verdict, web::Answer};
+use crate::{ControlPlane, Sidecar, eventually, http::HttpResponse, sidecar::CheckResult};
 use std::{cell::RefCell, str};
 
 /// What one of them says.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Opinion {
+pub enum VerifyOutcome {
     /// The token is good; this is who stands behind it.
-    Known {
+    Accepted {
         /// The agent.
         id: String,
         /// Its name.
@@ -23,14 +23,14 @@ pub enum Opinion {
     Refused(u16, String),
 }
 
-impl Opinion {
+impl VerifyOutcome {
     /// A refusal.
     pub fn refused(status: u16, reason: &str) -> Self {
         Self::Refused(status, reason.to_owned())
     }
 
     /// What the API said.
-    pub fn of_answer(answer: &Answer) -> Self {
+    pub fn from_response(answer: &HttpResponse) -> Self {
         if answer.status != 200 {
             let reason = if answer.body["valid"] == false { answer.error().2 } else { "not said to be invalid" };
             return Self::refused(answer.status, reason);
@@ -41,7 +41,7 @@ impl Opinion {
             let items = agent[name].as_array().into_iter().flatten();
             items.map(|item| item.as_str().unwrap_or_default().to_owned()).collect()
         };
-        Self::Known {
+        Self::Accepted {
             id: answer.text("/agent/id").to_owned(),
             name: answer.text("/agent/name").to_owned(),
             roles: list("roles"),
@@ -51,13 +51,13 @@ impl Opinion {
     }
 
     /// What the sidecar said.
-    pub fn of_verdict(verdict: &Verdict) -> Self {
+    pub fn from_check_result(verdict: &CheckResult) -> Self {
         if verdict.status != 200 {
             return Self::refused(verdict.status, &verdict.reason);
         }
         let header = |name: &str| verdict.headers[&format!("x-agent-{name}")].as_str();
         let list = |name: &str| header(name).split(',').filter(|item| !item.is_empty()).map(percent_decoded).collect();
-        Self::Known {
+        Self::Accepted {
             id: header("id").to_owned(),
             name: percent_decoded(header("name")),
             roles: list("roles"),
@@ -69,7 +69,7 @@ impl Opinion {
 
 /// A service, a key of it, and the sidecar that guards it.
 #[derive(Clone, Copy)]
-pub struct Judges<'a> {
+pub struct Verifiers<'a> {
     /// Where the API is.
     pub control: &'a ControlPlane,
     /// Whom Envoy would ask.
@@ -80,14 +80,14 @@ pub struct Judges<'a> {
     pub key: &'a str,
 }
 
-impl<'a> Judges<'a> {
+impl<'a> Verifiers<'a> {
     /// For the first service.
     pub fn of(control: &'a ControlPlane, sidecar: &'a Sidecar) -> Self {
         Self { control, sidecar, service: control.service(), key: control.key() }
     }
 
     /// Asks both; agents without a role are let through by the sidecar as by the API.
-    pub async fn ask(&self, token: &str) -> (Opinion, Opinion) {
+    pub async fn ask(&self, token: &str) -> (VerifyOutcome, VerifyOutcome) {
         let header = format!("Bearer {token}");
         let extensions = [("service_id", self.service), ("allow_unassigned", "true")];
         let headers = [("authorization", header.as_str())];
@@ -95,11 +95,11 @@ impl<'a> Judges<'a> {
             self.control.verify_at(self.service, self.key, token),
             self.sidecar.check_with(&headers, &extensions)
         );
-        (Opinion::of_answer(&answer), Opinion::of_verdict(&verdict))
+        (VerifyOutcome::from_response(&answer), VerifyOutcome::from_check_result(&verdict))
     }
 
     /// Waits until both say the same and what they say is as it should be.
-    pub async fn agree(&self, what: &str, token: &str, expected: impl Fn(&Opinion) -> bool) -> Opinion {
+    pub async fn agree(&self, what: &str, token: &str, expected: impl Fn(&VerifyOutcome) -> bool) -> VerifyOutcome {
         let last = RefCell::new(None);
         let agreed = async || {
             let (api, sidecar) = self.ask(token).await;

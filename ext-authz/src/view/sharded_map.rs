@@ -1,8 +1,7 @@
-//! A map that is cheap to copy and then change a little.
+//! A copy-on-write map that is cheap to clone and change.
 //!
-//! Every change makes a new view while the old one is still being read, and copying a hundred thousand
-//! records for one new record would be waste: so the map is cut into shards, and only those that a
-//! change touches are copied.
+//! Every change creates a new view while other threads still read the old one. The map is split into shards, and a
+//! change copies only the shards that it modifies, not all of perhaps a hundred thousand entries.
 
 use countersign_identity::{AgentId, SessionId, TokenId};
 use std::{
@@ -11,12 +10,12 @@ use std::{
     sync::Arc,
 };
 
-/// A power of two. The copy of an untouched map costs this many reference counts.
+/// The number of shards, a power of two. Cloning the shard list increments this many reference counts.
 const SHARDS: usize = 256;
 
-/// A key that says which shard it lives in.
+/// A key whose bits select its shard.
 pub trait Key: Copy + Eq + Hash {
-    /// Evenly spread bits.
+    /// Bits whose low end is evenly distributed.
     fn bits(self) -> u128;
 }
 
@@ -32,51 +31,51 @@ macro_rules! keys {
 
 keys!(AgentId, SessionId, TokenId);
 
-/// What is remembered, by key.
+/// A map of `Arc`ed shards.
 #[derive(Debug)]
-pub struct Remembered<K, V>(Arc<[Arc<HashMap<K, V>>]>);
+pub struct ShardedMap<K, V>(Arc<[Arc<HashMap<K, V>>]>);
 
-impl<K, V> Clone for Remembered<K, V> {
+impl<K, V> Clone for ShardedMap<K, V> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
 }
 
-impl<K, V> Default for Remembered<K, V> {
+impl<K, V> Default for ShardedMap<K, V> {
     fn default() -> Self {
         let empty = Arc::new(HashMap::new());
         Self((0..SHARDS).map(|_| Arc::clone(&empty)).collect())
     }
 }
 
-impl<K: Key, V: Clone> Remembered<K, V> {
-    /// What is remembered under this key.
+impl<K: Key, V: Clone> ShardedMap<K, V> {
+    /// The value of the key.
     pub fn get(&self, key: K) -> Option<&V> {
         self.0.get(shard_of(key))?.get(&key)
     }
 
-    /// The place of this key, to be filled or changed.
+    /// The entry of the key; copies its shard if it is shared.
     pub fn entry(&mut self, key: K) -> Entry<'_, K, V> {
         let shards = Arc::make_mut(&mut self.0);
         Arc::make_mut(&mut shards[shard_of(key)]).entry(key)
     }
 
-    /// Changes the values that are `old` by `forget`, and drops those of which it says that nothing is left.
-    pub fn forget(&mut self, old: impl Fn(&V) -> bool, forget: impl Fn(&mut V) -> bool) {
+    /// Applies `prune` to the values that match `is_old`, and removes those for which it returns true.
+    pub fn prune(&mut self, is_old: impl Fn(&V) -> bool, prune: impl Fn(&mut V) -> bool) {
         for shard in Arc::make_mut(&mut self.0) {
-            if shard.values().any(&old) {
-                Arc::make_mut(shard).retain(|_, value| !(old(value) && forget(value)));
+            if shard.values().any(&is_old) {
+                Arc::make_mut(shard).retain(|_, value| !(is_old(value) && prune(value)));
             }
         }
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.0.iter().map(|shard| shard.len()).sum()
     }
 }
 
-/// The low bits of an id are its random ones.
+/// The low bits of an id are random.
 fn shard_of<K: Key>(key: K) -> usize {
     key.bits() as usize & (SHARDS - 1)
 }

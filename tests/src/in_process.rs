@@ -1,6 +1,6 @@
 //! Servers in the process of the test, by a clock that stands still until it is told to go on.
 
-use crate::{Hand, Site, control_plane::no_limits, engines};
+use crate::{HttpClient, ManualClock, control_plane::no_limits, engines};
 use countersign_control_plane as plane;
 use countersign_process::Shutdown;
 use std::{net::SocketAddr, path::Path, sync::Arc};
@@ -53,18 +53,18 @@ impl Drop for Server {
 }
 
 /// A control plane of `--dev` in this process.
-pub struct SteppedPlane {
+pub struct InProcessServer {
     /// The server.
     pub server: Server,
     /// Its API.
-    pub api: Site,
+    pub api: HttpClient,
     /// Its sync port.
     pub sync: SocketAddr,
 }
 
-impl SteppedPlane {
+impl InProcessServer {
     /// Starts one with these settings and its data in the folder, by this clock.
-    pub async fn start(folder: &Path, settings: &[(&str, String)], clock: &Arc<Hand>) -> Self {
+    pub async fn start(folder: &Path, settings: &[(&str, String)], clock: &Arc<ManualClock>) -> Self {
         let clock = Arc::clone(clock);
         Self::start_in(folder, settings, plane::Surroundings { clock, ..Default::default() }).await
     }
@@ -90,7 +90,7 @@ impl SteppedPlane {
         let server = Server::start(bind, serve).await;
         let (api, sync) = addresses.await.expect("it is bound");
         let authority = std::fs::read(folder.join("ca.pem")).expect("the authority's file");
-        Self { server, api: Site::trusting(format!("https://localhost:{}", api.port()), &authority), sync }
+        Self { server, api: HttpClient::trusting(format!("https://localhost:{}", api.port()), &authority), sync }
     }
 
     /// A value of `dev.env`, by its name without the prefix `COUNTERSIGN_`.

@@ -1,7 +1,7 @@
 //! Two control planes on one PostgreSQL and one Redis, with a limit that is soon reached.
 
 use countersign_tests::{
-    Answer, ControlPlane, Postgres, Redis, control_plane::replica_settings, eventually, web::Site,
+    ControlPlane, HttpResponse, Postgres, Redis, control_plane::replica_settings, eventually, http::HttpClient,
 };
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
@@ -58,7 +58,7 @@ impl Fleet {
 
     /// Somebody who has not called yet.
     pub async fn caller(&self) -> Caller {
-        let (service, key) = self.one.another_service(json!({ "name": "caller" })).await;
+        let (service, key) = self.one.create_service(json!({ "name": "caller" })).await;
         Caller { path: format!("/services/{service}/roles"), key }
     }
 
@@ -176,7 +176,7 @@ impl Crowd {
     }
 }
 
-async fn call_once(site: &Site, caller: &Caller) -> Option<usize> {
+async fn call_once(site: &HttpClient, caller: &Caller) -> Option<usize> {
     let answer = site.get_as(&caller.key, &caller.path).await;
     if answer.status == 429 {
         return None;
@@ -199,7 +199,7 @@ async fn offset(redis: &Redis, name: &str) -> Option<u64> {
 }
 
 /// What its answer says is left.
-fn left(answer: &Answer) -> usize {
+fn left(answer: &HttpResponse) -> usize {
     let said = answer.header("ratelimit");
     said.split_once(";r=")
         .and_then(|(_, rest)| rest.split(';').next()?.parse().ok())
@@ -223,7 +223,7 @@ pub async fn says(control: &ControlPlane, check: &str) {
 
 /// What the admin port says of a metric.
 pub async fn metric(control: &ControlPlane, name: &str) -> Option<f64> {
-    let text = Site::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
+    let text = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
     let text = text.as_str().unwrap().to_owned();
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }

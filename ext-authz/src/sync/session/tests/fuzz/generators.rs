@@ -1,4 +1,4 @@
-//! Messages that are met on a stream, and what it takes for one to be understood.
+//! Generators of messages, and a reference check of their validity.
 
 use super::super::*;
 use countersign_identity::{P256PublicKey, Permission, RoleId, RoleName, SessionId, TokenId};
@@ -7,18 +7,18 @@ use proptest::{collection::vec, option, prelude::*, sample::select};
 use std::collections::HashSet;
 use v1::revocation::Subject;
 
-/// Revisions that are near each other, and some that are nowhere.
-fn number() -> BoxedStrategy<i64> {
+/// Mostly small revisions, and some extreme numbers.
+fn revision_number() -> BoxedStrategy<i64> {
     prop_oneof![8 => 0..12_i64, 1 => select(&[-1, i64::MIN, i64::MAX][..])].boxed()
 }
 
-/// Mostly ids that are met again.
+/// Mostly ids from a small set, so that messages refer to the same things.
 fn id(prefix: &'static str) -> BoxedStrategy<String> {
-    let good = (0..4_u128).prop_map(move |bits| AgentId::from_bits(bits).to_string().replace("agent_", prefix));
-    prop_oneof![40 => good, 1 => any_text()].boxed()
+    let valid = (0..4_u128).prop_map(move |bits| AgentId::from_bits(bits).to_string().replace("agent_", prefix));
+    prop_oneof![40 => valid, 1 => any_text()].boxed()
 }
 
-fn infos() -> BoxedStrategy<v1::ServiceInfo> {
+fn service_info() -> BoxedStrategy<v1::ServiceInfo> {
     let seconds = prop_oneof![9 => 1..100_u32, 1 => Just(0)];
     let service_id = prop_oneof![9 => Just(SERVICE.to_string()), 1 => id("svc_")];
     (service_id, seconds, proptest::arbitrary::any::<bool>())
@@ -33,7 +33,7 @@ fn infos() -> BoxedStrategy<v1::ServiceInfo> {
 
 fn roles() -> BoxedStrategy<v1::Roles> {
     let name = prop_oneof![20 => select(&["reader", "writer"][..]).prop_map(str::to_owned), 1 => any_text()];
-    let role = (id("role_"), name, number()).prop_map(|(id, name, created_revision)| {
+    let role = (id("role_"), name, revision_number()).prop_map(|(id, name, created_revision)| {
         let permissions = vec![format!("use:{id}")];
         v1::Role { id, name, permissions, created_revision }
     });
@@ -43,79 +43,81 @@ fn roles() -> BoxedStrategy<v1::Roles> {
 fn agents() -> BoxedStrategy<Vec<v1::AgentChanges>> {
     let grant = (id("role_"), proptest::arbitrary::any::<Option<i64>>())
         .prop_map(|(role_id, until)| v1::RoleGrant { role_id, until });
-    let roles = (number(), vec(grant, 0..3)).prop_map(|(revision, grants)| v1::RolesFacet { revision, grants });
-    let trust = (number(), prop_oneof![9 => 0..=10_000, 1 => proptest::arbitrary::any::<i32>()])
+    let roles =
+        (revision_number(), vec(grant, 0..3)).prop_map(|(revision, grants)| v1::RolesFacet { revision, grants });
+    let trust = (revision_number(), prop_oneof![9 => 0..=10_000, 1 => proptest::arbitrary::any::<i32>()])
         .prop_map(|(revision, hundredths)| v1::TrustFacet { revision, hundredths });
-    let status = (number(), prop_oneof![9 => 1..4, 1 => proptest::arbitrary::any::<i32>()], number())
+    let status = (revision_number(), prop_oneof![9 => 1..4, 1 => proptest::arbitrary::any::<i32>()], revision_number())
         .prop_map(|(revision, status, cutoff)| v1::StatusFacet { revision, status, cutoff });
-    let record = (id("agent_"), option::of(roles), option::of(trust), option::of(status))
+    let changes = (id("agent_"), option::of(roles), option::of(trust), option::of(status))
         .prop_map(|(agent_id, roles, trust, status)| v1::AgentChanges { agent_id, roles, trust, status });
-    vec(record, 0..3).boxed()
+    vec(changes, 0..3).boxed()
 }
 
-fn deaths() -> BoxedStrategy<Vec<v1::Revocation>> {
+fn revocations() -> BoxedStrategy<Vec<v1::Revocation>> {
     let subject = prop_oneof![
         9 => id("tok_").prop_map(|token| Some(Subject::TokenId(token))),
         9 => id("ses_").prop_map(|session| Some(Subject::SessionId(session))),
         1 => Just(None),
     ];
-    vec((number(), subject).prop_map(|(revision, subject)| v1::Revocation { revision, subject }), 0..3).boxed()
+    vec((revision_number(), subject).prop_map(|(revision, subject)| v1::Revocation { revision, subject }), 0..3).boxed()
 }
 
 pub fn point(seed: u8) -> Vec<u8> {
     p256::SecretKey::from_slice(&[seed; 32]).unwrap().public_key().to_sec1_bytes().to_vec()
 }
 
-/// Messages of the right form, most of them of the right content.
+/// Decodable messages, most of them valid.
 pub fn any() -> BoxedStrategy<v1::FollowResponse> {
     let key = prop_oneof![
         9 => (1..4_u8).prop_map(point),
         1 => any_bytes(),
     ];
     let keys = vec(key, 0..3).prop_map(|points| v1::Keys { points }).boxed();
-    let head = (infos(), keys.clone(), roles()).prop_map(|(info, keys, roles)| (Some(info), Some(keys), Some(roles)));
-    let some_head = (option::of(infos()), option::of(keys.clone()), option::of(roles()));
-    let head = prop_oneof![5 => head, 4 => Just((None, None, None)), 1 => some_head];
-    let page = (0..12_i64, number(), head, agents(), deaths(), proptest::arbitrary::any::<bool>());
+    let header =
+        (service_info(), keys.clone(), roles()).prop_map(|(info, keys, roles)| (Some(info), Some(keys), Some(roles)));
+    let partial_header = (option::of(service_info()), option::of(keys.clone()), option::of(roles()));
+    let header = prop_oneof![5 => header, 4 => Just((None, None, None)), 1 => partial_header];
+    let page = (0..12_i64, revision_number(), header, agents(), revocations(), proptest::arbitrary::any::<bool>());
     let page = page.prop_map(|(revision, floor, (info, keys, roles), agents, revocations, last)| {
         Message::Snapshot(v1::SnapshotPage { revision, floor, info, keys, roles, agents, revocations, last })
     });
     let delta = (
-        number(),
-        option::weighted(0.2, infos()),
+        revision_number(),
+        option::weighted(0.2, service_info()),
         option::weighted(0.2, keys),
         option::weighted(0.3, roles()),
         agents(),
-        deaths(),
+        revocations(),
     );
     let delta = delta.prop_map(|(revision, info, keys, roles, agents, revocations)| {
         Message::Delta(v1::Delta { revision, info, keys, roles, agents, revocations })
     });
-    let pong = (0..5_u64, number(), number())
+    let pong = (0..5_u64, revision_number(), revision_number())
         .prop_map(|(number, revision, floor)| Message::Pong(v1::Pong { number, revision, floor }));
     prop_oneof![page, delta, pong].prop_map(response).boxed()
 }
 
-/// Whether every part of the message has a meaning by itself.
-pub fn is_sound(message: &Message) -> bool {
+/// True if every part of the message is valid on its own.
+pub fn is_valid(message: &Message) -> bool {
     match message {
         Message::Pong(_) => true,
         Message::Snapshot(page) => {
             let v1::SnapshotPage { revision, floor: _, info, keys, roles, agents, revocations, last: _ } = page;
-            *revision >= 0 && are_sound(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)
+            *revision >= 0 && are_valid(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)
         }
         Message::Delta(v1::Delta { revision, info, keys, roles, agents, revocations }) => {
-            *revision >= 0 && are_sound(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)
+            *revision >= 0 && are_valid(info.as_ref(), keys.as_ref(), roles.as_ref(), agents, revocations)
         }
     }
 }
 
-fn are_sound(
+fn are_valid(
     info: Option<&v1::ServiceInfo>,
     keys: Option<&v1::Keys>,
     roles: Option<&v1::Roles>,
     agents: &[v1::AgentChanges],
-    deaths: &[v1::Revocation],
+    revocations: &[v1::Revocation],
 ) -> bool {
     let info = info.is_none_or(|info| {
         info.service_id.parse::<ServiceId>().is_ok() && !info.issuer.is_empty() && info.max_staleness_seconds > 0
@@ -126,24 +128,24 @@ fn are_sound(
         let named = role.id.parse::<RoleId>().is_ok() && RoleName::try_from(role.name.as_str()).is_ok();
         named && permissions && role.created_revision >= 0
     };
-    let death = |death: &v1::Revocation| match &death.subject {
-        Some(Subject::TokenId(token)) => death.revision >= 0 && token.parse::<TokenId>().is_ok(),
-        Some(Subject::SessionId(session)) => death.revision >= 0 && session.parse::<SessionId>().is_ok(),
+    let revocation = |revocation: &v1::Revocation| match &revocation.subject {
+        Some(Subject::TokenId(token)) => revocation.revision >= 0 && token.parse::<TokenId>().is_ok(),
+        Some(Subject::SessionId(session)) => revocation.revision >= 0 && session.parse::<SessionId>().is_ok(),
         None => false,
     };
     info && keys
-        && roles.is_none_or(|roles| roles.roles.iter().all(role) && stand_once(&roles.roles))
-        && agents.iter().all(is_sound_of_an_agent)
-        && deaths.iter().all(death)
+        && roles.is_none_or(|roles| roles.roles.iter().all(role) && are_distinct(&roles.roles))
+        && agents.iter().all(is_valid_agent)
+        && revocations.iter().all(revocation)
 }
 
-fn stand_once(roles: &[v1::Role]) -> bool {
+fn are_distinct(roles: &[v1::Role]) -> bool {
     let (ids, names): (HashSet<_>, HashSet<_>) = roles.iter().map(|role| (&role.id, &role.name)).unzip();
     ids.len() == roles.len() && names.len() == roles.len()
 }
 
-fn is_sound_of_an_agent(record: &v1::AgentChanges) -> bool {
-    let v1::AgentChanges { agent_id, roles, trust, status } = record;
+fn is_valid_agent(changes: &v1::AgentChanges) -> bool {
+    let v1::AgentChanges { agent_id, roles, trust, status } = changes;
     agent_id.parse::<AgentId>().is_ok()
         && roles.as_ref().is_none_or(|facet| {
             facet.revision >= 0 && facet.grants.iter().all(|grant| grant.role_id.parse::<RoleId>().is_ok())

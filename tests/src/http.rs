@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// A whole answer.
 #[derive(Debug)]
-pub struct Answer {
+pub struct HttpResponse {
     /// The HTTP status.
     pub status: u16,
     /// All headers.
@@ -14,14 +14,14 @@ pub struct Answer {
     pub body: Value,
 }
 
-impl Answer {
+impl HttpResponse {
     /// Sends the request and reads the answer.
-    pub async fn to(request: RequestBuilder) -> Self {
-        Self::try_to(request).await.expect("the server answers")
+    pub async fn send(request: RequestBuilder) -> Self {
+        Self::try_send(request).await.expect("the server answers")
     }
 
     /// The same, if the server may be away.
-    pub async fn try_to(request: RequestBuilder) -> Option<Self> {
+    pub async fn try_send(request: RequestBuilder) -> Option<Self> {
         let response = request.send().await.ok()?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
         let text = response.text().await.ok()?;
@@ -54,14 +54,14 @@ impl Answer {
 
 /// A base URL and a client that trusts it.
 #[derive(Debug, Clone)]
-pub struct Site {
+pub struct HttpClient {
     /// Without a slash at the end.
     pub url: String,
     /// Who asks.
     pub client: Client,
 }
 
-impl Site {
+impl HttpClient {
     /// A plain HTTP site.
     pub fn plain(url: String) -> Self {
         install_crypto();
@@ -83,23 +83,23 @@ impl Site {
     }
 
     /// GET as anybody.
-    pub async fn get(&self, path: &str) -> Answer {
-        Answer::to(self.request("GET", path)).await
+    pub async fn get(&self, path: &str) -> HttpResponse {
+        HttpResponse::send(self.request("GET", path)).await
     }
 
     /// GET with a bearer credential.
-    pub async fn get_as(&self, bearer: &str, path: &str) -> Answer {
-        Answer::to(self.request("GET", path).bearer_auth(bearer)).await
+    pub async fn get_as(&self, bearer: &str, path: &str) -> HttpResponse {
+        HttpResponse::send(self.request("GET", path).bearer_auth(bearer)).await
     }
 
     /// POST as anybody.
-    pub async fn post(&self, path: &str, body: Value) -> Answer {
-        Answer::to(self.request("POST", path).json(&body)).await
+    pub async fn post(&self, path: &str, body: Value) -> HttpResponse {
+        HttpResponse::send(self.request("POST", path).json(&body)).await
     }
 
     /// Any method with a bearer credential and a body.
-    pub async fn send_as(&self, bearer: &str, method: &str, path: &str, body: Value) -> Answer {
-        Answer::to(self.request(method, path).bearer_auth(bearer).json(&body)).await
+    pub async fn send_as(&self, bearer: &str, method: &str, path: &str, body: Value) -> HttpResponse {
+        HttpResponse::send(self.request(method, path).bearer_auth(bearer).json(&body)).await
     }
 }
 

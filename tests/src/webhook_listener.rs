@@ -8,7 +8,7 @@ use serde_json::Value;
 use std::process::ExitStatus;
 
 /// Somebody who listens.
-pub struct Listening {
+pub struct WebhookListener {
     process: Process,
     /// Where.
     pub url: String,
@@ -16,7 +16,7 @@ pub struct Listening {
     pub target: Option<String>,
 }
 
-impl Listening {
+impl WebhookListener {
     /// Starts it, and waits until it listens.
     pub async fn start(shell: &Shell, more: &[&str]) -> Self {
         let command = shell.command(&[&["-o", "json", "webhook", "listen"], more].concat());

@@ -1,4 +1,4 @@
-//! Where Envoy reaches us: a port, or a socket in the file system.
+//! The listener for Envoy: a TCP port or a Unix socket.
 
 use crate::config::ListenAddress;
 use std::{
@@ -11,42 +11,42 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::server::TcpIncoming;
 
-/// Envoy's user is in our group, and others have no business here.
+/// The mode of the socket: Envoy's user needs the group of this process; other users have no access.
 const SOCKET_MODE: u32 = 0o660;
 
-/// An open ear.
-pub enum Envoys {
-    /// On a port.
+/// A bound listener.
+pub enum CheckListener {
+    /// A TCP port.
     Tcp(TcpListener),
-    /// On a socket in the file system.
+    /// A Unix socket.
     Unix(UnixListener, SocketFile),
 }
 
-/// Connections as they come.
+/// A stream of incoming connections.
 pub enum Incoming {
-    /// On a port.
+    /// From a TCP port.
     Tcp(TcpIncoming),
-    /// On a socket in the file system, which is removed when the second part is dropped.
+    /// From a Unix socket, whose file is removed when the second part is dropped.
     Unix(UnixListenerStream, SocketFile),
 }
 
-/// A socket's file, removed at the end.
+/// The file of a Unix socket, removed on drop.
 pub struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Who removed it before us did what we want.
-        let _gone = fs::remove_file(&self.0);
+        // The file may be gone already.
+        let _result = fs::remove_file(&self.0);
     }
 }
 
-impl Envoys {
-    /// Opens the port or the socket.
+impl CheckListener {
+    /// Binds the port or the socket.
     pub async fn bind(address: &ListenAddress) -> io::Result<Self> {
         match address {
             ListenAddress::Tcp(address) => TcpListener::bind(address).await.map(Self::Tcp),
             ListenAddress::Unix(path) => {
-                remove_stale(path).await?;
+                remove_stale_socket(path).await?;
                 let listener = UnixListener::bind(path)?;
                 let file = SocketFile(path.clone());
                 fs::set_permissions(path, fs::Permissions::from_mode(SOCKET_MODE))?;
@@ -55,7 +55,7 @@ impl Envoys {
         }
     }
 
-    /// The port.
+    /// The address of a TCP port; `None` for a Unix socket.
     pub fn address(&self) -> Option<SocketAddr> {
         match self {
             Self::Tcp(listener) => listener.local_addr().ok(),
@@ -63,7 +63,7 @@ impl Envoys {
         }
     }
 
-    /// Begins to accept.
+    /// Starts to accept connections.
     pub fn incoming(self) -> Incoming {
         match self {
             Self::Tcp(listener) => Incoming::Tcp(TcpIncoming::from(listener).with_nodelay(Some(true))),
@@ -72,17 +72,16 @@ impl Envoys {
     }
 }
 
-/// Removes what a killed process left behind, and nothing else: not a file of another kind, nor a socket
-/// on which somebody answers.
-async fn remove_stale(path: &Path) -> io::Result<()> {
+/// Removes the socket of a killed process. Refuses to remove other files and sockets that are in use.
+async fn remove_stale_socket(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
-        Ok(found) if !found.file_type().is_socket() => {
+        Ok(metadata) if !metadata.file_type().is_socket() => {
             Err(io::Error::new(io::ErrorKind::AlreadyExists, "the path exists and is not a socket"))
         }
         Ok(_) if UnixStream::connect(path).await.is_ok() => {
-            Err(io::Error::new(io::ErrorKind::AddrInUse, "another process answers on this socket"))
+            Err(io::Error::new(io::ErrorKind::AddrInUse, "another process listens on this socket"))
         }
         Ok(_) => fs::remove_file(path),
     }
@@ -93,18 +92,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_stale_socket_is_replaced_and_nothing_else_is() {
+    async fn bind_replaces_only_a_stale_socket() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("check.sock");
         let address = ListenAddress::Unix(path.clone());
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let bound = Envoys::bind(&address).await.unwrap();
+        let listener = CheckListener::bind(&address).await.unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, SOCKET_MODE);
-        assert!(Envoys::bind(&address).await.is_err(), "it is in use");
-        drop(bound);
+        assert!(CheckListener::bind(&address).await.is_err(), "the socket is in use");
+        drop(listener);
         assert!(!path.exists());
-        fs::write(&path, "precious").unwrap();
-        assert!(Envoys::bind(&address).await.is_err());
-        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+        fs::write(&path, "content").unwrap();
+        assert!(CheckListener::bind(&address).await.is_err());
+        assert_eq!(fs::read_to_string(&path).unwrap(), "content");
     }
 }

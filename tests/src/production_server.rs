@@ -3,19 +3,19 @@
 
 use crate::{
     control_plane::text,
+    http::{HttpClient, HttpResponse},
     process::{Process, eventually, free_port},
     tools,
-    web::{Answer, Site},
 };
 use serde_json::json;
 use std::process::Command;
 use tempfile::TempDir;
 
 /// A running control plane.
-pub struct Production {
+pub struct ProductionServer {
     process: Process,
     /// The API.
-    pub api: Site,
+    pub api: HttpClient,
     /// The token of an administrator.
     pub human: String,
     /// A service of theirs.
@@ -25,7 +25,7 @@ pub struct Production {
     _folder: TempDir,
 }
 
-impl Production {
+impl ProductionServer {
     /// Starts it with settings such as `limits.auth_per_minute=1`.
     pub async fn start(settings: &[&str]) -> Self {
         Self::start_for(None, settings).await
@@ -60,7 +60,7 @@ impl Production {
         command.args(&arguments);
         let process = Process::start(command, &folder.path().join("log"));
         ready(admin, &process).await;
-        let api = Site::trusting(url, pair.cert.pem().as_bytes());
+        let api = HttpClient::trusting(url, pair.cert.pem().as_bytes());
         let made = api.send_as(&human, "POST", "/services", json!({ "name": "first" })).await.expect(201);
         let service = text(&made["serviceId"]);
         let body = json!({ "name": "test", "scope": "full" });
@@ -84,7 +84,8 @@ fn mint(settings: &[&str]) -> String {
 }
 
 async fn ready(admin: u16, process: &Process) {
-    let admin = Site::plain(format!("http://127.0.0.1:{admin}"));
-    let ready = async || Answer::try_to(admin.request("GET", "/readyz")).await.filter(|answer| answer.status == 200);
+    let admin = HttpClient::plain(format!("http://127.0.0.1:{admin}"));
+    let ready =
+        async || HttpResponse::try_send(admin.request("GET", "/readyz")).await.filter(|answer| answer.status == 200);
     eventually("the control plane is ready", ready, || process.log()).await;
 }

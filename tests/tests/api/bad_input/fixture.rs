@@ -5,7 +5,7 @@ use super::{
     routes::{Door, Field, Route},
 };
 use countersign_client::PrivateKey;
-use countersign_tests::{Agent, Answer, ControlPlane, Database, Upstream, eventually};
+use countersign_tests::{Agent, ControlPlane, Database, HttpResponse, Upstream, eventually};
 use reqwest::RequestBuilder;
 use secrecy::ExposeSecret;
 use serde_json::{Map, Value, json};
@@ -37,7 +37,7 @@ const CODES: [&str; 17] = [
 ];
 
 /// One of everything.
-pub struct Stage {
+pub struct Fixture {
     pub control: ControlPlane,
     pub agent: Agent,
     /// An access token of the agent.
@@ -72,25 +72,25 @@ pub struct Challenge {
     pub signature: String,
 }
 
-impl Stage {
-    pub async fn set() -> Self {
-        Self::set_with(&[]).await
+impl Fixture {
+    pub async fn new() -> Self {
+        Self::with_settings(&[]).await
     }
 
-    pub async fn set_with(settings: &[&str]) -> Self {
+    pub async fn with_settings(settings: &[&str]) -> Self {
         Self::on(ControlPlane::start_with(settings).await).await
     }
 
     pub async fn on(control: ControlPlane) -> Self {
         let agent = Agent::register(&control, "Agent").await;
-        let role = control.make_role("reader", &["read"]).await;
+        let role = control.create_role("reader", &["read"]).await;
         let receiver = Upstream::start().await;
         let service_webhooks = Webhooks::make(&control, &control.path("/webhooks"), &receiver).await;
         let webhooks = [service_webhooks, Webhooks::make(&control, "/webhooks", &receiver).await];
         control.assign(&agent.id, &role).await;
         let event = delivered(&control, &webhooks[0].lasting).await;
-        let doomed = control.make_role("doomed", &["read"]).await;
-        let spare_key = control.make_key(control.service(), "full").await;
+        let doomed = control.create_role("doomed", &["read"]).await;
+        let spare_key = control.create_key(control.service(), "full").await;
         let next_kid = control.signing_key("next").await;
         let (token, database) = (agent.token().await, Mutex::new(Database::of(&control).await));
         let number = AtomicU32::new(0);
@@ -214,7 +214,7 @@ async fn delivered(control: &ControlPlane, webhook: &str) -> String {
 }
 
 /// What is wrong with the shape of a refusal, if anything is.
-pub fn misshapen(answer: &Answer) -> Option<&'static str> {
+pub fn misshapen(answer: &HttpResponse) -> Option<&'static str> {
     let error = &answer.body["error"];
     if !(400..500).contains(&answer.status) {
         Some("no refusal")
@@ -232,14 +232,14 @@ pub fn misshapen(answer: &Answer) -> Option<&'static str> {
 }
 
 /// What is wrong with a refusal of this route by the table of docs/use/api.md, if anything is.
-pub fn unlisted(route: &Route, answer: &Answer) -> Option<String> {
+pub fn unlisted(route: &Route, answer: &HttpResponse) -> Option<String> {
     let code = answer.text("/error/code");
     let fine = answer.status < 400 || line(route.method, route.path).allows(code);
     (!fine).then(|| format!("{} {}: docs/use/api.md knows no {code}", route.method, route.path))
 }
 
 /// What is wrong with an answer that should be this error, about these fields.
-pub fn fault(answer: &Answer, expected: (u16, &str), fields: Option<&[&str]>) -> Option<String> {
+pub fn fault(answer: &HttpResponse, expected: (u16, &str), fields: Option<&[&str]>) -> Option<String> {
     let named: Option<Vec<_>> = answer.body["error"]["details"]["fields"].as_object().map(|map| map.keys().collect());
     let right = (answer.status, answer.text("/error/code")) == expected
         && fields.is_none_or(|fields| named.is_some_and(|named| named == fields));

@@ -1,6 +1,6 @@
-//! An authorizer beside a control plane that does as it is told: what is sent there is decided here.
+//! An authorizer that follows a scripted control plane.
 
-#![expect(clippy::unwrap_used, reason = "a test, whose helpers may fail too")]
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 
 #[path = "../src/fixtures.rs"]
 mod fixtures;
@@ -36,12 +36,12 @@ use tonic::{
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
 
 const KEY: &str = "svc_sk_of_the_test";
-const PATIENCE: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A wall clock that stands at the minute after the tokens were issued.
-struct Still;
+/// A wall clock that stands one minute after the issue of the tokens.
+struct FixedWallClock;
 
-impl Clock for Still {
+impl Clock for FixedWallClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_seconds(ISSUED + 60)
     }
@@ -51,23 +51,23 @@ impl Clock for Still {
     }
 }
 
-/// A stream that a follower began: the revision it said, and what it is told.
-struct Begun {
+/// An open stream: the revision of the Hello, and the sender of responses.
+struct OpenStream {
     revision: i64,
-    tell: mpsc::Sender<Result<FollowResponse, Status>>,
+    responses: mpsc::Sender<Result<FollowResponse, Status>>,
 }
 
 #[derive(Default)]
-struct Knobs {
-    refuses: AtomicBool,
-    refused: AtomicUsize,
+struct Controls {
+    refuse: AtomicBool,
+    refused_count: AtomicUsize,
     revision: AtomicI64,
 }
 
-/// Answers pings by itself; all else is up to the test.
+/// Answers pings; the test sends all other messages.
 struct ControlPlane {
-    knobs: Arc<Knobs>,
-    begun: mpsc::Sender<Begun>,
+    controls: Arc<Controls>,
+    opened: mpsc::Sender<OpenStream>,
 }
 
 #[tonic::async_trait]
@@ -76,39 +76,39 @@ impl sync_server::Sync for ControlPlane {
 
     async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
         assert_eq!(request.metadata().get("authorization").unwrap(), &format!("Bearer {KEY}"));
-        if self.knobs.refuses.load(Ordering::SeqCst) {
-            self.knobs.refused.fetch_add(1, Ordering::SeqCst);
+        if self.controls.refuse.load(Ordering::SeqCst) {
+            self.controls.refused_count.fetch_add(1, Ordering::SeqCst);
             return Err(Status::unauthenticated("revoked"));
         }
-        let (tell, told) = mpsc::channel(16);
-        tokio::spawn(listen(request.into_inner(), tell, self.begun.clone(), Arc::clone(&self.knobs)));
-        Ok(Response::new(ReceiverStream::new(told)))
+        let (responses, response_stream) = mpsc::channel(16);
+        tokio::spawn(handle_requests(request.into_inner(), responses, self.opened.clone(), Arc::clone(&self.controls)));
+        Ok(Response::new(ReceiverStream::new(response_stream)))
     }
 }
 
-async fn listen(
+async fn handle_requests(
     mut inbound: Streaming<FollowRequest>,
-    tell: mpsc::Sender<Result<FollowResponse, Status>>,
-    begun: mpsc::Sender<Begun>,
-    knobs: Arc<Knobs>,
+    responses: mpsc::Sender<Result<FollowResponse, Status>>,
+    opened: mpsc::Sender<OpenStream>,
+    controls: Arc<Controls>,
 ) {
     while let Some(Ok(FollowRequest { message: Some(message) })) = inbound.next().await {
         match message {
             follow_request::Message::Hello(v1::Hello { revision }) => {
-                begun.send(Begun { revision, tell: tell.clone() }).await.unwrap();
+                opened.send(OpenStream { revision, responses: responses.clone() }).await.unwrap();
             }
             follow_request::Message::Ping(v1::Ping { number }) => {
-                let revision = knobs.revision.load(Ordering::SeqCst);
+                let revision = controls.revision.load(Ordering::SeqCst);
                 let pong = Message::Pong(v1::Pong { number, revision, floor: 1 });
-                let _follower_gone = tell.send(Ok(FollowResponse { message: Some(pong) })).await;
+                let _stream_may_be_closed = responses.send(Ok(FollowResponse { message: Some(pong) })).await;
             }
         }
     }
 }
 
-impl Begun {
-    async fn say(&self, message: Message) {
-        self.tell.send(Ok(FollowResponse { message: Some(message) })).await.unwrap();
+impl OpenStream {
+    async fn send(&self, message: Message) {
+        self.responses.send(Ok(FollowResponse { message: Some(message) })).await.unwrap();
     }
 }
 
@@ -136,13 +136,13 @@ fn snapshot() -> Message {
     })
 }
 
-fn death(revision: i64, subject: v1::revocation::Subject) -> Message {
+fn revocation(revision: i64, subject: v1::revocation::Subject) -> Message {
     let revocations = vec![v1::Revocation { revision, subject: Some(subject) }];
     Message::Delta(v1::Delta { revision, revocations, ..v1::Delta::default() })
 }
 
-/// What Envoy is told of a request with this token: the reason of a denial, or nothing.
-async fn refusal(envoy: &mut AuthorizationClient<Channel>, claims: &Claims) -> Option<String> {
+/// The reason of the denial of a request with this token; `None` if it is allowed.
+async fn denial_reason(envoy: &mut AuthorizationClient<Channel>, claims: &Claims) -> Option<String> {
     let bearer = format!("Bearer {}", Signer::new(1).sign(claims));
     let http = attribute_context::HttpRequest {
         headers: [("authorization".to_owned(), bearer)].into(),
@@ -156,35 +156,35 @@ async fn refusal(envoy: &mut AuthorizationClient<Channel>, claims: &Claims) -> O
     headers.find(|header| header.key == "x-agent-reason").map(|header| header.value)
 }
 
-async fn until_refusal(envoy: &mut AuthorizationClient<Channel>, claims: &Claims, expected: Option<&str>) {
+async fn wait_for_reason(envoy: &mut AuthorizationClient<Channel>, claims: &Claims, expected: Option<&str>) {
     let wait = async {
-        while refusal(envoy, claims).await.as_deref() != expected {
+        while denial_reason(envoy, claims).await.as_deref() != expected {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("never {expected:?}"));
+    timeout(TIMEOUT, wait).await.unwrap_or_else(|_| panic!("the reason never became {expected:?}"));
 }
 
-async fn until_serving(address: SocketAddr) {
+async fn wait_until_serving(address: SocketAddr) {
     let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
     let mut health = HealthClient::new(channel);
     let wait = async {
         loop {
-            let answer = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
-            if answer.status() == ServingStatus::Serving {
+            let response = health.check(HealthCheckRequest::default()).await.unwrap().into_inner();
+            if response.status() == ServingStatus::Serving {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(PATIENCE, wait).await.unwrap();
+    timeout(TIMEOUT, wait).await.unwrap();
 }
 
-/// A control plane on a port of its own.
-async fn control_plane(tls: Option<ServerTlsConfig>) -> (u16, Arc<Knobs>, mpsc::Receiver<Begun>) {
-    let (begun, streams) = mpsc::channel(4);
-    let knobs = Arc::new(Knobs { revision: REV.into(), ..Knobs::default() });
-    let service = sync_server::SyncServer::new(ControlPlane { knobs: Arc::clone(&knobs), begun });
+/// Starts a control plane on a free port.
+async fn control_plane(tls: Option<ServerTlsConfig>) -> (u16, Arc<Controls>, mpsc::Receiver<OpenStream>) {
+    let (opened, streams) = mpsc::channel(4);
+    let controls = Arc::new(Controls { revision: REV.into(), ..Controls::default() });
+    let service = sync_server::SyncServer::new(ControlPlane { controls: Arc::clone(&controls), opened });
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut server = match tls {
@@ -192,7 +192,7 @@ async fn control_plane(tls: Option<ServerTlsConfig>) -> (u16, Arc<Knobs>, mpsc::
         None => Server::builder(),
     };
     tokio::spawn(server.add_service(service).serve_with_incoming(TcpListenerStream::new(listener)));
-    (port, knobs, streams)
+    (port, controls, streams)
 }
 
 async fn authorizer(url: String, ca: &str) -> App {
@@ -205,60 +205,60 @@ async fn authorizer(url: String, ca: &str) -> App {
         ("listen.admin", "127.0.0.1:0".to_owned()),
     ];
     let flags = flags.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
-    App::bind(config::read(None, vec![], flags).unwrap(), Arc::new(Still)).await.unwrap()
+    App::bind(config::read(None, vec![], flags).unwrap(), Arc::new(FixedWallClock)).await.unwrap()
 }
 
 #[tokio::test]
-async fn what_the_control_plane_says_is_decided_here() {
-    let (port, knobs, mut streams) = control_plane(None).await;
+async fn authorizer_applies_messages_and_resumes_after_errors() {
+    let (port, controls, mut streams) = control_plane(None).await;
     let app = authorizer(format!("http://127.0.0.1:{port}"), "").await;
     let address = app.grpc_address().unwrap();
     let shutdown = Shutdown::default();
     let served = tokio::spawn(app.serve(shutdown.clone()));
     let mut envoy = AuthorizationClient::connect(format!("http://{address}")).await.unwrap();
-    let mine = fixtures::claims();
+    let claims = fixtures::claims();
     let other = Claims {
         jti: TokenId::from_bits(77),
         sid: countersign_identity::SessionId::from_bits(78),
         ..fixtures::claims()
     };
 
-    let stream = timeout(PATIENCE, streams.recv()).await.unwrap().unwrap();
+    let stream = timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap();
     assert_eq!(stream.revision, 0);
-    assert_eq!(refusal(&mut envoy, &mine).await.as_deref(), Some("view_missing"));
-    stream.say(snapshot()).await;
-    until_refusal(&mut envoy, &mine, None).await;
-    until_serving(address).await;
+    assert_eq!(denial_reason(&mut envoy, &claims).await.as_deref(), Some("view_missing"));
+    stream.send(snapshot()).await;
+    wait_for_reason(&mut envoy, &claims, None).await;
+    wait_until_serving(address).await;
 
-    knobs.revision.store(REV + 1, Ordering::SeqCst);
-    stream.say(death(REV + 1, v1::revocation::Subject::SessionId(SESSION.to_string()))).await;
-    until_refusal(&mut envoy, &mine, Some("token_revoked")).await;
-    assert_eq!(refusal(&mut envoy, &other).await, None);
+    controls.revision.store(REV + 1, Ordering::SeqCst);
+    stream.send(revocation(REV + 1, v1::revocation::Subject::SessionId(SESSION.to_string()))).await;
+    wait_for_reason(&mut envoy, &claims, Some("token_revoked")).await;
+    assert_eq!(denial_reason(&mut envoy, &other).await, None);
 
-    // A message that makes no sense ends the stream and changes nothing, and so does a refused key.
-    knobs.refuses.store(true, Ordering::SeqCst);
-    stream.say(death(REV + 2, v1::revocation::Subject::TokenId("nonsense".into()))).await;
-    let tried = async {
-        while knobs.refused.load(Ordering::SeqCst) == 0 {
+    // An invalid message ends the stream and changes nothing, and neither does a refused API key.
+    controls.refuse.store(true, Ordering::SeqCst);
+    stream.send(revocation(REV + 2, v1::revocation::Subject::TokenId("invalid".into()))).await;
+    let key_refused = async {
+        while controls.refused_count.load(Ordering::SeqCst) == 0 {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(PATIENCE, tried).await.unwrap();
-    assert_eq!(refusal(&mut envoy, &other).await, None);
-    knobs.refuses.store(false, Ordering::SeqCst);
+    timeout(TIMEOUT, key_refused).await.unwrap();
+    assert_eq!(denial_reason(&mut envoy, &other).await, None);
+    controls.refuse.store(false, Ordering::SeqCst);
 
-    let stream = timeout(PATIENCE, streams.recv()).await.unwrap().unwrap();
-    assert_eq!(stream.revision, REV + 1, "it resumes where it was");
-    stream.say(death(REV + 2, v1::revocation::Subject::TokenId(other.jti.to_string()))).await;
-    until_refusal(&mut envoy, &other, Some("token_revoked")).await;
+    let stream = timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap();
+    assert_eq!(stream.revision, REV + 1, "the stream resumes at the last revision");
+    stream.send(revocation(REV + 2, v1::revocation::Subject::TokenId(other.jti.to_string()))).await;
+    wait_for_reason(&mut envoy, &other, Some("token_revoked")).await;
 
     shutdown.trigger();
-    timeout(PATIENCE, served).await.unwrap().unwrap().unwrap();
+    timeout(TIMEOUT, served).await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn only_an_authority_that_is_trusted_here_is_followed() {
-    let _installed_before = rustls::crypto::aws_lc_rs::default_provider().install_default();
+async fn follows_only_a_control_plane_with_a_trusted_certificate() {
+    let _already_installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let trusted = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -269,12 +269,15 @@ async fn only_an_authority_that_is_trusted_here_is_followed() {
     };
     let (trusted_ca, other_ca) = (file("trusted.pem", trusted.cert.pem()), file("other.pem", other.cert.pem()));
     let identity = Identity::from_pem(trusted.cert.pem(), trusted.signing_key.serialize_pem());
-    let (port, _knobs, mut streams) = control_plane(Some(ServerTlsConfig::new().identity(identity))).await;
+    let (port, _controls, mut streams) = control_plane(Some(ServerTlsConfig::new().identity(identity))).await;
     let (url, shutdown) = (format!("https://localhost:{port}"), Shutdown::default());
 
     tokio::spawn(authorizer(url.clone(), &other_ca).await.serve(shutdown.clone()));
-    assert!(timeout(Duration::from_secs(2), streams.recv()).await.is_err(), "it trusted a stranger");
+    assert!(
+        timeout(Duration::from_secs(2), streams.recv()).await.is_err(),
+        "the authorizer accepted an untrusted certificate"
+    );
     tokio::spawn(authorizer(url, &trusted_ca).await.serve(shutdown.clone()));
-    assert_eq!(timeout(PATIENCE, streams.recv()).await.unwrap().unwrap().revision, 0);
+    assert_eq!(timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap().revision, 0);
     shutdown.trigger();
 }

@@ -12,12 +12,12 @@ use std::{
 
 /// The clock, in microseconds.
 #[derive(Debug)]
-pub struct Hand {
+pub struct ManualClock {
     began: i64,
     passed: AtomicU64,
 }
 
-impl Hand {
+impl ManualClock {
     /// Stands at the present, for certificates are valid now.
     pub fn new() -> Arc<Self> {
         Arc::new(Self { began: SystemClock.now().truncated_to_second().micros(), passed: AtomicU64::new(0) })
@@ -29,7 +29,7 @@ impl Hand {
     }
 }
 
-impl Clock for Hand {
+impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.began.saturating_add_unsigned(self.passed.load(Ordering::SeqCst)))
     }

@@ -1,4 +1,4 @@
-//! One header, as Envoy wants it.
+//! Header values in Envoy's format.
 
 use envoy_types::{
     ext_authz::v3::pb::{HeaderAppendAction, HeaderValue, HeaderValueOption},
@@ -6,12 +6,12 @@ use envoy_types::{
 };
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-/// What is not plain: it would break the header, the encoding itself, or the list.
-const NOT_PLAIN: &AsciiSet = &CONTROLS.add(b'%').add(b',');
+/// Characters that are percent-encoded: control characters, the escape character and the separator of lists.
+const ENCODED: &AsciiSet = &CONTROLS.add(b'%').add(b',');
 
-/// Sets a header over whatever the client sent. Both fields say so, since versions of Envoy differ on
-/// which one they read and on the default of either.
-#[expect(deprecated, reason = "older Envoys read `append` only")]
+/// Sets a header and overwrites the value that the client sent. Sets both fields for this, because Envoy versions differ
+/// in which one they read and in its default.
+#[expect(deprecated, reason = "older Envoy versions read only `append`")]
 pub fn set(name: &str, value: String) -> HeaderValueOption {
     HeaderValueOption {
         header: Some(HeaderValue { key: name.to_owned(), value, raw_value: vec![] }),
@@ -21,14 +21,14 @@ pub fn set(name: &str, value: String) -> HeaderValueOption {
     }
 }
 
-/// Items with commas between them, percent-encoded where not plain.
-pub fn joined<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
+/// Joins items with commas; percent-encodes special and non-ASCII characters.
+pub fn join_encoded<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
     let mut value = String::new();
     for (position, item) in items.into_iter().enumerate() {
         if position > 0 {
             value.push(',');
         }
-        value.extend(utf8_percent_encode(item, NOT_PLAIN));
+        value.extend(utf8_percent_encode(item, ENCODED));
     }
     value
 }

@@ -9,8 +9,8 @@ use crate::{
 };
 use countersign_ext_authz as authz;
 use countersign_tests::{
-    Answer, Hand, Opinion, Server, Site, SteppedPlane, eventually,
-    sidecar::{Verdict, request},
+    HttpClient, HttpResponse, InProcessServer, ManualClock, Server, VerifyOutcome, eventually,
+    sidecar::{CheckResult, request},
 };
 use envoy_types::pb::envoy::service::auth::v3::authorization_client::AuthorizationClient;
 use serde_json::json;
@@ -42,10 +42,10 @@ pub struct Noted {
 }
 
 /// Everything that runs.
-pub struct World {
-    pub hand: Arc<Hand>,
+pub struct Environment {
+    pub clock: Arc<ManualClock>,
     pub lagging: Arc<Lagging>,
-    pub api: Site,
+    pub api: HttpClient,
     pub human: String,
     pub services: Vec<Service>,
     folder: TempDir,
@@ -54,20 +54,20 @@ pub struct World {
     plane: Server,
     plane_sync: SocketAddr,
     wire: Wire,
-    sidecar: Option<(Server, Site, AuthorizationClient<Channel>)>,
+    sidecar: Option<(Server, HttpClient, AuthorizationClient<Channel>)>,
     database: AnyPool,
 }
 
-impl World {
+impl Environment {
     /// On the database at the URL, or on SQLite.
     pub async fn new(postgres: Option<String>) -> Self {
-        let hand = Hand::new();
+        let clock = ManualClock::new();
         let folder = scratch();
         let sqlite = || format!("sqlite://{}", folder.path().join("countersign.db").display());
         let database_url = postgres.unwrap_or_else(sqlite);
-        let SteppedPlane { server: plane, api, sync: plane_sync } =
-            start_plane(&folder, &database_url, &hand, 3600).await;
-        let human = SteppedPlane::env(folder.path(), "HUMAN_TOKEN");
+        let InProcessServer { server: plane, api, sync: plane_sync } =
+            start_plane(&folder, &database_url, &clock, 3600).await;
+        let human = InProcessServer::env(folder.path(), "HUMAN_TOKEN");
         let mut services = Vec::new();
         for number in 0..SERVICES {
             services.push(make_service(&api, &human, number).await);
@@ -76,9 +76,9 @@ impl World {
         let database = AnyPoolOptions::new().max_connections(1).connect(&database_url).await.unwrap();
         let wire = Wire::new().await;
         wire.lead_to(plane_sync);
-        let lagging = Lagging::new(Arc::clone(&hand));
-        let mut world = Self {
-            hand,
+        let lagging = Lagging::new(Arc::clone(&clock));
+        let mut environment = Self {
+            clock,
             lagging,
             api,
             human,
@@ -91,8 +91,8 @@ impl World {
             sidecar: None,
             database,
         };
-        world.restart_sidecar().await;
-        world
+        environment.restart_sidecar().await;
+        environment
     }
 
     /// Ends the control plane and starts it again; tokens then live as long as said.
@@ -103,8 +103,8 @@ impl World {
         } else {
             old.stop().await;
         }
-        let SteppedPlane { server, api, sync } =
-            start_plane(&self.folder, &self.database_url, &self.hand, token_seconds).await;
+        let InProcessServer { server, api, sync } =
+            start_plane(&self.folder, &self.database_url, &self.clock, token_seconds).await;
         (self.plane, self.api, self.plane_sync) = (server, api, sync);
         self.wire.cut();
         if connected {
@@ -139,7 +139,7 @@ impl World {
         let server = Server::start(bind, serve).await;
         let (grpc, admin) = addresses.await.unwrap();
         let channel = Endpoint::from_shared(format!("http://{grpc}")).unwrap().connect_lazy();
-        let admin = Site::plain(format!("http://{admin}"));
+        let admin = HttpClient::plain(format!("http://{admin}"));
         self.sidecar = Some((server, admin, AuthorizationClient::new(channel)));
     }
 
@@ -176,18 +176,18 @@ impl World {
     }
 
     /// What the sidecar says of a request at a service.
-    pub async fn check(&self, service: &str, token: Option<&str>) -> Verdict {
+    pub async fn check(&self, service: &str, token: Option<&str>) -> CheckResult {
         let bearer = token.map(|token| format!("Bearer {token}"));
         let headers: Vec<_> = bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
         let request = request(&headers, &[("service_id", service), ("allow_unassigned", "true")]);
         let (_, _, client) = self.sidecar.as_ref().unwrap();
-        Verdict::of(client.clone().check(request).await.expect("a verdict").into_inner())
+        CheckResult::of(client.clone().check(request).await.expect("a verdict").into_inner())
     }
 
     /// What the API says of a token at a service.
-    pub async fn verify(&self, service: &Service, token: &str) -> Opinion {
+    pub async fn verify(&self, service: &Service, token: &str) -> VerifyOutcome {
         let request = self.api.request("GET", &format!("/services/{}/verify", service.id)).bearer_auth(&service.key);
-        Opinion::of_answer(&Answer::to(request.header("x-agent-token", token)).await)
+        VerifyOutcome::from_response(&HttpResponse::send(request.header("x-agent-token", token)).await)
     }
 
     /// Where the feed stands: revision and floor.
@@ -249,17 +249,22 @@ fn scratch() -> TempDir {
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
-async fn start_plane(folder: &TempDir, database_url: &str, hand: &Arc<Hand>, token_seconds: u32) -> SteppedPlane {
+async fn start_plane(
+    folder: &TempDir,
+    database_url: &str,
+    clock: &Arc<ManualClock>,
+    token_seconds: u32,
+) -> InProcessServer {
     let settings = [
         ("database.url", database_url.to_owned()),
         ("public_url", ISSUER.to_owned()),
         ("tokens.access_seconds", token_seconds.to_string()),
         ("sync.max_staleness_seconds", MAX_STALENESS.to_string()),
     ];
-    SteppedPlane::start(folder.path(), &settings, hand).await
+    InProcessServer::start(folder.path(), &settings, clock).await
 }
 
-async fn make_service(api: &Site, human: &str, number: usize) -> Service {
+async fn make_service(api: &HttpClient, human: &str, number: usize) -> Service {
     let body = json!({ "name": format!("service {number}"), "acceptsUnboundTokens": number == 0 });
     let made = api.send_as(human, "POST", "/services", body).await.expect(201);
     let id = made["serviceId"].as_str().unwrap().to_owned();
@@ -273,8 +278,8 @@ async fn make_service(api: &Site, human: &str, number: usize) -> Service {
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "revisions are whole numbers")]
-async fn metric(admin: &Site, line: &str) -> Option<i64> {
-    let answer = Answer::try_to(admin.request("GET", "/metrics")).await?;
+async fn metric(admin: &HttpClient, line: &str) -> Option<i64> {
+    let answer = HttpResponse::try_send(admin.request("GET", "/metrics")).await?;
     let figure = answer.body.as_str()?.lines().find_map(|found| found.strip_prefix(line))?.trim().parse::<f64>();
     figure.ok().map(|figure| figure as i64)
 }

@@ -1,9 +1,9 @@
 //! Everything at once: control plane, sidecar, Envoy, upstream.
 
-use crate::{Agent, Answer, ControlPlane, Envoy, Sidecar, Upstream};
+use crate::{Agent, ControlPlane, Envoy, HttpResponse, Sidecar, Upstream};
 
 /// The whole stage.
-pub struct World {
+pub struct Environment {
     /// The control plane.
     pub control: ControlPlane,
     /// The sidecar of its first service.
@@ -14,7 +14,7 @@ pub struct World {
     pub envoy: Envoy,
 }
 
-impl World {
+impl Environment {
     /// Starts all of it.
     pub async fn start() -> Self {
         let control = ControlPlane::start().await;
@@ -26,13 +26,13 @@ impl World {
     /// A new agent that holds a new role with these permissions; gives it with the role's id.
     pub async fn agent(&self, role: &str, permissions: &[&str]) -> (Agent, String) {
         let agent = Agent::register(&self.control, "Test Agent").await;
-        let role = self.control.make_role(role, permissions).await;
+        let role = self.control.create_role(role, permissions).await;
         self.control.assign(&agent.id, &role).await;
         (agent, role)
     }
 
     /// A request through Envoy with a token.
-    pub async fn call(&self, path: &str, token: &str) -> Answer {
+    pub async fn call(&self, path: &str, token: &str) -> HttpResponse {
         self.envoy.site.get_as(token, path).await
     }
 }

@@ -1,0 +1,156 @@
+//! Writes a row into every table through the store, with a different value in every column, and reads it back. A wrong or
+//! swapped bind fails here.
+
+mod credentials;
+mod records;
+mod subjects;
+
+use super::{Fixture, statements::tables};
+use crate::{
+    domain::{
+        agent::{Agent, Owner, Registration},
+        page::Page,
+        role::{Assignment, Role},
+        service::Service,
+        text::{Description, DisplayName, Metadata},
+    },
+    store::{Read, StoreError, Write, feed},
+};
+use countersign_identity::{
+    AgentId, AgentStatus, P256PublicKey, Permission, Revision, RoleDefinition, RoleId, ServiceId, Timestamp, TrustScore,
+};
+use serde_json::json;
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
+
+/// All rows of a listing.
+const ALL: Page = Page { limit: 100, offset: 0 };
+
+/// A time that no other column holds.
+const fn time(number: i64) -> Timestamp {
+    Timestamp::from_seconds(1_000_000_000 + number)
+}
+
+fn name(text: &str) -> DisplayName {
+    text.to_owned().try_into().unwrap()
+}
+
+fn description(text: &str) -> Description {
+    text.to_owned().try_into().unwrap()
+}
+
+fn metadata(text: &str) -> Metadata {
+    json!({ "note": text }).as_object().unwrap().clone().try_into().unwrap()
+}
+
+fn owner(name: &str) -> Owner {
+    Owner { issuer: format!("https://{name}.example"), subject: format!("subject of {name}") }
+}
+
+fn public_key(number: u8) -> P256PublicKey {
+    let secret = p256::SecretKey::from_slice(&[number; 32]).unwrap();
+    P256PublicKey::from_sec1(&secret.public_key().to_sec1_bytes()).unwrap()
+}
+
+fn agent() -> Agent {
+    Agent {
+        id: AgentId::from_bits(1),
+        registration: Registration {
+            owner: Some(owner("agent")),
+            email: "agent@example.org".to_owned().try_into().unwrap(),
+            name: name("an agent"),
+            key: public_key(1),
+            key_hash: "hash of a key".to_owned(),
+            metadata: metadata("of an agent"),
+        },
+        status: AgentStatus::Suspended,
+        cutoff: Revision::new(2),
+        trust: TrustScore::from_hundredths(1234).unwrap(),
+        created_at: time(1),
+        updated_at: time(2),
+        last_seen_at: Some(time(3)),
+    }
+}
+
+fn service() -> Service {
+    Service {
+        id: ServiceId::from_bits(1),
+        owner: owner("service"),
+        name: name("a service"),
+        accepts_unbound: false,
+        created_at: time(4),
+    }
+}
+
+fn role() -> Role {
+    Role {
+        definition: RoleDefinition {
+            id: RoleId::from_bits(1),
+            name: "a-role".to_owned().try_into().unwrap(),
+            permissions: vec![Permission::try_from("read".to_owned()).unwrap()],
+            created_revision: Revision::new(3),
+        },
+        service: service().id,
+        description: description("of a role"),
+        created_at: time(5),
+    }
+}
+
+fn assignment() -> Assignment {
+    let expires_at = Some(time(7));
+    Assignment {
+        agent: agent().id,
+        role: role().definition.id,
+        service: service().id,
+        assigned_at: time(6),
+        expires_at,
+    }
+}
+
+impl Fixture {
+    /// Runs a write transaction and commits it.
+    async fn commit<T>(&self, work: impl AsyncFn(&mut Write) -> Result<T, StoreError>) -> T {
+        let work = async |mut tx: Write| {
+            let value = work(&mut tx).await?;
+            tx.commit(value).await
+        };
+        self.one.write("round_trip", work).await.unwrap()
+    }
+
+    /// The current revision of the feed.
+    async fn position(&self) -> Revision {
+        feed::position(self.read().await.conn()).await.unwrap().revision
+    }
+
+    async fn read(&self) -> Read {
+        self.other.read().await.unwrap()
+    }
+
+    pub async fn every_table_returns_what_was_written(&self) {
+        self.agents_return_what_was_written().await;
+        self.services_return_what_was_written().await;
+        self.api_keys_return_what_was_written().await;
+        self.roles_return_what_was_written().await;
+        self.assignments_return_what_was_written().await;
+        self.sessions_return_what_was_written().await;
+        self.refresh_tokens_return_what_was_written().await;
+        self.signing_keys_return_what_was_written().await;
+        self.idempotency_keys_return_what_was_written().await;
+        self.deployment_returns_what_was_written().await;
+        self.feed_returns_what_was_written().await;
+        self.feedback_returns_what_was_written().await;
+        self.audit_log_returns_what_was_written().await;
+        self.every_column_was_written().await;
+    }
+
+    /// So that a new table or column cannot be left out above.
+    async fn every_column_was_written(&self) {
+        let mut connection = AnyConnection::connect(&self.url).await.unwrap();
+        for (table, columns) in tables(&mut connection, self.is_sqlite()).await {
+            for (column, _) in columns {
+                let sql = format!("SELECT 1 FROM {table} WHERE {column} IS NOT NULL LIMIT 1");
+                let row = connection.fetch_optional(AssertSqlSafe(sql)).await.unwrap();
+                assert!(row.is_some(), "no value in column `{column}` of table `{table}`");
+            }
+        }
+    }
+}

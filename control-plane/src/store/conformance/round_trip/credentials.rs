@@ -1,0 +1,176 @@
+//! Sessions, refresh tokens, signing keys, idempotency keys and the deployment.
+
+use super::{ALL, agent, public_key, service, time};
+use crate::{
+    domain::{
+        credential::Credential,
+        idempotency::{RETENTION, RequestFingerprint, StoredResponse},
+        session::{RefreshToken, Session},
+        signing_key::SigningKey,
+    },
+    store::{
+        conformance::Fixture,
+        deployment::{self, Quarantine, QuarantineReason},
+        idempotency, sessions, signing_keys, sqlite_file,
+    },
+};
+use countersign_identity::{RefreshId, Revision, SessionId};
+use sqlx::{Connection, SqliteConnection};
+use std::time::Duration;
+use zeroize::Zeroizing;
+
+fn session() -> Session {
+    Session {
+        id: SessionId::from_bits(1),
+        agent: agent().id,
+        service: Some(service().id),
+        started_at: time(50),
+        started_revision: Revision::new(51),
+        expires_at: time(52),
+        ended_at: None,
+    }
+}
+
+impl Fixture {
+    pub async fn sessions_return_what_was_written(&self) {
+        let expired = Session { id: SessionId::from_bits(2), expires_at: time(49), ..session() };
+        self.commit(async |tx| {
+            assert!(sessions::create(tx.conn(), &session(), "a challenge").await?);
+            assert!(!sessions::create(tx.conn(), &expired, "a challenge").await?);
+            assert!(sessions::create(tx.conn(), &expired, "another challenge").await?);
+            Ok(())
+        })
+        .await;
+        let mut read = self.read().await;
+        let conn = read.conn();
+        assert_eq!(sessions::find(conn, session().id).await.unwrap(), Some(session()));
+        assert!(sessions::challenge_is_used(conn, "a challenge").await.unwrap());
+        assert!(!sessions::challenge_is_used(conn, "a third challenge").await.unwrap());
+        drop(read);
+        self.commit(async |tx| {
+            assert!(sessions::end(tx.conn(), session().id, time(54)).await?);
+            assert!(!sessions::end(tx.conn(), session().id, time(55)).await?);
+            sessions::delete_expired(tx.conn(), session().expires_at).await
+        })
+        .await;
+        let mut read = self.read().await;
+        let ended = Session { ended_at: Some(time(54)), ..session() };
+        assert_eq!(sessions::find(read.conn(), session().id).await.unwrap(), Some(ended));
+        assert_eq!(sessions::find(read.conn(), expired.id).await.unwrap(), None);
+    }
+
+    pub async fn refresh_tokens_return_what_was_written(&self) {
+        let credential = Credential::new(RefreshId::from_bits(1), Zeroizing::new([1; 32]));
+        let wrong = Credential::new(RefreshId::from_bits(1), Zeroizing::new([2; 32]));
+        let (id, secret) = (credential.id(), credential.hash());
+        let token = RefreshToken { id, session: session().id, secret, issued_at: time(53), used_at: None };
+        self.commit(async |tx| sessions::insert_token(tx.conn(), &token).await).await;
+        let mut read = self.read().await;
+        let conn = read.conn();
+        assert_eq!(sessions::find_token_by_credential(conn, &credential).await.unwrap(), Some(token.clone()));
+        assert_eq!(sessions::find_token_by_credential(conn, &wrong).await.unwrap(), None);
+        assert_eq!(sessions::find_agent_by_token(conn, id).await.unwrap(), Some(agent().id));
+        drop(read);
+        self.commit(async |tx| {
+            assert!(sessions::use_token(tx.conn(), id, time(56)).await?);
+            assert!(!sessions::use_token(tx.conn(), id, time(57)).await?);
+            Ok(())
+        })
+        .await;
+        let used = RefreshToken { used_at: Some(time(56)), ..token };
+        let found = sessions::find_token_by_credential(self.read().await.conn(), &credential).await.unwrap();
+        assert_eq!(found, Some(used));
+    }
+
+    pub async fn signing_keys_return_what_was_written(&self) {
+        let publish = |number, at| SigningKey::publish(public_key(number), time(at), Duration::from_secs(99));
+        let (mut signing, next) = (SigningKey { signs_from: Some(time(61)), ..publish(7, 60) }, publish(8, 62));
+        self.commit(async |tx| {
+            signing_keys::insert(tx.conn(), &signing, "a sealed key").await?;
+            signing_keys::insert(tx.conn(), &next, "another sealed key").await
+        })
+        .await;
+        let mut read = self.read().await;
+        let conn = read.conn();
+        let listed = signing_keys::list(conn, ALL).await.unwrap();
+        assert_eq!((listed.items, listed.total), (vec![next.clone(), signing.clone()], 2));
+        assert_eq!(signing_keys::sealed_private(conn, &signing.kid).await.unwrap().as_deref(), Some("a sealed key"));
+        drop(read);
+
+        signing.signs_from = Some(time(63));
+        signing.retires_at = Some(time(64));
+        signing.token_life = Duration::from_secs(65);
+        signing.removed_at = Some(time(66));
+        signing.revoked_at = Some(time(67));
+        self.commit(async |tx| signing_keys::update(tx.conn(), &signing).await).await;
+        let mut read = self.read().await;
+        let conn = read.conn();
+        assert_eq!(signing_keys::list(conn, ALL).await.unwrap().items, [next.clone(), signing.clone()]);
+        let ring = signing_keys::ring(conn).await.unwrap();
+        assert_eq!(ring.keys().to_vec(), [next]);
+        assert_eq!(signing_keys::sealed_private(conn, &signing.kid).await.unwrap(), None);
+        assert!(signing_keys::exists(conn, &signing.kid).await.unwrap());
+    }
+
+    pub async fn idempotency_keys_return_what_was_written(&self) {
+        let request = |body: &str| RequestFingerprint { id: "an id".to_owned(), body_digest: body.to_owned() };
+        let (one, other) = (request("a body"), request("another body"));
+        let (now, expired) = (time(0), time(0).saturating_add(RETENTION));
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            assert_eq!(idempotency::claim(conn, &one, now).await?, StoredResponse::New);
+            idempotency::set_response(conn, &one, "a response").await?;
+            idempotency::delete_expired(conn, now).await?;
+            let stored = StoredResponse::Completed("a response".to_owned());
+            assert_eq!(idempotency::claim(conn, &one, now).await?, stored);
+            assert_eq!(idempotency::claim(conn, &other, now).await?, StoredResponse::BodyDiffers);
+            assert_eq!(idempotency::claim(conn, &other, expired).await?, StoredResponse::New);
+            idempotency::delete_expired(conn, expired).await?;
+            let empty = StoredResponse::Completed(String::new());
+            assert_eq!(idempotency::claim(conn, &other, expired).await?, empty);
+            Ok(())
+        })
+        .await;
+    }
+
+    /// The columns that are written only once are read back by `creates_one_deployment`.
+    pub async fn deployment_returns_what_was_written(&self) {
+        let fingerprint = "1 2 3 4";
+        let write = async |tx: &mut crate::store::Write| {
+            deployment::lock(tx.conn()).await?;
+            deployment::set_instance_fingerprint(tx.conn(), fingerprint).await
+        };
+        self.commit(write).await;
+        let found = deployment::instance_fingerprint(self.read().await.conn()).await.unwrap();
+        assert_eq!(found.as_deref(), Some(fingerprint));
+        assert_eq!(deployment::find_quarantine(self.read().await.conn()).await.unwrap(), None);
+
+        let quarantine = Quarantine { reason: QuarantineReason::Migrating, at: time(70) };
+        self.set_quarantine(quarantine).await;
+        let found = deployment::find_quarantine(self.read().await.conn()).await.unwrap();
+        assert_eq!(found, Some(quarantine));
+        self.commit(async |tx| deployment::lift_quarantine(tx.conn()).await).await;
+        assert_eq!(deployment::find_quarantine(self.read().await.conn()).await.unwrap(), None);
+        assert_eq!(deployment::instance_fingerprint(self.read().await.conn()).await.unwrap(), None);
+        // For the check of all columns.
+        self.commit(write).await;
+        self.set_quarantine(quarantine).await;
+    }
+
+    /// The store marks SQLite databases only.
+    async fn set_quarantine(&self, quarantine: Quarantine) {
+        if self.is_sqlite() {
+            let mut connection = SqliteConnection::connect(&self.url).await.unwrap();
+            sqlite_file::set_quarantine(&mut connection, Some(quarantine)).await.unwrap();
+            connection.close().await.unwrap();
+            return;
+        }
+        let Quarantine { reason, at } = quarantine;
+        self.commit(async |tx| {
+            let query = sqlx::query("UPDATE deployment SET set_aside_at = $1, set_aside_as = $2 WHERE id = 1");
+            query.bind(at.micros()).bind(reason.as_str()).execute(tx.conn()).await?;
+            Ok(())
+        })
+        .await;
+    }
+}

@@ -1,0 +1,183 @@
+//! The feed, feedback on agents and the audit log.
+
+use super::{ALL, agent, description, metadata, owner, service, time};
+use crate::{
+    domain::{
+        audit::{Actor, AuditAction, AuditChain, Initiator, NewAuditEntry, Object, Origin},
+        change::{Change, FeedPosition, RevisionRange},
+        page::ListPage,
+        trust::{Feedback, Rating, Score},
+    },
+    store::{
+        audit::{self, AuditFilter},
+        conformance::Fixture,
+        feed, trust,
+    },
+};
+use countersign_identity::{AgentId, FeedbackId, Revision, RoleId, ServiceId, SessionId, Timestamp, TokenId};
+use serde_json::json;
+use std::time::Duration;
+
+const CHANGES: [Change; 8] = [
+    Change::Roles(AgentId::from_bits(1), ServiceId::from_bits(2)),
+    Change::Trust(AgentId::from_bits(3)),
+    Change::Status(AgentId::from_bits(4)),
+    Change::Definitions(ServiceId::from_bits(5)),
+    Change::ServiceSettings(ServiceId::from_bits(6)),
+    Change::Token(TokenId::from_bits(7)),
+    Change::Session(SessionId::from_bits(8)),
+    Change::Keys,
+];
+
+impl Fixture {
+    pub async fn feed_returns_what_was_written(&self) {
+        let start = feed::position(self.read().await.conn()).await.unwrap();
+        let revision = self
+            .commit(async |tx| {
+                CHANGES.into_iter().for_each(|change| tx.record_change(change));
+                tx.revision().await
+            })
+            .await;
+        let next = self.commit(async |tx| tx.revision().await).await;
+        let mut read = self.read().await;
+        let conn = read.conn();
+        let changes = feed::changes(conn, RevisionRange { since: start.revision, until: next }).await.unwrap();
+        assert!(changes.iter().all(|change| change.revision == revision));
+        assert_eq!(changes.iter().map(|change| change.value).collect::<Vec<_>>(), CHANGES);
+        let position = feed::position(conn).await.unwrap();
+        assert_eq!(position, FeedPosition { revision: next, ..start });
+        for (revision, expected) in
+            [(revision, true), (next, true), (start.floor, true), (Revision::new(revision.number() - 1), false)]
+        {
+            assert_eq!(feed::contains(conn, position, revision).await.unwrap(), expected);
+        }
+        for (token, expected) in [(7, true), (8, false)] {
+            assert_eq!(feed::token_is_revoked(conn, TokenId::from_bits(token)).await.unwrap(), expected);
+        }
+        drop(read);
+        self.floor_rises_past_old_changes().await;
+    }
+
+    /// A restore raises revision, floor and cutoff; housekeeping raises the floor by the time of the changes.
+    async fn floor_rises_past_old_changes(&self) {
+        let now = self.one.now();
+        self.commit(async |tx| feed::advance_after_restore(tx.conn(), now).await).await;
+        let position = feed::position(self.read().await.conn()).await.unwrap();
+        assert!(position.revision.number() > now.micros());
+        assert_eq!((position.floor, position.cutoff), (position.revision, position.revision));
+
+        let [old, new] = [10, 20].map(|step| Revision::new(position.revision.number() + step));
+        self.commit(async |tx| {
+            feed::append(tx.conn(), old, &[Change::Keys], time(1)).await?;
+            feed::append(tx.conn(), new, &CHANGES, time(2)).await?;
+            feed::raise_floor(tx.conn(), time(1)).await
+        })
+        .await;
+        let mut read = self.read().await;
+        assert_eq!(feed::position(read.conn()).await.unwrap().floor, old);
+        let span = RevisionRange { since: Revision::default(), until: Revision::new(i64::MAX) };
+        let changes = feed::changes(read.conn(), span).await.unwrap();
+        assert!(changes.iter().all(|change| change.revision == new) && changes.len() == CHANGES.len());
+    }
+
+    pub async fn feedback_returns_what_was_written(&self) {
+        let (agent, service, rated_at) = (agent().id, service(), time(81));
+        let feedback = Feedback {
+            id: FeedbackId::from_bits(1),
+            agent,
+            service: service.id,
+            score: Score::from_millionths(12_345_678).unwrap(),
+            reason: description("a reason"),
+            metadata: metadata("of feedback"),
+            created_at: time(80),
+        };
+        let rating = Rating { service: service.id, owner: service.owner, weight: 1.5, mean: 62.25, rated_at };
+        let updated = Rating { weight: 2.5, mean: 63.75, rated_at: time(82), ..rating.clone() };
+        self.commit(async |tx| {
+            trust::insert_feedback(tx.conn(), &feedback).await?;
+            trust::upsert_rating(tx.conn(), agent, &rating).await?;
+            assert_eq!(trust::ratings(tx.conn(), agent).await?, [rating.clone()]);
+            trust::upsert_rating(tx.conn(), agent, &updated).await
+        })
+        .await;
+        let mut read = self.read().await;
+        let listed = trust::list_feedback(read.conn(), agent, ALL).await.unwrap();
+        assert_eq!(listed, ListPage { items: vec![feedback], total: 1 });
+        assert_eq!(trust::ratings(read.conn(), agent).await.unwrap(), [updated]);
+        drop(read);
+        self.commit(async |tx| {
+            trust::mark(tx.conn(), agent).await?;
+            trust::mark(tx.conn(), agent).await?;
+            assert!(trust::any_marks(tx.conn()).await?);
+            assert_eq!(trust::take_marks(tx.conn()).await?, [agent]);
+            assert!(!trust::any_marks(tx.conn()).await?);
+            // For the check of all columns.
+            trust::mark(tx.conn(), agent).await
+        })
+        .await;
+    }
+
+    pub async fn audit_log_returns_what_was_written(&self) {
+        let origin = Origin { address: Some([192, 0, 2, 7].into()), request: Some("a request".to_owned()) };
+        let initiator = Initiator { actor: Actor::Human(owner("initiator")), origin };
+        let (service, other, role) = (service().id, ServiceId::from_bits(2), RoleId::from_bits(9));
+        let entry = |action| NewAuditEntry::for_service(service, action).agent(agent().id).object(Object::Role(role));
+        self.commit(async |tx| {
+            assert!(!audit::lock_and_check_started(tx.conn()).await?);
+            assert_eq!(audit::services_without_chain(tx.conn()).await?, [service, other]);
+            tx.audit(&initiator, &entry(AuditAction::ServiceCreated)).await?;
+            tx.audit(&initiator, &entry(AuditAction::RoleAssigned).detail("name", "a detail")).await?;
+            tx.audit(&Initiator::SYSTEM, &NewAuditEntry::for_deployment(AuditAction::AuditBegan)).await
+        })
+        .await;
+        let mut read = self.read().await;
+        let conn = read.conn();
+        assert_eq!(audit::services_without_chain(conn).await.unwrap(), [other]);
+        let (chain, mut entries) = (service.to_string(), Vec::new());
+        let keys = self.one.audit_keys();
+        let verified = audit::verify_chain(conn, keys, &chain, |entry| entries.push(entry.clone())).await.unwrap();
+        assert_eq!(verified.unwrap().length, 2);
+        let entry = entries.pop().unwrap();
+        assert_eq!((entry.sequence, entry.action.as_str()), (2, "role.assigned"));
+        let Initiator { actor, origin: _ } = initiator;
+        let (kind, issuer, id) = actor.parts();
+        assert_eq!((entry.actor_kind.as_str(), entry.actor_issuer.as_deref(), &entry.actor_id), (kind, issuer, &id));
+        assert_eq!([&entry.address, &entry.request_id].map(Option::as_deref), [Some("192.0.2.7"), Some("a request")]);
+        assert_eq!(entry.agent, Some(agent().id.to_string()));
+        assert_eq!((entry.object_kind.as_deref(), entry.object_id), (Some("role"), Some(role.to_string())));
+        assert_eq!(entry.details, json!({ "name": "a detail" }).to_string());
+        assert_eq!(audit::newest_time(conn).await.unwrap(), Some(entry.at));
+        let mut chains = audit::chains(conn).await.unwrap();
+        chains.sort();
+        assert_eq!(chains, ["deployment".to_owned(), chain, other.to_string()]);
+        drop(read);
+        self.filters_select_audit_entries(entry.at).await;
+    }
+
+    async fn filters_select_audit_entries(&self, at: Timestamp) {
+        let all = AuditFilter::default();
+        let chain = Some(AuditChain::Service(service().id));
+        let (action, agent) = (Some(AuditAction::RoleAssigned), Some(agent().id));
+        let after = Some(at.saturating_add(Duration::from_micros(1)));
+        let filters = [
+            (all.clone(), 3),
+            (AuditFilter { chain, ..all.clone() }, 2),
+            (AuditFilter { action, ..all.clone() }, 1),
+            (AuditFilter { agent, ..all.clone() }, 2),
+            (AuditFilter { chain, action, agent, ..all.clone() }, 1),
+            (AuditFilter { chain: Some(AuditChain::Deployment), agent, ..all.clone() }, 0),
+            (AuditFilter { since: Some(at), until: after, ..all.clone() }, 3),
+            (AuditFilter { since: after, ..all.clone() }, 0),
+            (AuditFilter { until: Some(at), ..all }, 0),
+        ];
+        let mut read = self.read().await;
+        for (filter, expected) in filters {
+            let listed = audit::list(read.conn(), &filter, ALL).await.unwrap();
+            assert_eq!(
+                (listed.total, listed.items.len()),
+                (expected, usize::try_from(expected).unwrap()),
+                "{filter:?}"
+            );
+        }
+    }
+}

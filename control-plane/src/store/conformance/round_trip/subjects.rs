@@ -1,0 +1,251 @@
+//! Agents, services, roles and assignments.
+
+use super::{ALL, Registration, agent, assignment, description, name, owner, role, service, time};
+use crate::{
+    domain::{
+        agent::Agent,
+        change::{Change, RevisionRange},
+        credential::SecretHash,
+        page::ListPage,
+        role::{Assignment, Role},
+        service::{KeyScope, Service, ServiceKey},
+        webhook::event::RevocationReason,
+    },
+    store::{
+        agents::{self, AgentState, RoleHolderFilter},
+        assignments::{self, ExpiredAssignment, RemovedAssignment, RoleLoss},
+        conformance::Fixture,
+        roles, services,
+    },
+};
+use countersign_identity::{
+    AgentId, AgentStatus, ApiKeyId, Permission, Revision, RoleDefinition, RoleGrant, RoleId, ServiceId,
+    StatusWithCutoff, TrustScore,
+};
+
+fn page<T>(items: Vec<T>) -> ListPage<T> {
+    let total = i64::try_from(items.len()).unwrap();
+    ListPage { items, total }
+}
+
+fn api_key() -> ServiceKey {
+    ServiceKey {
+        id: ApiKeyId::from_bits(1),
+        service: service().id,
+        name: name("a key"),
+        scope: KeyScope::Sync,
+        secret: SecretHash::from_store("hash of an API key".to_owned()),
+        created_at: time(20),
+        revoked_at: None,
+    }
+}
+
+impl Fixture {
+    pub async fn agents_return_what_was_written(&self) {
+        let registration = Registration { owner: None, ..agent().registration };
+        let public = Agent { id: AgentId::from_bits(2), registration, last_seen_at: None, ..agent() };
+        self.commit(async |tx| {
+            agents::insert(tx.conn(), &agent()).await?;
+            agents::insert(tx.conn(), &public).await
+        })
+        .await;
+        let mut read = self.read().await;
+        for expected in [agent(), public] {
+            assert_eq!(agents::find(read.conn(), expected.id).await.unwrap(), Some(expected.clone()));
+            let found = agents::find_by_registration(read.conn(), &expected.registration).await.unwrap();
+            assert_eq!(found, Some(expected));
+        }
+        assert_eq!(agents::count_active(read.conn()).await.unwrap(), 0);
+        drop(read);
+        self.agents_return_what_was_updated().await;
+    }
+
+    async fn agents_return_what_was_updated(&self) {
+        let (id, trust, cutoff) = (agent().id, TrustScore::from_hundredths(4321).unwrap(), Revision::new(12));
+        let since = self.position().await;
+        self.commit(async |tx| {
+            assert!(agents::lock(tx.conn(), id).await?);
+            assert!(!agents::lock(tx.conn(), AgentId::from_bits(99)).await?);
+            agents::set_last_seen(tx.conn(), id, time(10)).await?;
+            agents::set_trust(tx.conn(), id, trust, time(11)).await?;
+            agents::set_status(tx.conn(), id, AgentStatus::Active, cutoff, time(13)).await?;
+            tx.record_change(Change::Status(id));
+            tx.record_change(Change::Trust(id));
+            Ok(())
+        })
+        .await;
+        let status = AgentStatus::Active;
+        let updated = Agent { status, cutoff, trust, updated_at: time(13), last_seen_at: Some(time(10)), ..agent() };
+        let until = self.position().await;
+        let mut read = self.read().await;
+        assert_eq!(agents::find(read.conn(), id).await.unwrap(), Some(updated));
+        assert_eq!(agents::count_active(read.conn()).await.unwrap(), 1);
+        let states = agents::changed_states(read.conn(), RevisionRange { since, until }).await.unwrap();
+        assert_eq!(states, [AgentState { agent: id, trust, status: StatusWithCutoff { status, cutoff } }]);
+    }
+
+    pub async fn services_return_what_was_written(&self) {
+        let other = Service { id: ServiceId::from_bits(2), owner: owner("other"), accepts_unbound: true, ..service() };
+        self.commit(async |tx| {
+            services::insert(tx.conn(), &service()).await?;
+            services::insert(tx.conn(), &other).await?;
+            assert!(services::lock(tx.conn(), other.id).await?);
+            assert!(!services::lock(tx.conn(), ServiceId::from_bits(99)).await?);
+            Ok(())
+        })
+        .await;
+        let mut read = self.read().await;
+        for expected in [service(), other.clone()] {
+            assert_eq!(services::find(read.conn(), expected.id).await.unwrap(), Some(expected.clone()));
+            let listed = services::list(read.conn(), Some(&expected.owner), ALL).await.unwrap();
+            assert_eq!(listed, page(vec![expected]));
+        }
+        assert_eq!(services::list(read.conn(), None, ALL).await.unwrap(), page(vec![other, service()]));
+        assert_eq!(services::count(read.conn()).await.unwrap(), 2);
+        drop(read);
+
+        let updated = Service { name: name("renamed"), accepts_unbound: true, ..service() };
+        self.commit(async |tx| services::update(tx.conn(), &updated, time(22)).await).await;
+        assert_eq!(services::find(self.read().await.conn(), service().id).await.unwrap(), Some(updated));
+        // For the check of all columns.
+        self.commit(async |tx| services::update(tx.conn(), &service(), time(23)).await).await;
+        assert_eq!(services::find(self.read().await.conn(), service().id).await.unwrap(), Some(service()));
+    }
+
+    pub async fn api_keys_return_what_was_written(&self) {
+        let (key, other_service) = (api_key(), ServiceId::from_bits(2));
+        let revoked = ServiceKey { id: ApiKeyId::from_bits(2), scope: KeyScope::Full, ..api_key() };
+        self.commit(async |tx| {
+            services::insert_key(tx.conn(), &key).await?;
+            services::insert_key(tx.conn(), &revoked).await?;
+            assert!(!services::revoke_key(tx.conn(), other_service, revoked.id, time(21)).await?);
+            assert!(services::revoke_key(tx.conn(), service().id, revoked.id, time(21)).await?);
+            Ok(())
+        })
+        .await;
+        let revoked = ServiceKey { revoked_at: Some(time(21)), ..revoked };
+        let mut read = self.read().await;
+        assert_eq!(services::find_key(read.conn(), key.id).await.unwrap(), Some(key.clone()));
+        assert_eq!(services::find_key(read.conn(), revoked.id).await.unwrap(), None);
+        let listed = services::list_keys(read.conn(), service().id, ALL).await.unwrap();
+        assert_eq!(listed, page(vec![revoked.clone(), key]));
+        assert!(services::has_key(read.conn(), service().id, revoked.id).await.unwrap());
+        assert!(!services::has_key(read.conn(), other_service, revoked.id).await.unwrap());
+    }
+
+    pub async fn roles_return_what_was_written(&self) {
+        let id = RoleId::from_bits(2);
+        let definition = RoleDefinition { id, name: "other-role".to_owned().try_into().unwrap(), ..role().definition };
+        let other = Role { definition, created_at: time(30), ..role() };
+        let mut same_name = role();
+        same_name.definition.id = RoleId::from_bits(3);
+        self.commit(async |tx| {
+            assert!(roles::insert(tx.conn(), &role()).await?);
+            assert!(!roles::insert(tx.conn(), &same_name).await?);
+            assert!(roles::insert(tx.conn(), &other).await?);
+            Ok(())
+        })
+        .await;
+        let mut read = self.read().await;
+        assert_eq!(roles::find(read.conn(), service().id, role().definition.id).await.unwrap(), Some(role()));
+        assert_eq!(roles::find(read.conn(), ServiceId::from_bits(2), role().definition.id).await.unwrap(), None);
+        assert_eq!(roles::list(read.conn(), service().id).await.unwrap(), [role(), other.clone()]);
+        drop(read);
+
+        let mut updated = Role { description: description("updated"), ..role() };
+        updated.definition.permissions = vec![Permission::try_from("write".to_owned()).unwrap()];
+        self.commit(async |tx| {
+            roles::update(tx.conn(), &updated).await?;
+            assert!(!roles::delete(tx.conn(), ServiceId::from_bits(2), other.definition.id).await?);
+            assert!(roles::delete(tx.conn(), service().id, other.definition.id).await?);
+            Ok(())
+        })
+        .await;
+        assert_eq!(roles::list(self.read().await.conn(), service().id).await.unwrap(), [updated]);
+    }
+
+    pub async fn assignments_return_what_was_written(&self) {
+        let Assignment { agent, role, service, assigned_at: _, expires_at } = assignment();
+        let grant = RoleGrant { role, until: expires_at };
+        let since = self.position().await;
+        self.commit(async |tx| {
+            assignments::upsert(tx.conn(), &assignment()).await?;
+            tx.record_change(Change::Roles(agent, service));
+            Ok(())
+        })
+        .await;
+        let until = self.position().await;
+        let mut read = self.read().await;
+        let conn = read.conn();
+        let agents = [AgentId::from_bits(98), agent];
+        for (now, expected) in [(time(6), Some(grant)), (time(7), None)] {
+            let grants: Vec<_> = expected.into_iter().collect();
+            assert_eq!(assignments::active_grants(conn, service, agent, now).await.unwrap(), grants);
+            let grants: Vec<_> = expected.map(|grant| (agent, grant)).into_iter().collect();
+            assert_eq!(assignments::active_grants_of(conn, service, &agents, now).await.unwrap(), grants);
+            let default = assignments::service_of_oldest_role(conn, agent, now).await.unwrap();
+            assert_eq!(default, expected.map(|_| service));
+        }
+        let changed = assignments::changed_grants(conn, RevisionRange { since, until }, Some(service)).await.unwrap();
+        assert_eq!(changed, [(service, agent, grant)]);
+        let filter = RoleHolderFilter { service, role: Some(role), status: Some(AgentStatus::Active), now: time(6) };
+        let suspended = RoleHolderFilter { status: Some(AgentStatus::Suspended), ..filter };
+        for (filter, expected) in [(filter, vec![agent]), (suspended, vec![])] {
+            let listed = agents::list_role_holders(conn, &filter, ALL).await.unwrap();
+            assert_eq!(listed.items.iter().map(|agent| agent.id).collect::<Vec<_>>(), expected);
+            assert_eq!(listed.total, i64::try_from(expected.len()).unwrap());
+        }
+        drop(read);
+        self.expiry_is_reported_once().await;
+        self.role_losses_return_what_was_written().await;
+    }
+
+    async fn expiry_is_reported_once(&self) {
+        let Assignment { agent, role, service, assigned_at: _, expires_at } = assignment();
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            assert!(!assignments::any_unnotified_expiries(conn, time(6)).await?);
+            assert!(assignments::any_unnotified_expiries(conn, time(7)).await?);
+            let expired = [ExpiredAssignment { agent, role, service, at: time(7) }];
+            assert_eq!(assignments::take_expired(conn, time(8), 9).await?, expired);
+            assert_eq!(assignments::take_expired(conn, time(8), 9).await?, []);
+            assert_eq!(assignments::mark_expiry_notified(conn, agent, role, time(8)).await?, None);
+            let removed = RemovedAssignment { expires_at, expiry_notified: true };
+            assert_eq!(assignments::remove(conn, service, agent, role).await?, Some(removed));
+            // A new assignment has a new expiry to report.
+            assignments::upsert(conn, &assignment()).await?;
+            assert_eq!(assignments::mark_expiry_notified(conn, agent, role, time(8)).await?, expires_at);
+            let removed = assignments::remove(conn, service, agent, role).await?;
+            assert!(removed.is_some_and(|removed| removed.expiry_notified));
+            Ok(())
+        })
+        .await;
+    }
+
+    async fn role_losses_return_what_was_written(&self) {
+        let Assignment { agent, role, service, assigned_at: _, expires_at: _ } = assignment();
+        let (other, name) = (AgentId::from_bits(2), super::role().definition.name);
+        let expired =
+            RoleLoss { agent, service, role, name: name.clone(), at: time(7), reason: RevocationReason::Expired };
+        let deleted = RoleLoss { agent: other, at: time(40), reason: RevocationReason::RoleDeleted, ..expired.clone() };
+        let lose = async |tx: &mut crate::store::Write| {
+            assignments::upsert(tx.conn(), &assignment()).await?;
+            let unlimited = Assignment { agent: other, expires_at: None, ..assignment() };
+            assignments::upsert(tx.conn(), &unlimited).await?;
+            assert!(!assignments::any_losses(tx.conn()).await?);
+            assignments::remove_by_role(tx.conn(), (service, role), Some(&name), time(40)).await
+        };
+        self.commit(lose).await;
+        let mut losses = self.commit(async |tx| assignments::take_losses(tx.conn(), 9).await).await;
+        losses.sort_by_key(|loss| loss.agent);
+        assert_eq!(losses, [expired, deleted]);
+        assert_eq!(assignments::active_grants(self.read().await.conn(), service, other, time(6)).await.unwrap(), []);
+        // For the check of all columns.
+        self.commit(lose).await;
+        self.commit(async |tx| {
+            assignments::upsert(tx.conn(), &assignment()).await?;
+            assignments::take_expired(tx.conn(), time(8), 9).await
+        })
+        .await;
+    }
+}

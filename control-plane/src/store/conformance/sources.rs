@@ -1,0 +1,155 @@
+//! Checks by the source text that no statement escapes the lists that [`super::statements`] prepares.
+
+use super::statements::lists;
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// Where a statement starts: after these words in a string literal.
+const SQL_WORDS: [&str; 13] = [
+    "SELECT", "INSERT", "UPDATE", "DELETE", "PRAGMA", "BEGIN", "COMMIT", "ROLLBACK", "SET", "LOCK", "VACUUM", "WITH",
+    "ALTER",
+];
+
+/// Literals that are completed at run time, by functions whose results [`super::statements`] prepares.
+const COMPOSED: [(&str, &str); 7] = [
+    ("pools.rs", "\"SET statement_timeout = {statement}\""),
+    ("pools.rs", "\"SET idle_in_transaction_session_timeout = {idle}\""),
+    ("pools.rs", "\"SET application_name = '{APPLICATION_NAME}'\""),
+    ("transfer/tables.rs", "\"SELECT {} FROM {}\""),
+    ("transfer/tables.rs", "\"SELECT 1 FROM {} LIMIT 1\""),
+    ("transfer/tables.rs", "\"INSERT INTO {} ({}) SELECT * FROM UNNEST({})\""),
+    ("transfer/tables.rs", "\"LOCK TABLE {} IN EXCLUSIVE MODE\""),
+];
+
+/// Files whose statements are not in lists yet.
+const PENDING: [&str; 3] = ["deliveries.rs", "outbox.rs", "webhook_targets.rs"];
+
+/// Files that run composed statements.
+const COMPOSING: [&str; 5] = ["assignments.rs", "audit.rs", "pools.rs", "transfer.rs", "transfer/batch.rs"];
+
+/// Functions of sqlx that run a statement, with the opening parenthesis.
+const CALLS: [&str; 9] = [
+    "query(",
+    "query_scalar(",
+    "query_as(",
+    "raw_sql(",
+    ".execute(",
+    ".fetch_one(",
+    ".fetch_all(",
+    ".fetch_optional(",
+    ".fetch_many(",
+];
+
+/// A source file outside the tests: its path below `src/store`, or below `src` with a leading `/`.
+struct Source {
+    name: String,
+    lists: Vec<String>,
+    code: String,
+}
+
+fn sources() -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut paths = Vec::new();
+    collect(&root, &mut paths);
+    let name = |path: &Path| match path.strip_prefix(root.join("store")) {
+        Ok(inside) => inside.display().to_string(),
+        Err(_) => format!("/{}", path.strip_prefix(&root).unwrap().display()),
+    };
+    let sources = paths.iter().map(|path| Source::read(name(path), &fs::read_to_string(path).unwrap()));
+    let skipped = |name: &str| name.starts_with("conformance") || PENDING.contains(&name);
+    sources.filter(|source| !skipped(&source.name)).collect()
+}
+
+fn collect(folder: &Path, paths: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            collect(&path, paths);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            paths.push(path);
+        }
+    }
+}
+
+impl Source {
+    /// Removes comments, tests and the declarations of statements and of their parts.
+    fn read(name: String, text: &str) -> Self {
+        let (mut lists, mut code, mut skipping) = (Vec::new(), String::new(), false);
+        for line in text.lines().take_while(|line| *line != "mod tests {") {
+            let declared = line.strip_prefix("statements! { ").and_then(|rest| rest.strip_suffix(':'));
+            lists.extend(declared.map(ToOwned::to_owned));
+            skipping = skipping || declared.is_some() || line.starts_with("macro_rules! ");
+            if !skipping && !line.trim_start().starts_with("//") {
+                code += line;
+                code.push('\n');
+            }
+            skipping = skipping && line != "}";
+        }
+        Self { name, lists, code }
+    }
+
+    /// Arguments of calls to sqlx, up to the first comma or parenthesis.
+    fn arguments(&self) -> impl Iterator<Item = &str> {
+        CALLS.iter().flat_map(|call| self.code.match_indices(call).map(move |(start, _)| start + call.len())).map(
+            |start| {
+                let rest = self.code[start..].trim_start();
+                &rest[..rest.find([',', ')', '(']).unwrap_or(rest.len())]
+            },
+        )
+    }
+}
+
+#[test]
+fn every_list_is_registered() {
+    let declared: BTreeSet<_> = sources()
+        .into_iter()
+        .flat_map(|source| source.lists.into_iter().map(move |list| (source.name.clone(), list)))
+        .collect();
+    let registered = lists().map(|(file, list, _)| (file.to_owned(), list.to_owned())).collect();
+    assert_eq!(declared, registered);
+}
+
+#[test]
+fn literals_outside_the_lists_contain_no_sql() {
+    for source in sources().iter().filter(|source| !source.name.starts_with('/')) {
+        for (start, _) in source.code.match_indices('"') {
+            let literal = &source.code[start..];
+            let word = SQL_WORDS.iter().any(|word| {
+                literal[1..].strip_prefix(word).is_some_and(|rest| rest.starts_with([' ', '"', ';', '\n']))
+            });
+            let composed = COMPOSED.iter().any(|(file, text)| *file == source.name && literal.starts_with(text));
+            assert!(!word || composed, "{}: {}", source.name, literal.lines().next().unwrap_or_default());
+        }
+    }
+}
+
+#[test]
+fn queries_run_only_constants_of_the_lists() {
+    for source in sources() {
+        assert!(!source.name.starts_with('/') || !source.code.contains("sqlx::"), "{} uses sqlx", source.name);
+        let composing = COMPOSING.contains(&source.name.as_str());
+        assert!(composing || !source.code.contains("AssertSqlSafe"), "{} composes statements", source.name);
+        if source.name.starts_with('/') {
+            continue;
+        }
+        for argument in source.arguments() {
+            let is_constant = argument.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'_');
+            assert!(is_allowed(argument) || is_constant, "{}: `{argument}`", source.name);
+        }
+        for (start, text) in source.code.match_indices("let sql = ") {
+            let value = source.code[start + text.len()..].trim_start();
+            assert!(!value.starts_with(['"', 'r']) && !value.starts_with("format!"), "{}: {value:.60}", source.name);
+        }
+    }
+}
+
+/// Arguments that are no statement of their own: a connection, a parameter named `sql` or a loop variable over constants, a
+/// composed statement, or the statement of a function that forwards it.
+fn is_allowed(argument: &str) -> bool {
+    ["conn", "&mut conn", "&mut *conn", "sql", "begin", "query", "AssertSqlSafe"].contains(&argument)
+        || ["read.conn", "tx.conn", "&mut connection", "&mut *from", "&mut *to", "from", "to", "setting", "pragma"]
+            .contains(&argument)
+}

@@ -1,0 +1,106 @@
+//! Prepares every statement of the store on each engine that it is meant for.
+
+use super::Fixture;
+use crate::store::{
+    agents, assignments, audit, conn, deployment, engine, feed, idempotency, pools, postgres, roles,
+    schema::MIGRATIONS_TABLE, services, sessions, signing_keys, sqlite_file, transfer, trust,
+};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row, SqlSafeStr};
+
+/// A list of statements: file, name of the list, statements.
+pub type List = (&'static str, &'static str, &'static [&'static str]);
+
+/// The statements for both engines.
+const COMMON: [List; 12] = [
+    ("agents.rs", "STATEMENTS", agents::STATEMENTS),
+    ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
+    ("audit.rs", "STATEMENTS", audit::STATEMENTS),
+    ("conn.rs", "STATEMENTS", conn::STATEMENTS),
+    ("deployment.rs", "STATEMENTS", deployment::STATEMENTS),
+    ("feed.rs", "STATEMENTS", feed::STATEMENTS),
+    ("idempotency.rs", "STATEMENTS", idempotency::STATEMENTS),
+    ("roles.rs", "STATEMENTS", roles::STATEMENTS),
+    ("services.rs", "STATEMENTS", services::STATEMENTS),
+    ("sessions.rs", "STATEMENTS", sessions::STATEMENTS),
+    ("signing_keys.rs", "STATEMENTS", signing_keys::STATEMENTS),
+    ("trust.rs", "STATEMENTS", trust::STATEMENTS),
+];
+
+/// The statements for SQLite only.
+const SQLITE: [List; 5] = [
+    ("engine.rs", "SQLITE_STATEMENTS", engine::SQLITE_STATEMENTS),
+    ("pools.rs", "SQLITE_STATEMENTS", pools::SQLITE_STATEMENTS),
+    ("sqlite_file.rs", "SQLITE_STATEMENTS", sqlite_file::SQLITE_STATEMENTS),
+    ("transfer.rs", "SQLITE_STATEMENTS", transfer::SQLITE_STATEMENTS),
+    ("transfer/tables.rs", "SQLITE_STATEMENTS", transfer::SQLITE_CATALOG),
+];
+
+/// The statements for PostgreSQL only.
+const POSTGRES: [List; 5] = [
+    ("engine.rs", "POSTGRES_STATEMENTS", engine::POSTGRES_STATEMENTS),
+    ("pools.rs", "POSTGRES_STATEMENTS", pools::POSTGRES_STATEMENTS),
+    ("postgres.rs", "POSTGRES_STATEMENTS", postgres::POSTGRES_STATEMENTS),
+    ("transfer.rs", "POSTGRES_STATEMENTS", transfer::POSTGRES_STATEMENTS),
+    ("transfer/tables.rs", "POSTGRES_STATEMENTS", transfer::POSTGRES_CATALOG),
+];
+
+/// All lists, by file and name.
+pub fn lists() -> impl Iterator<Item = List> {
+    COMMON.into_iter().chain(SQLITE).chain(POSTGRES)
+}
+
+/// The statements for both engines that are composed at run time, in every variant.
+fn composed() -> Vec<String> {
+    [assignments::composed_statements(), audit::composed_statements()].concat()
+}
+
+/// The tables of the schema, with their columns and whether each is a number.
+pub async fn tables(connection: &mut AnyConnection, is_sqlite: bool) -> Vec<(String, Vec<(String, bool)>)> {
+    let sql = if is_sqlite {
+        "SELECT m.name AS t, c.name AS c, lower(c.type) AS kind FROM sqlite_master m JOIN pragma_table_info(m.name) c \
+         WHERE m.type = 'table' AND m.name NOT LIKE 'sqlite_%' ORDER BY m.name, c.name"
+    } else {
+        "SELECT CAST(table_name AS TEXT) AS t, CAST(column_name AS TEXT) AS c, CAST(data_type AS TEXT) AS kind \
+         FROM information_schema.columns WHERE table_schema = current_schema() ORDER BY 1, 2"
+    };
+    let rows = connection.fetch_all(sql).await.unwrap();
+    let mut tables: Vec<(String, Vec<(String, bool)>)> = Vec::new();
+    for row in &rows {
+        let [table, column, kind]: [String; 3] = ["t", "c", "kind"].map(|name| row.try_get(name).unwrap());
+        if table == MIGRATIONS_TABLE {
+            continue;
+        }
+        let column = (column, kind == "bigint");
+        match tables.last_mut() {
+            Some((name, columns)) if *name == table => columns.push(column),
+            _ => tables.push((table, vec![column])),
+        }
+    }
+    tables
+}
+
+impl Fixture {
+    pub fn is_sqlite(&self) -> bool {
+        self.one.engine_name() == "sqlite"
+    }
+
+    pub async fn engine_accepts_every_statement(&self) {
+        let mut connection = AnyConnection::connect(&self.url).await.unwrap();
+        let (own, mut statements) = if self.is_sqlite() {
+            (SQLITE, composed())
+        } else {
+            let mut statements = [composed(), pools::composed_statements()].concat();
+            for (table, columns) in tables(&mut connection, false).await {
+                statements.extend(transfer::statements_of_table(&table, &columns));
+            }
+            (POSTGRES, statements)
+        };
+        statements.extend(COMMON.into_iter().chain(own).flat_map(|(_, _, list)| list).map(ToString::to_string));
+        assert!(statements.len() > 100, "only {} statements", statements.len());
+        for sql in statements {
+            if let Err(error) = connection.prepare(AssertSqlSafe(sql.clone()).into_sql_str()).await {
+                panic!("{error}: {sql}");
+            }
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The response to a denied client: status, headers, and the error body of the specification.
+
+use super::{HeaderNames, header::set};
+use crate::decide::UnmetRequirement;
+use countersign_identity::{Code, Permission, Reason, Refusal, RoleName, Timestamp, TrustScore};
+use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HttpResponse, HttpStatus};
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Body<'a> {
+    error: Error<'a>,
+}
+
+#[derive(Serialize)]
+struct Error<'a> {
+    code: &'static str,
+    message: &'static str,
+    details: Details<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Details<'a> {
+    reason: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expired_at: Option<String>,
+    #[serde(flatten)]
+    unmet: Option<Unmet<'a>>,
+}
+
+#[derive(Serialize)]
+struct Unmet<'a> {
+    required: Requirement<'a>,
+    actual: Requirement<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+enum Requirement<'a> {
+    Roles(&'a [RoleName]),
+    Permissions(&'a [Permission]),
+    TrustScore(TrustScore),
+}
+
+impl<'a> From<&'a UnmetRequirement> for Unmet<'a> {
+    fn from(unmet: &'a UnmetRequirement) -> Self {
+        match unmet {
+            UnmetRequirement::Roles { required, actual } => {
+                Self { required: Requirement::Roles(required), actual: Requirement::Roles(actual) }
+            }
+            UnmetRequirement::Permissions { required, actual } => {
+                Self { required: Requirement::Permissions(required), actual: Requirement::Permissions(actual) }
+            }
+            UnmetRequirement::TrustScore { required, actual } => {
+                Self { required: Requirement::TrustScore(*required), actual: Requirement::TrustScore(*actual) }
+            }
+        }
+    }
+}
+
+/// The status of the check itself. It must be set and not zero: Envoy treats both as an allow.
+pub fn grpc_status(reason: Reason) -> i32 {
+    let code = match reason.code() {
+        Code::AuthenticationFailed => tonic::Code::Unauthenticated,
+        Code::InsufficientPermissions => tonic::Code::PermissionDenied,
+        Code::ServiceUnavailable => tonic::Code::Unavailable,
+    };
+    code.into()
+}
+
+/// The response that Envoy sends to the client. Its body contains `unmet`, if given.
+pub fn response(names: &HeaderNames, refusal: Refusal, unmet: Option<&UnmetRequirement>) -> HttpResponse {
+    let reason = refusal.reason;
+    let mut headers =
+        vec![set("content-type", "application/json".to_owned()), set(&names.reason, reason.as_str().to_owned())];
+    headers.extend(www_authenticate(reason).map(|challenge| set("www-authenticate", challenge)));
+    if reason.code() == Code::ServiceUnavailable {
+        headers.push(set("retry-after", "1".to_owned()));
+    }
+    let status = HttpStatus { code: reason.code().status().into() };
+    HttpResponse::DeniedResponse(DeniedHttpResponse { status: Some(status), headers, body: body(refusal, unmet) })
+}
+
+/// The `WWW-Authenticate` value. By RFC 6750, section 3, a request without a token gets only the scheme.
+fn www_authenticate(reason: Reason) -> Option<String> {
+    let error = match reason.code() {
+        Code::AuthenticationFailed if reason == Reason::TokenMissing => return Some("Bearer".to_owned()),
+        Code::AuthenticationFailed => "invalid_token",
+        Code::InsufficientPermissions => "insufficient_scope",
+        Code::ServiceUnavailable => return None,
+    };
+    Some(format!(r#"Bearer error="{error}", error_description="{}""#, reason.message()))
+}
+
+fn body(Refusal { reason, expired_at }: Refusal, unmet: Option<&UnmetRequirement>) -> String {
+    let expired_at = expired_at.and_then(rfc3339);
+    let details = Details { reason: reason.as_str(), expired_at, unmet: unmet.map(Unmet::from) };
+    let error = Error { code: reason.code().as_str(), message: reason.message(), details };
+    serde_json::to_string(&Body { error }).unwrap_or_default()
+}
+
+fn rfc3339(time: Timestamp) -> Option<String> {
+    jiff::Timestamp::from_microsecond(time.micros()).ok().map(|time| time.to_string())
+}

@@ -1,0 +1,24 @@
+//! Writes to standard output and standard error without panicking.
+//!
+//! `println!` and `eprintln!` panic if the stream is a closed pipe or a full disk.
+
+use std::{
+    fmt::Display,
+    io::{self, Write},
+};
+
+/// Writes the text to standard output and flushes it.
+pub fn write_stdout(text: impl Display) -> io::Result<()> {
+    write_to(io::stdout().lock(), text)
+}
+
+/// Writes a line to standard error. A failure is ignored, because there is no other place to report it.
+pub fn write_stderr_line(line: impl Display) {
+    let _unreportable = write_to(io::stderr().lock(), format_args!("{line}\n"));
+}
+
+fn write_to(mut stream: impl Write, text: impl Display) -> io::Result<()> {
+    // One write, so that lines of several threads or processes do not mix.
+    stream.write_all(text.to_string().as_bytes())?;
+    stream.flush()
+}
