@@ -4,7 +4,8 @@ use super::SuppressedBursts;
 use crate::{
     address_guard::AddressGuard,
     domain::{
-        challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::KeyRules, webhook::health::QueueHealthProbe,
+        challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::RotationPolicy,
+        webhook::health::QueueHealthProbe,
     },
     keyring::Keyring,
     store::Store,
@@ -27,7 +28,7 @@ pub struct OperationConfig {
     /// Lifetime of challenges.
     pub challenge_lifetime: Duration,
     /// When signing keys rotate.
-    pub keys: KeyRules,
+    pub keys: RotationPolicy,
     /// How long webhook events are stored.
     pub event_retention: Duration,
     /// Whether agents may register without the token of a human user.
@@ -78,7 +79,7 @@ impl Context {
 
     /// How long a client may cache the published signing keys.
     pub const fn jwks_max_age(&self) -> Duration {
-        self.config.keys.caching
+        self.config.keys.jwks_max_age
     }
 
     /// `sqlite` or `postgresql`.

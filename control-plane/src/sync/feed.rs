@@ -2,7 +2,7 @@
 
 use super::change_batch::{self, ChangeBatch, ReadScope};
 use crate::{metrics::Metrics, store::Store};
-use countersign_identity::Revision;
+use countersign_identity::{Revision, Timestamp};
 use countersign_process::Shutdown;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{broadcast, watch};
@@ -53,7 +53,12 @@ impl FeedReader {
     }
 
     async fn broadcast_changes(&mut self, metrics: &Metrics) {
-        match change_batch::read(&self.store, ReadScope::AllServices(self.sent)).await {
+        let result = change_batch::read(&self.store, ReadScope::AllServices(self.sent)).await;
+        if result.is_ok() {
+            let since_epoch = self.store.now().duration_since(Timestamp::from_micros(0));
+            metrics.feed_last_read.set(since_epoch.as_secs_f64());
+        }
+        match result {
             Ok(Some(batch)) if batch.revision > self.sent => {
                 self.sent = batch.revision;
                 metrics.feed_revision.set(batch.revision.number());

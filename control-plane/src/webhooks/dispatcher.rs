@@ -168,7 +168,7 @@ impl DispatchLoop {
             Some(_) => retry().map_or(DeliveryState::Dead, DeliveryState::Pending),
         };
         let is_final = state.status() != DeliveryStatus::Pending;
-        self.metrics.note(failure.map(AttemptFailure::as_str), is_final);
+        self.metrics.record_attempt(failure.map(AttemptFailure::as_str), is_final);
         let ended_at = self.clock.since_boot();
         let attempt = EndedAttempt { started_at, ended_at, failure, retry_after, jitter };
         let (was_failing, released) = self.scheduler.record(&delivery, &attempt);

@@ -16,5 +16,5 @@ mod target_queue;
 pub use dispatcher::{DispatcherConfig, WebhookDispatcher};
 pub use dispatcher_health::DispatcherHealth;
 pub use event_fanout::EventFanout;
-pub use http_sender::{HttpSender, HttpSenderError};
+pub use http_sender::HttpSender;
 pub use scheduler::ConcurrencyLimits;

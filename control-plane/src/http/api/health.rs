@@ -2,7 +2,7 @@
 
 use crate::{
     domain::webhook::health::QueueHealth,
-    ephemeral::Presence,
+    ephemeral::RateLimitBackend,
     http::{
         error::Instant,
         openapi::{
@@ -96,10 +96,10 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>)
         QueueHealth::Behind => Check::Degraded,
         QueueHealth::Down => Check::Down,
     };
-    let (redis, backend) = match state.limits.presence() {
-        Presence::Own => (Check::Up, "memory"),
-        Presence::Shared => (Check::Up, "redis"),
-        Presence::Lost => (Check::Down, "redis"),
+    let (redis, backend) = match state.limits.backend() {
+        RateLimitBackend::Memory => (Check::Up, "memory"),
+        RateLimitBackend::Redis => (Check::Up, "redis"),
+        RateLimitBackend::MemoryFallback => (Check::Down, "redis"),
     };
     // Agents log in all the same.
     let status = if webhook_queue.max(redis) == Check::Up { status } else { status.max(Overall::Degraded) };
