@@ -47,8 +47,8 @@ def what_is_ended_is_refused(stack: Stack, agent: str) -> None:
 
     tells(stack, "role", "revoke", "typist")
     denied(stack, "403 no_role")
-    tells(stack, "role", "delete", "typist")
-    tells(stack, "agent", "revoke", agent)
+    tells(stack, "role", "delete", "typist", "--yes")
+    tells(stack, "agent", "revoke", agent, "--yes")
     denied(stack, "403 agent_revoked")
 
 
