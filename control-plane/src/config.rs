@@ -243,12 +243,21 @@ fn layers(
     Layers { defaults: DEFAULTS, file, environment, flags, presets }
 }
 
+/// The rate limits with --dev, which a person does not reach. It is the highest value that is accepted.
+pub const DEVELOPMENT_LIMIT: &str = "1000000";
+
 /// Defaults with --dev; the file, the environment and flags override them.
-const DEVELOPMENT: [(&str, &str); 7] = [
+const DEVELOPMENT: [(&str, &str); 13] = [
     ("data_dir", "countersign-dev"),
     ("listen.api", "127.0.0.1:8443"),
     ("listen.sync", "127.0.0.1:8444"),
     ("listen.admin", "127.0.0.1:9090"),
+    ("limits.auth_per_minute", DEVELOPMENT_LIMIT),
+    ("limits.auth_address_per_minute", DEVELOPMENT_LIMIT),
+    ("limits.verification_per_minute", DEVELOPMENT_LIMIT),
+    ("limits.management_per_minute", DEVELOPMENT_LIMIT),
+    ("limits.feedback_per_minute", DEVELOPMENT_LIMIT),
+    ("limits.failures_per_minute", DEVELOPMENT_LIMIT),
     ("registration.public", "true"),
     ("log.format", "text"),
     ("log.level", "info"),
@@ -310,6 +319,19 @@ mod tests {
             read(&[("limits.feedback_per_minute", "-1")], true).unwrap_err().contains("limits.feedback_per_minute")
         );
         assert!(read(&[("limits.auth_per_minute", "1"), ("limits.management_per_minute", "1000000")], true).is_ok());
+    }
+
+    #[test]
+    fn dev_raises_all_limits_that_are_not_set() {
+        let limits = |flags: &[(&str, &str)], dev| {
+            let flags = flags.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let limits = Config::read(None, Vec::new(), flags, dev).unwrap().limits;
+            let LimitSettings { auth, auth_address, verification, management, feedback, failures } = limits;
+            [auth, auth_address, verification, management, feedback, failures]
+        };
+        assert_eq!(limits(&[], false), [10, 300, 1000, 100, 50, 300]);
+        assert_eq!(limits(&[], true), [1_000_000; 6]);
+        assert_eq!(limits(&[("limits.auth_per_minute", "7")], true)[..2], [7, 1_000_000]);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{AppError, Dependencies, database, ports::Ports};
 use crate::{
     certificates::{Certificate, CertificateError},
-    config::{Config, LimitSettings, WebhookSettings},
+    config::{self, Config, LimitSettings, WebhookSettings},
     development::{self, Endpoints},
     domain::{
         signing_key::RotationPolicy,
@@ -142,5 +142,9 @@ pub(super) async fn set_up_development(
     let endpoints = Endpoints { url, sync, admin, authority };
     let file = development::write_dev_env(context, operator_key, &config.data_dir, &endpoints).await?;
     tracing::info!("development: `set -a; . {}` sets the environment of clients", file.display());
+    tracing::info!(
+        "development: rate limits that are not set are {} calls per minute; without --dev they are much lower",
+        config::DEVELOPMENT_LIMIT
+    );
     Ok(())
 }

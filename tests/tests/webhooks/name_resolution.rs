@@ -56,7 +56,7 @@ impl Fixture {
         let (names, folder, receiver) =
             (Arc::new(Led::default()), tempfile::tempdir().unwrap(), new_connections().await);
         let dependencies = Dependencies { resolver: names.clone(), ..Dependencies::default() };
-        let plane = InProcessServer::start_in(folder.path(), &[], dependencies).await;
+        let plane = InProcessServer::start_with(folder.path(), &[], dependencies).await;
         Self { plane, names, folder, receiver }
     }
 
