@@ -66,11 +66,11 @@ impl InProcessServer {
     /// Starts with these settings, data in `folder` and this clock.
     pub async fn start(folder: &Path, settings: &[(&str, String)], clock: &Arc<ManualClock>) -> Self {
         let clock = Arc::clone(clock);
-        Self::start_with(folder, settings, plane::Surroundings { clock, ..Default::default() }).await
+        Self::start_with(folder, settings, plane::Dependencies { clock, ..Default::default() }).await
     }
 
     /// Starts with other injected dependencies.
-    pub async fn start_with(folder: &Path, settings: &[(&str, String)], surroundings: plane::Surroundings) -> Self {
+    pub async fn start_with(folder: &Path, settings: &[(&str, String)], dependencies: plane::Dependencies) -> Self {
         let mut flags = vec![("data_dir".to_owned(), folder.display().to_string())];
         flags.extend(["api", "sync", "admin"].map(|port| (format!("listen.{port}"), "127.0.0.1:0".to_owned())));
         flags.extend(no_limits());
@@ -81,7 +81,7 @@ impl InProcessServer {
         config.check().expect("valid settings");
         let (sender, addresses) = oneshot::channel();
         let bind = async move {
-            let app = plane::App::bind(config, surroundings).await.expect("it binds");
+            let app = plane::App::bind(config, dependencies).await.expect("it binds");
             let bound = (app.api_address().expect("an address"), app.sync_address().expect("an address"));
             sender.send(bound).expect("the receiver waits");
             app

@@ -2,8 +2,8 @@
 
 use super::AppError;
 use crate::{
-    config::{Config, DatabasePlace},
-    files::{self, Lock},
+    config::{Config, DatabaseLocation},
+    files::{self, FileLock},
     keyring::{MasterKey, MasterKeyError},
     metrics::Metrics,
     store::{
@@ -32,7 +32,7 @@ pub(super) async fn open(
 
 /// Opens a database that is somewhere else.
 pub(super) async fn open_at(
-    place: DatabasePlace,
+    place: DatabaseLocation,
     config: &Config,
     (purpose, master): (OpenMode, &MasterKey),
     clock: Arc<dyn Clock>,
@@ -46,21 +46,21 @@ pub(super) async fn open_at(
     };
     warn_of_strangers(&place);
     match place {
-        DatabasePlace::File(path) => {
+        DatabaseLocation::File(path) => {
             // SQLite gives the files beside it the same mode.
             if purpose == OpenMode::Serve {
-                files::make_private_file(&path).map_err(AppError::folder(&path))?;
+                files::create_private_file(&path).map_err(AppError::file(&path))?;
             }
             Ok(Store::open_sqlite(purpose, &path, equipment).await?)
         }
-        DatabasePlace::Postgres(url) => {
+        DatabaseLocation::Postgres(url) => {
             Ok(Store::open_postgres(purpose, &url, config.database.max_connections, equipment).await?)
         }
     }
 }
 
 /// Says so if whoever answers at the URL may be somebody else.
-pub(super) fn warn_of_strangers(place: &DatabasePlace) {
+pub(super) fn warn_of_strangers(place: &DatabaseLocation) {
     if !place.is_authenticated() {
         tracing::warn!(
             "database.url: nobody knows which server that is: add sslmode=verify-full, and sslrootcert=<PEM file> if its authority is your own"
@@ -86,11 +86,11 @@ fn agree(kept: &Deployment, wanted: &Deployment) -> Result<(), AppError> {
         return Err(StoreError::WrongMasterKey.into());
     }
     match (kept.dev_since, wanted.dev_since) {
-        (Some(_), None) => {
-            Err(AppError::Foreign("this database was made by --dev and is refused without it: set another data_dir"))
-        }
+        (Some(_), None) => Err(AppError::DatabaseRejected(
+            "this database was made by --dev and is refused without it: set another data_dir",
+        )),
         (None, Some(_)) => {
-            Err(AppError::Foreign("this is a real database, which --dev does not touch: set another data_dir"))
+            Err(AppError::DatabaseRejected("this is a real database, which --dev does not touch: set another data_dir"))
         }
         (None, None) | (Some(_), Some(_)) => Ok(()),
     }
@@ -107,16 +107,16 @@ pub(super) async fn fit_to_serve(store: &Store) -> Result<(), AppError> {
     let mut read = store.read().await?;
     match deployment::find_quarantine(read.conn()).await?.map(|mark| mark.reason) {
         None => stay(store, read).await,
-        Some(QuarantineReason::Backup) => Err(AppError::Foreign(
+        Some(QuarantineReason::Backup) => Err(AppError::DatabaseRejected(
             "this database is a backup: what was revoked since it was made is good in it again. Run \
              `countersign-control-plane restore`, which ends what may have changed",
         )),
-        Some(QuarantineReason::Migrating) => Err(AppError::Foreign(
+        Some(QuarantineReason::Migrating) => Err(AppError::DatabaseRejected(
             "a move of this database to PostgreSQL was interrupted, and whether everything arrived is not known here. Run \
              `countersign-control-plane migrate --to` again, with the same database. Or to stay here, see that nobody serves \
              that one, and run `countersign-control-plane restore`",
         )),
-        Some(QuarantineReason::Migrated) => Err(AppError::Foreign(
+        Some(QuarantineReason::Migrated) => Err(AppError::DatabaseRejected(
             "everything in this database moved to PostgreSQL: set database.url to where it is. To come back to what was \
              here, run `countersign-control-plane restore`",
         )),
@@ -129,7 +129,7 @@ async fn stay(store: &Store, mut read: Read) -> Result<(), AppError> {
     match deployment::instance_fingerprint(read.conn()).await? {
         Some(kept) if kept == numbers => return Ok(()),
         Some(_) => {
-            return Err(AppError::Foreign(
+            return Err(AppError::DatabaseRejected(
                 "this database was restored from a dump, or its cluster was made anew: what was revoked since that was made is good in it again. Stop all \
                  control planes and run `countersign-control-plane restore`, which ends what may have changed",
             ));
@@ -145,10 +145,11 @@ async fn stay(store: &Store, mut read: Read) -> Result<(), AppError> {
     Ok(store.write("set_instance_fingerprint", work).await?)
 }
 
-pub(super) fn place(config: &Config) -> Result<DatabasePlace, AppError> {
-    let place = config.database_place().ok_or(AppError::Foreign("database.url is of no engine that we know"))?;
+pub(super) fn place(config: &Config) -> Result<DatabaseLocation, AppError> {
+    let place =
+        config.database_location().ok_or(AppError::DatabaseRejected("database.url is of no engine that we know"))?;
     match place.problem() {
-        Some(problem) => Err(AppError::Place(problem)),
+        Some(problem) => Err(AppError::setting("database.url", problem)),
         None => Ok(place),
     }
 }
@@ -162,34 +163,36 @@ pub(super) const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// The file whose lock says who works with an embedded database.
 fn lock_of(database: &Path) -> PathBuf {
-    files::beside(database, ".lock")
+    files::with_suffix(database, ".lock")
 }
 
 /// That this process serves the embedded database, so that nobody puts another one in its place meanwhile. There is nothing to
 /// hold on PostgreSQL.
-pub(super) fn hold(config: &Config) -> Result<Option<Lock>, AppError> {
-    let DatabasePlace::File(database) = place(config)? else { return Ok(None) };
+pub(super) fn hold(config: &Config) -> Result<Option<FileLock>, AppError> {
+    let DatabaseLocation::File(database) = place(config)? else { return Ok(None) };
     let path = lock_of(&database);
-    match Lock::shared(&path) {
+    match FileLock::shared(&path) {
         Ok(Some(lock)) => {
-            files::drop_other_names(&database, KEPT, &BESIDE).map_err(AppError::folder(&database))?;
+            files::remove_other_links(&database, KEPT, &BESIDE).map_err(AppError::file(&database))?;
             Ok(Some(lock))
         }
-        Ok(None) => Err(AppError::Foreign("the database is being restored or moved: start again when that is done")),
-        Err(error) => Err(AppError::folder(&path)(error)),
+        Ok(None) => {
+            Err(AppError::DatabaseRejected("the database is being restored or moved: start again when that is done"))
+        }
+        Err(error) => Err(AppError::file(&path)(error)),
     }
 }
 
 /// The same, alone: nobody serves it, restores it or moves it.
-pub(super) fn hold_alone(database: &Path) -> Result<Lock, AppError> {
-    files::make_private_folder(files::folder_of(database)).map_err(AppError::folder(database))?;
+pub(super) fn hold_alone(database: &Path) -> Result<FileLock, AppError> {
+    files::create_private_directory(files::parent_directory(database)).map_err(AppError::file(database))?;
     let path = lock_of(database);
-    let lock = Lock::alone(&path).map_err(AppError::folder(&path))?;
-    files::give_to_owner_of_folder(&path).map_err(AppError::folder(&path))?;
-    let lock = lock.ok_or(AppError::Foreign(
+    let lock = FileLock::exclusive(&path).map_err(AppError::file(&path))?;
+    files::chown_to_directory_owner(&path).map_err(AppError::file(&path))?;
+    let lock = lock.ok_or(AppError::DatabaseRejected(
         "a control plane runs on this database, or it is being restored or moved: stop that first",
     ))?;
-    files::drop_other_names(database, KEPT, &BESIDE).map_err(AppError::folder(database))?;
+    files::remove_other_links(database, KEPT, &BESIDE).map_err(AppError::file(database))?;
     Ok(lock)
 }
 

@@ -89,7 +89,7 @@ async fn what_arrives_is_printed_with_what_its_signature_is_worth() {
     let known = json!({ "event": lines[0]["event"], "timestamp": lines[0]["timestamp"], "data": lines[0]["data"] });
     assert_eq!(known, body());
     let log = listener.log();
-    assert!(log.contains("4 of 5 were not believed"), "{log}");
+    assert!(log.contains("4 of 5 requests were invalid"), "{log}");
     assert!(!log.contains(&SECRET[6..]) && !log.contains(&OTHER[6..]), "{log}");
 }
 
@@ -151,7 +151,11 @@ async fn an_event_that_nobody_reads_is_not_taken() {
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
     let url = serde_json::from_str::<Value>(&first).unwrap()["listening"].as_str().unwrap().to_owned();
     // The reader is gone by now.
-    assert_eq!(answer(event(&url, SECRET)).await, (503, "nobody listens any more".into()), "so that it is sent again");
+    assert_eq!(
+        answer(event(&url, SECRET)).await,
+        (503, "the receiver is shutting down".into()),
+        "so that it is sent again"
+    );
     assert!(child.wait().unwrap().success(), "which is no fault");
 }
 
@@ -168,7 +172,7 @@ async fn every_signal_that_asks_for_an_end_is_heard() {
 async fn without_a_good_secret_or_a_port_it_does_not_begin_and_says_why() {
     let mut shell = Shell::new();
     let (code, error) = shell.failed(&["webhook", "listen"]);
-    assert!(code == 2 && error.contains("it is not said where the control plane is"), "{error}");
+    assert!(code == 2 && error.contains("the control plane is not set"), "{error}");
     let file = |name: &str, text: &str| {
         fs::write(shell.path(name), text).unwrap();
         shell.path(name).display().to_string()
@@ -176,9 +180,9 @@ async fn without_a_good_secret_or_a_port_it_does_not_begin_and_says_why() {
     let (good, empty, wrong) = (file("good", SECRET), file("empty", "\n"), file("wrong", "whsec_s3cr3t"));
     for (arguments, code, text) in [
         (vec!["--secret-file", "/nowhere"], 1, "--secret-file /nowhere: "),
-        (vec!["--secret-file", &empty], 2, "it is not said which secret"),
+        (vec!["--secret-file", &empty], 2, "the secret is not set"),
         (vec!["--secret-file", &wrong], 2, "--secret-file: behind whsec_"),
-        (vec!["--secret-file", &good, "--events", "agent.authenticated"], 2, "--events says nothing"),
+        (vec!["--secret-file", &good, "--events", "agent.authenticated"], 2, "--events has no effect"),
         (vec!["--secret-file", &good, "--count", "0"], 2, "--count"),
     ] {
         let (ended, error) = shell.failed(&[&["webhook", "listen"], arguments.as_slice()].concat());

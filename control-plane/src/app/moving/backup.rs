@@ -3,9 +3,9 @@
 use super::{MovingError, Report};
 use crate::{
     app::database::place,
-    config::{Config, DatabasePlace},
+    config::{Config, DatabaseLocation},
     domain::timestamp::format_rfc3339,
-    files::{self, Lock},
+    files::{self, FileLock},
     store::{
         deployment::{Quarantine, QuarantineReason},
         sqlite_file::{self, SqliteFileInfo},
@@ -20,7 +20,7 @@ use std::{
 
 /// Copies the embedded database into a file that must not be there, and has it when the copy is known to be good.
 pub async fn back_up(config: &Config, file: &Path) -> Result<Report, MovingError> {
-    let DatabasePlace::File(database) = place(config)? else {
+    let DatabaseLocation::File(database) = place(config)? else {
         return MovingError::refused(
             "PostgreSQL is backed up by its own tools: `pg_dump --format=custom --file=FILE DATABASE`; README.md says how \
              it is restored",
@@ -63,25 +63,25 @@ fn tell(config: &Config, file: &Path, found: &SqliteFileInfo, bytes: u64) -> Rep
 struct Partial {
     path: PathBuf,
     is_done: bool,
-    _lock: Lock,
+    _lock: FileLock,
 }
 
 impl Partial {
     /// Begins with an empty file, beside what it shall become.
     fn begin(file: &Path) -> Result<Self, MovingError> {
-        let path = files::beside(file, ".partial");
-        let lock = Lock::alone(&path).map_err(MovingError::file(&path))?;
+        let path = files::with_suffix(file, ".partial");
+        let lock = FileLock::exclusive(&path).map_err(MovingError::file(&path))?;
         let Some(lock) = lock else {
             return MovingError::refused(format!("{}: another backup writes here", path.display()));
         };
         // Of one that was killed.
-        files::empty_private_file(&path).map_err(MovingError::file(&path))?;
+        files::truncate_private_file(&path).map_err(MovingError::file(&path))?;
         Ok(Self { path, is_done: false, _lock: lock })
     }
 
     /// Gives it its name, unless somebody else has that by now.
     fn finish(&mut self, file: &Path) -> Result<(), MovingError> {
-        let named = files::make_lasting(&self.path).and_then(|()| files::name_without_replacing(&self.path, file));
+        let named = files::sync(&self.path).and_then(|()| files::rename_without_replacing(&self.path, file));
         named.map_err(MovingError::file(file))?;
         self.is_done = true;
         Ok(())

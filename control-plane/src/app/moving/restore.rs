@@ -8,13 +8,13 @@ use crate::{
     app::{
         AppError,
         database::{BESIDE, KEPT, belongs, hold_alone, master_key, open_at, place},
-        install_crypto,
+        install_crypto_provider,
     },
-    config::{Config, DatabasePlace},
+    config::{Config, DatabaseLocation},
     domain::timestamp::format_rfc3339,
     files,
     keyring::MasterKey,
-    metrics::{Labels, Metrics},
+    metrics::{LabelValues, Metrics},
     operations::{RestoreReport, ensure_audit_started, invalidate_credentials_after_restore},
     store::{
         OpenMode,
@@ -32,15 +32,15 @@ use std::{
 
 /// Puts a backup into the place of the embedded database and settles it; without a file, settles what is in its place.
 pub async fn restore(config: &Config, file: Option<&Path>, replace: bool) -> Result<Report, MovingError> {
-    install_crypto();
+    install_crypto_provider();
     let place = place(config)?;
     let master = master_key(config)?;
     match (&place, file) {
-        (DatabasePlace::Postgres(_), Some(_)) => MovingError::refused(
+        (DatabaseLocation::Postgres(_), Some(_)) => MovingError::refused(
             "PostgreSQL is restored by its own tools: stop all control planes, `pg_restore` into an empty database, then \
              run this without a file",
         ),
-        (DatabasePlace::Postgres(url), None) => {
+        (DatabaseLocation::Postgres(url), None) => {
             let DatabaseUsage { control_planes, has_deployment } = postgres::database_usage(url).await?;
             if control_planes > 0 {
                 return MovingError::refused(
@@ -53,11 +53,11 @@ pub async fn restore(config: &Config, file: Option<&Path>, replace: bool) -> Res
             let settled = settle(config, place, &master).await?;
             Ok(tell(["The database that database.url names is settled.".to_owned()], &settled))
         }
-        (DatabasePlace::File(database), Some(file)) => {
+        (DatabaseLocation::File(database), Some(file)) => {
             let _lock = hold_alone(database)?;
             put(config, &master, (file, database), replace).await
         }
-        (DatabasePlace::File(database), None) => {
+        (DatabaseLocation::File(database), None) => {
             let _lock = hold_alone(database)?;
             if !database.exists() {
                 return MovingError::refused(format!(
@@ -102,14 +102,14 @@ async fn put(
     let staged = Staged::copy(file, database)?;
     let found = sqlite_file::validate(&staged.path).await.map_err(MovingError::flaw(file))?;
     belongs(config, master, &found.deployment)?;
-    let settled = settle(config, DatabasePlace::File(staged.path.clone()), master).await?;
+    let settled = settle(config, DatabaseLocation::File(staged.path.clone()), master).await?;
     sqlite_file::merge_wal(&staged.path).await.map_err(MovingError::flaw(&staged.path))?;
-    files::give_to_owner_of_folder(&staged.path)
-        .and_then(|()| files::make_lasting(&staged.path))
+    files::chown_to_directory_owner(&staged.path)
+        .and_then(|()| files::sync(&staged.path))
         .map_err(MovingError::file(&staged.path))?;
     let kept = if is_there { Some(keep(database).await?) } else { None };
-    for stale in BESIDE.map(|suffix| files::beside(database, suffix)) {
-        files::remove(&stale).map_err(MovingError::file(&stale))?;
+    for stale in BESIDE.map(|suffix| files::with_suffix(database, suffix)) {
+        files::remove_if_exists(&stale).map_err(MovingError::file(&stale))?;
     }
     staged.take_place(database)?;
     let restored = format!("{}: restored from {}.", database.display(), file.display());
@@ -120,7 +120,7 @@ async fn put(
 /// Gives the database of before another name too, so that there is always one in its place.
 async fn keep(database: &Path) -> Result<PathBuf, MovingError> {
     let stamp: String = format_rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
-    let kept = files::beside(database, &format!("{KEPT}{stamp}"));
+    let kept = files::with_suffix(database, &format!("{KEPT}{stamp}"));
     match sqlite_file::merge_wal(database).await {
         Ok(()) => {}
         Err(flaw) if flaw.is_busy() => {
@@ -129,7 +129,7 @@ async fn keep(database: &Path) -> Result<PathBuf, MovingError> {
         // It may be the reason for all this. So what lies beside it is kept as it is.
         Err(_) => {
             for suffix in BESIDE {
-                let (from, to) = (files::beside(database, suffix), files::beside(&kept, suffix));
+                let (from, to) = (files::with_suffix(database, suffix), files::with_suffix(&kept, suffix));
                 match fs::copy(&from, to) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
                         return Err(MovingError::file(&from)(error));
@@ -139,7 +139,7 @@ async fn keep(database: &Path) -> Result<PathBuf, MovingError> {
             }
         }
     }
-    files::name_also(database, &kept).map_err(MovingError::file(&kept))?;
+    files::link_or_copy(database, &kept).map_err(MovingError::file(&kept))?;
     Ok(kept)
 }
 
@@ -150,26 +150,26 @@ struct Staged {
 
 impl Staged {
     fn copy(file: &Path, database: &Path) -> Result<Self, MovingError> {
-        files::make_private_folder(files::folder_of(database)).map_err(MovingError::file(database))?;
-        let staged = Self { path: files::beside(database, ".restoring") };
+        files::create_private_directory(files::parent_directory(database)).map_err(MovingError::file(database))?;
+        let staged = Self { path: files::with_suffix(database, ".restoring") };
         staged.clear().map_err(MovingError::file(&staged.path))?;
-        files::copy_private(file, &staged.path).map_err(MovingError::file(file))?;
+        files::copy_to_private_file(file, &staged.path).map_err(MovingError::file(file))?;
         // A database that was copied while nobody served it may have this beside it.
-        let (from, to) = (files::beside(file, "-wal"), files::beside(&staged.path, "-wal"));
+        let (from, to) = (files::with_suffix(file, "-wal"), files::with_suffix(&staged.path, "-wal"));
         if from.is_file() {
-            files::copy_private(&from, &to).map_err(MovingError::file(&from))?;
+            files::copy_to_private_file(&from, &to).map_err(MovingError::file(&from))?;
         }
         Ok(staged)
     }
 
     fn take_place(self, database: &Path) -> Result<(), MovingError> {
-        let placed = fs::rename(&self.path, database).and_then(|()| files::make_lasting(database));
+        let placed = fs::rename(&self.path, database).and_then(|()| files::sync(database));
         placed.map_err(MovingError::file(database))
     }
 
     fn clear(&self) -> io::Result<()> {
-        files::remove(&self.path)?;
-        BESIDE.iter().try_for_each(|suffix| files::remove(&files::beside(&self.path, suffix)))
+        files::remove_if_exists(&self.path)?;
+        BESIDE.iter().try_for_each(|suffix| files::remove_if_exists(&files::with_suffix(&self.path, suffix)))
     }
 }
 
@@ -180,17 +180,17 @@ impl Drop for Staged {
 }
 
 /// Brings it up to date, and makes it forget what may not be so any more.
-async fn settle(config: &Config, place: DatabasePlace, master: &MasterKey) -> Result<RestoreReport, MovingError> {
-    let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).map_err(AppError::from)?;
+async fn settle(config: &Config, place: DatabaseLocation, master: &MasterKey) -> Result<RestoreReport, MovingError> {
+    let metrics = Metrics::new(&LabelValues::default()).map_err(AppError::from)?;
     let store = open_at(place, config, (OpenMode::Serve, master), Arc::new(SystemClock), &metrics).await?;
     let found = deployment::find(store.read().await?.conn()).await?;
     belongs(
         config,
         master,
-        &found.ok_or(AppError::Foreign("this database is empty: restore something into it first"))?,
+        &found.ok_or(AppError::DatabaseRejected("this database is empty: restore something into it first"))?,
     )?;
-    ensure_audit_started(&store).await.map_err(AppError::Audit)?;
-    let settled = invalidate_credentials_after_restore(&store).await.map_err(AppError::Audit)?;
+    ensure_audit_started(&store).await.map_err(AppError::Operation)?;
+    let settled = invalidate_credentials_after_restore(&store).await.map_err(AppError::Operation)?;
     store.close().await;
     Ok(settled)
 }

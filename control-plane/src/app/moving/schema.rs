@@ -3,24 +3,24 @@
 use super::{MovingError, Report};
 use crate::{
     app::{
-        AppError,
+        AppError, create_data_dir,
         database::{hold, place},
-        install_crypto, make_folder,
+        install_crypto_provider,
     },
-    config::{Config, DatabasePlace},
+    config::{Config, DatabaseLocation},
     files,
     store::schema::{AppliedMigrations, migrate_postgres, migrate_sqlite},
 };
 
 /// Brings the schema of the database up to date, beside replicas of before that serve, and says from which step to which.
 pub async fn migrate(config: &Config) -> Result<Report, MovingError> {
-    install_crypto();
+    install_crypto_provider();
     let AppliedMigrations { from, to } = match place(config)? {
-        DatabasePlace::Postgres(url) => migrate_postgres(&url).await?,
-        DatabasePlace::File(path) => {
-            make_folder(config)?;
+        DatabaseLocation::Postgres(url) => migrate_postgres(&url).await?,
+        DatabaseLocation::File(path) => {
+            create_data_dir(config)?;
             let _lock = hold(config)?;
-            files::make_private_file(&path).map_err(AppError::folder(&path))?;
+            files::create_private_file(&path).map_err(AppError::file(&path))?;
             migrate_sqlite(&path).await?
         }
     };

@@ -4,9 +4,9 @@ use super::{MovingError, Report};
 use crate::{
     app::{
         database::{belongs, hold_alone, master_key, place, warn_of_strangers},
-        install_crypto,
+        install_crypto_provider,
     },
-    config::{Config, DatabasePlace},
+    config::{Config, DatabaseLocation},
     store::{
         deployment::QuarantineReason,
         schema,
@@ -21,8 +21,8 @@ use std::path::Path;
 /// Copies everything in the embedded database to an empty one of PostgreSQL, with nobody serving it, and says what it compared.
 /// Nothing is settled: it is the same state in another place.
 pub async fn move_to(config: &Config, target: &SecretString) -> Result<Report, MovingError> {
-    install_crypto();
-    let DatabasePlace::File(database) = place(config)? else {
+    install_crypto_provider();
+    let DatabaseLocation::File(database) = place(config)? else {
         return MovingError::refused(
             "--to moves an embedded database, and database.url is one of PostgreSQL, which moves by pg_dump and pg_restore",
         );
@@ -30,9 +30,9 @@ pub async fn move_to(config: &Config, target: &SecretString) -> Result<Report, M
     if !["postgres://", "postgresql://"].iter().any(|scheme| target.expose_secret().starts_with(scheme)) {
         return MovingError::refused("--to: must be postgres://<user>@<host>/<database>");
     }
-    let there = DatabasePlace::Postgres(target.clone());
+    let there = DatabaseLocation::Postgres(target.clone());
     if let Some(problem) = there.problem() {
-        return MovingError::refused(problem.replacen("database.url", "--to", 1));
+        return MovingError::refused(format!("--to: {problem}"));
     }
     warn_of_strangers(&there);
     let master = master_key(config)?;
