@@ -4,6 +4,7 @@
 //! `store` in one transaction, together with the change that sidecars must receive; `sync` sends these changes to the sidecars.
 //! Only `app` depends on all modules and puts them together.
 
+mod address_guard;
 mod app;
 mod certificates;
 mod config;
@@ -20,10 +21,10 @@ mod store;
 mod sync;
 mod webhooks;
 
+pub use address_guard::{HostResolver, ResolveFuture, SystemResolver};
 pub use app::{
     App, AppError, AuditError, Dependencies, MovingError, Report, back_up, check_files as check_redis_files,
     export_audit, migrate, mint_human_token, move_to, restore, run, verify_audit,
 };
 pub use config::{Config, ConfigError, ConfigInspection};
 pub use http::api_description;
-pub use webhooks::{Found, Names, SystemNames};

@@ -1,7 +1,7 @@
 //! Role assignments: the roles that agents hold, with an optional expiry. All reads treat an expired assignment as absent.
 
 use super::{Conn, StoreError, row, statements::statements};
-use crate::domain::{change::Span, role::Assignment, webhook::event::LossReason};
+use crate::domain::{change::RevisionRange, role::Assignment, webhook::event::RevocationReason};
 use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::{AssertSqlSafe, any::AnyRow};
 
@@ -102,7 +102,7 @@ pub async fn remove_by_role(
 ) -> Result<(), StoreError> {
     if let Some(name) = notify_as {
         let query = sqlx::query(INSERT_LOSSES).bind(name.as_str()).bind(now.micros());
-        let query = query.bind(LossReason::Expired.as_str()).bind(LossReason::RoleDeleted.as_str());
+        let query = query.bind(RevocationReason::Expired.as_str()).bind(RevocationReason::RoleDeleted.as_str());
         query.bind(role.to_string()).bind(service.to_string()).execute(&mut *conn).await?;
     }
     sqlx::query(REMOVE_BY_ROLE).bind(role.to_string()).bind(service.to_string()).execute(conn).await?;
@@ -134,7 +134,7 @@ pub struct RoleLoss {
     /// Time of the loss.
     pub at: Timestamp,
     /// Cause of the loss.
-    pub reason: LossReason,
+    pub reason: RevocationReason,
 }
 
 /// Whether any role losses are queued.
@@ -146,7 +146,8 @@ pub async fn any_losses(conn: &mut Conn) -> Result<bool, StoreError> {
 pub async fn take_losses(conn: &mut Conn, at_most: i64) -> Result<Vec<RoleLoss>, StoreError> {
     let rows = sqlx::query(TAKE_LOSSES).bind(at_most).fetch_all(conn).await?;
     let read = |row| {
-        let reason = LossReason::parse(&row::get::<String>(row, "reason")?).ok_or(StoreError::Corrupt("reason"))?;
+        let reason =
+            RevocationReason::parse(&row::get::<String>(row, "reason")?).ok_or(StoreError::Corrupt("reason"))?;
         Ok(RoleLoss {
             agent: row::parse(row, "agent_id")?,
             service: row::parse(row, "service_id")?,
@@ -218,15 +219,15 @@ pub(super) fn composed_statements() -> Vec<String> {
     [1, 2, 200].map(active_grants_of_statement).to_vec()
 }
 
-/// The current roles of all agents whose roles changed within a span of the feed. Expired ones are included, because the
+/// The current roles of all agents whose roles changed within a range of revisions. Expired ones are included, because the
 /// caller compares the expiry with its own clock.
 pub async fn changed_grants(
     conn: &mut Conn,
-    span: Span,
+    range: RevisionRange,
     only: Option<ServiceId>,
 ) -> Result<Vec<(ServiceId, AgentId, RoleGrant)>, StoreError> {
     let only = only.map_or(String::new(), |service| service.to_string());
-    let query = sqlx::query(CHANGED_GRANTS).bind(span.since.number()).bind(span.until.number()).bind(only);
+    let query = sqlx::query(CHANGED_GRANTS).bind(range.since.number()).bind(range.until.number()).bind(only);
     let rows = query.fetch_all(conn).await?;
     let read = |row| Ok((row::parse(row, "service_id")?, row::parse(row, "agent_id")?, read_grant(row)?));
     rows.iter().map(read).collect()

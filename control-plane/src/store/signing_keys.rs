@@ -27,7 +27,7 @@ statements! { STATEMENTS:
     INSERT = "INSERT INTO signing_keys (kid, public_point, sealed_private, published_at, signs_from, token_life) \
          VALUES ($1, $2, $3, $4, $5, $6)";
     UPDATE = "UPDATE signing_keys SET signs_from = $2, retires_at = $3, token_life = $4, removed_at = $5, revoked_at = $6, \
-         sealed_private = CASE WHEN $5 IS NULL THEN sealed_private END WHERE kid = $1";
+         sealed_private = CASE WHEN CAST($5 AS BIGINT) IS NULL THEN sealed_private END WHERE kid = $1";
 }
 
 /// All keys whose tokens are accepted, in order of publication.

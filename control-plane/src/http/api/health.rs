@@ -1,6 +1,7 @@
 //! `GET /health`: requires no credential, and responds within a second.
 
 use crate::{
+    domain::webhook::health::QueueHealth,
     ephemeral::RateLimitBackend,
     http::{
         openapi::{
@@ -10,7 +11,7 @@ use crate::{
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{DatabaseHealth, QueueHealth, probe_database, probe_queue},
+    operations::{DatabaseHealth, probe_database, probe_queue},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::Timestamp;

@@ -27,6 +27,7 @@ use crate::{
 use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::{ApiKeyId, ServiceId};
 use serde::Serialize;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 body! {
@@ -90,6 +91,7 @@ type KeyPage = PageResponse<KeyRecord>;
 /// An API key, without its secret.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(example = json!(KeyRecord::example()))]
 pub struct KeyRecord {
     #[schema(value_type = schema::ApiKeyIdSchema)]
     key_id: ApiKeyId,
@@ -103,6 +105,19 @@ pub struct KeyRecord {
     /// Time of revocation; null if the key is valid.
     #[schema(value_type = Option<schema::TimestampSchema>, required)]
     revoked_at: Option<Rfc3339>,
+}
+
+impl KeyRecord {
+    /// An example for the API description: a valid key.
+    fn example() -> Value {
+        json!({
+            "keyId": "key_01jyd3rq8yfd19yr0w5mz4ypkb",
+            "name": "Sidecar",
+            "scope": "sync",
+            "createdAt": "2027-03-14T15:09:26.535897Z",
+            "revokedAt": null,
+        })
+    }
 }
 
 /// Result of a revocation.

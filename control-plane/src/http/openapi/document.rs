@@ -118,7 +118,7 @@ fn extra_schemas() -> Vec<(String, RefOr<Schema>)> {
     add_schema::<schema::PermissionSchema>(&mut schemas);
     add_schema::<schema::WebhookIdSchema>(&mut schemas);
     add_schema::<schema::EventIdSchema>(&mut schemas);
-    schemas.extend(events::words());
+    schemas.extend(events::schemas());
     schemas
 }
 

@@ -246,7 +246,7 @@ error_cases! {
     /// No such delivery.
     DeliveryNotFound = not_found(NotFound::Delivery);
     /// The maximum number of webhooks exists.
-    WebhookLimit = conflict("there are 10 webhooks already: delete one, or change it");
+    WebhookLimit = conflict("the maximum of 10 webhooks is reached: delete or change one");
     /// The URL of a webhook is not acceptable.
     InvalidWebhookUrl = invalid_field("url", "has a host whose name does not resolve");
     /// No such file.

@@ -24,8 +24,32 @@ pub fn add(path: &str, operation: &mut Operation, components: &Components) {
     }
     for response in operation.responses.responses.values_mut() {
         if let RefOr::T(response) = response {
-            response.content.values_mut().for_each(|content| fill(content, components));
+            for content in response.content.values_mut() {
+                fill(content, components);
+                if let RefOr::T(Content { example: Some(example), .. }) = content
+                    && path.starts_with("/webhooks")
+                {
+                    remove_service(example);
+                }
+            }
         }
+    }
+}
+
+/// Sets `serviceId` to null in all objects: the webhooks of the deployment belong to no service.
+fn remove_service(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                if name == "serviceId" {
+                    *field = Value::Null;
+                } else if name != "payload" {
+                    remove_service(field);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_service),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 

@@ -30,12 +30,12 @@ const PENDING: [&str; 3] = ["deliveries.rs", "outbox.rs", "webhook_targets.rs"];
 /// Files that run composed statements.
 const COMPOSING: [&str; 5] = ["assignments.rs", "audit.rs", "pools.rs", "transfer.rs", "transfer/batch.rs"];
 
-/// Functions of sqlx that run a statement, with the opening parenthesis.
+/// Functions that run a statement.
 const CALLS: [&str; 9] = [
-    "query(",
-    "query_scalar(",
-    "query_as(",
-    "raw_sql(",
+    "sqlx::query(",
+    "sqlx::query_scalar(",
+    "sqlx::query_as(",
+    "sqlx::raw_sql(",
     ".execute(",
     ".fetch_one(",
     ".fetch_all(",
@@ -149,7 +149,7 @@ fn queries_run_only_constants_of_the_lists() {
 /// Arguments that are no statement of their own: a connection, a parameter named `sql` or a loop variable over constants, a
 /// composed statement, or the statement of a function that forwards it.
 fn is_allowed(argument: &str) -> bool {
-    ["conn", "&mut conn", "&mut *conn", "sql", "begin", "query", "AssertSqlSafe"].contains(&argument)
+    ["conn", "connection", "&mut conn", "&mut *conn", "sql", "begin", "query", "AssertSqlSafe"].contains(&argument)
         || ["read.conn", "tx.conn", "&mut connection", "&mut *from", "&mut *to", "from", "to", "setting", "pragma"]
             .contains(&argument)
 }

@@ -78,7 +78,6 @@ pub fn words(door: Door) -> [Word; 14] {
         Door::Open =>       [OK,          OK, OK,    OK, OK,        OK, OK, OK, OK, OK,        OK, OK, OK, OK],
         Door::Registrant => [OK,          H,  H,     H,  H,         H,  H,  H,  OK, OK,        E,  H,  H,  NOT_ONE],
         Door::Verifier =>   [KEY_MISSING, OK, OK,    K,  NOT_YOURS, K,  K,  K,  K,  K,         K,  K,  K,  NOT_ONE],
-        Door::FullKey =>    [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  K,  K,  K,  K,         K,  K,  K,  NOT_ONE],
         Door::AnyFullKey => [KEY_MISSING, OK, SCOPE, K,  OK,        K,  K,  K,  K,  K,         K,  K,  K,  NOT_ONE],
         Door::Manager =>    [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  H,  H,  OK, NOT_YOURS, E,  H,  H,  NOT_ONE],
         Door::Owner =>      [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NOT_YOURS, E,  H,  H,  NOT_ONE],
@@ -236,10 +235,10 @@ async fn through_envoy_only_an_access_token_gets_to_the_service() {
     let mut faults = Vec::new();
     for kind in KINDS {
         for name in ["authorization", "x-agent-token"] {
-            let seen = environment.upstream.seen();
+            let seen = environment.upstream.received();
             let request = RawRequest::get("/").with(name, purse.bearer(kind));
-            let answer = request.judged(&environment.envoy.site).await;
-            let passed = environment.upstream.seen() > seen;
+            let answer = request.send_until_checked(&environment.envoy.site).await;
+            let passed = environment.upstream.received() > seen;
             let right =
                 if kind == AccessToken { answer.status == 200 && passed } else { answer.status == 401 && !passed };
             faults.extend((!right).then(|| format!("{name} with {kind:?}: {} {}", answer.status, answer.body)));

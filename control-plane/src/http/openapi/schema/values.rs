@@ -130,7 +130,7 @@ schemas! {
         .examples([serde_json::json!({ "name": "editor", "until": null })]);
     /// An `https://` URL of at most 2048 characters, with port 443 or a port from 1024 up, without user name, password and
     /// fragment. Its host must resolve to public addresses, or to networks that the operator allows; those may use `http://`.
-    WebhookUrlSchema = bounded_text(1, TargetUrl::LONGEST)
+    WebhookUrlSchema = bounded_text(1, TargetUrl::MAX_LENGTH)
         .format(Some(format("uri")))
         .examples(["https://billing.example.org/hooks/countersign"]);
     /// Secret that signs deliveries: `whsec_` and the base64 of 32 bytes. Only this response contains it.
@@ -144,12 +144,18 @@ schemas! {
     /// Final status of a delivery: `delivered` or `dead`.
     FinalDeliveryStatusSchema = text().enum_values(Some(["delivered", "dead"])).examples(["dead"]);
     /// A kind of event.
-    EventKindSchema = text().enum_values(Some(EventKind::asked_for().map(EventKind::as_str))).examples(["agent.role_revoked"]);
+    EventKindSchema = text().enum_values(Some(EventKind::filterable().map(EventKind::as_str))).examples(["agent.role_revoked"]);
     /// The event as delivered. See `webhooks` in this description.
     EventPayloadSchema = ObjectBuilder::new().schema_type(Type::Object).examples([serde_json::json!({
-        "event": "webhook.test",
+        "event": "agent.role_revoked",
         "timestamp": "2027-03-14T15:09:26.535897Z",
-        "data": { "webhookId": "wh_01jyd3rq8yfd19yr0w5mz4ypkb", "serviceId": "svc_01jyd3rq8yfd19yr0w5mz4ypkb" },
+        "data": {
+            "agentId": "agent_01jyd3rq8yfd19yr0w5mz4ypkb",
+            "serviceId": "svc_01jyd3rq8yfd19yr0w5mz4ypkb",
+            "roleId": "role_01jyd3rq8yfd19yr0w5mz4ypkb",
+            "roleName": "billing-reader",
+            "reason": "revoked",
+        },
     })]);
     /// Any JSON object.
     AnyObjectSchema = ObjectBuilder::new().schema_type(Type::Object);
