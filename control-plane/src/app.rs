@@ -2,13 +2,13 @@
 
 mod audit;
 mod database;
-mod moving;
+mod database_commands;
 mod people;
 mod servers;
 mod windows;
 
 pub use audit::{AuditError, export_audit, verify_audit};
-pub use moving::{MovingError, Report, back_up, migrate, move_to, restore};
+pub use database_commands::{CommandReport, DatabaseCommandError, backup, migrate, migrate_to_postgres, restore};
 pub use windows::unreadable;
 
 use crate::{
@@ -183,7 +183,7 @@ impl App {
         let failures: Vec<_> = AttemptFailure::ALL.iter().map(|failure| failure.as_str()).collect();
         let metrics = Metrics::new(&Labels { codes: &codes, limits: &RATE_CATEGORIES, failures: &failures })?;
         let issuers = people::issuers(&config, &surroundings.clock).await?;
-        let lock = database::hold(&config)?;
+        let lock = database::lock_shared(&config)?;
         let context = open(&config, &public_url, surroundings, &metrics).await?;
         let post = Arc::new(post(&config.webhooks, &context.guard)?);
         let operator = people::operator_if_any(&config, context.rng.as_ref())?.map(Arc::new);
@@ -302,7 +302,7 @@ async fn open(
         hex => MasterKey::from_hex(hex)?,
     };
     let store = database::open(config, OpenMode::Serve, &master, clock.clone(), metrics).await?;
-    database::belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
+    database::ensure_deployment(&store, &master, config.dev.then(|| clock.now())).await?;
     let operation_config = OperationConfig {
         issuer: issuer.to_owned(),
         access_token_lifetime: config.access_token_lifetime(),

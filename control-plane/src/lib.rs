@@ -22,8 +22,8 @@ mod sync;
 mod webhooks;
 
 pub use app::{
-    App, AppError, AuditError, MovingError, Report, Surroundings, back_up, export_audit, migrate, mint_human_token,
-    move_to, restore, run, unreadable, verify_audit,
+    App, AppError, AuditError, CommandReport, DatabaseCommandError, Surroundings, backup, export_audit, migrate,
+    migrate_to_postgres, mint_human_token, restore, run, unreadable, verify_audit,
 };
 pub use config::{Config, ConfigError, Inspection};
 pub use http::api_description;

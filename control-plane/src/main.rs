@@ -2,8 +2,8 @@
 
 use clap::{Parser, Subcommand};
 use countersign_control_plane::{
-    AuditError, Config, ConfigError, Inspection, MovingError, api_description, back_up, export_audit, migrate,
-    mint_human_token, move_to, restore, run, unreadable, verify_audit,
+    AuditError, Config, ConfigError, DatabaseCommandError, Inspection, api_description, backup, export_audit, migrate,
+    migrate_to_postgres, mint_human_token, restore, run, unreadable, verify_audit,
 };
 use countersign_process::{Shutdown, telemetry};
 use secrecy::SecretString;
@@ -45,7 +45,7 @@ enum Command {
     #[command(subcommand)]
     Audit(Audit),
     #[command(flatten)]
-    Moving(Moving),
+    DatabaseCommand(DatabaseCommand),
     /// Print the description of the API (OpenAPI 3.1)
     Openapi,
     /// The settings, without starting anything
@@ -55,7 +55,7 @@ enum Command {
 
 /// The database as a whole.
 #[derive(Subcommand)]
-enum Moving {
+enum DatabaseCommand {
     /// Bring the schema of the database up to date, beside replicas of before that serve, and end
     Migrate {
         /// Instead, copy the embedded database to an empty one of PostgreSQL, with nobody serving it, and compare both; a password
@@ -143,7 +143,7 @@ async fn main() -> ExitCode {
         Command::Config(_) => return ExitCode::SUCCESS, // answered above
         Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
         Command::Audit(command) => audit(&config, command).await.map_err(Into::into),
-        Command::Moving(command) => moving(&config, command).await.map_err(Into::into),
+        Command::DatabaseCommand(command) => run_database_command(&config, command).await.map_err(Into::into),
         Command::Openapi => describe().map_err(Into::into),
     };
     done.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
@@ -169,14 +169,14 @@ async fn audit(config: &Config, command: Audit) -> Result<(), AuditError> {
 }
 
 /// What concerns the database as a whole.
-async fn moving(config: &Config, command: Moving) -> Result<(), MovingError> {
+async fn run_database_command(config: &Config, command: DatabaseCommand) -> Result<(), DatabaseCommandError> {
     let report = match command {
-        Moving::Migrate { to: None } => migrate(config).await,
-        Moving::Migrate { to: Some(target) } => move_to(config, &target).await,
-        Moving::Backup { file } => back_up(config, &file).await,
-        Moving::Restore { file, replace } => restore(config, file.as_deref(), replace).await,
+        DatabaseCommand::Migrate { to: None } => migrate(config).await,
+        DatabaseCommand::Migrate { to: Some(target) } => migrate_to_postgres(config, &target).await,
+        DatabaseCommand::Backup { file } => backup(config, &file).await,
+        DatabaseCommand::Restore { file, replace } => restore(config, file.as_deref(), replace).await,
     }?;
-    report.say(io::stdout())
+    report.write_to(io::stdout())
 }
 
 #[expect(clippy::print_stdout, reason = "what the command is for")]

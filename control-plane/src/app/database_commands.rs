@@ -1,17 +1,16 @@
-//! The database as a whole: brought up to date, copied, put back, moved. Commands of the operator, beside the server or
-//! instead of it.
+//! Commands on whole databases: `migrate`, `backup` and `restore`. Each returns a report of what it did.
 
 mod backup;
+mod migrate;
+mod migrate_to_postgres;
 mod report;
 mod restore;
-mod schema;
-mod transfer;
 
-pub use backup::back_up;
-pub use report::Report;
+pub use backup::backup;
+pub use migrate::migrate;
+pub use migrate_to_postgres::migrate_to_postgres;
+pub use report::CommandReport;
 pub use restore::restore;
-pub use schema::migrate;
-pub use transfer::move_to;
 
 use super::AppError;
 use crate::store::{StoreError, sqlite_file::SqliteFileError, transfer::TransferError};
@@ -20,54 +19,54 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Why a database was not brought up to date, copied, put back or moved.
+/// Why a command on a database failed.
 #[derive(Debug, thiserror::Error)]
-pub enum MovingError {
-    /// The settings, the master key or the folder.
+pub enum DatabaseCommandError {
+    /// The settings, the master key or the data directory are unusable.
     #[error(transparent)]
     App(#[from] AppError),
-    /// The database that the settings name.
+    /// The configured database returned an error.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// Everything was done, and that cannot be said where it should be.
-    #[error("everything was done, but standard output cannot be written ({error}). It would say:\n{report}")]
-    Unsaid {
+    /// The command succeeded, but its report cannot be written.
+    #[error("everything was done, but standard output cannot be written ({error}). The report is:\n{report}")]
+    ReportNotWritten {
         /// What was done.
-        report: Report,
-        /// What the system said.
+        report: CommandReport,
+        /// Error of the operating system.
         error: io::Error,
     },
     /// A file cannot be read or written.
     #[error("{path}: {error}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// Error of the operating system.
         error: io::Error,
     },
-    /// A file that is no database of ours, or a damaged one.
-    #[error("{path}: {flaw}")]
-    Flawed {
-        /// Which.
+    /// A file is not a valid database.
+    #[error("{path}: {error}")]
+    InvalidDatabase {
+        /// The file.
         path: PathBuf,
-        /// What is wrong with it.
-        flaw: SqliteFileError,
+        /// Why it is invalid.
+        error: SqliteFileError,
     },
-    /// Not everything could be copied.
+    /// The database could not be copied to PostgreSQL.
     #[error(transparent)]
     Transfer(#[from] TransferError),
-    /// Nothing was done, and why.
+    /// A precondition is not met; nothing was changed.
     #[error("{0}")]
     Refused(String),
 }
 
-impl MovingError {
+impl DatabaseCommandError {
     fn file(path: &Path) -> impl FnOnce(io::Error) -> Self {
         |error| Self::File { path: path.to_owned(), error }
     }
 
-    fn flaw(path: &Path) -> impl FnOnce(SqliteFileError) -> Self {
-        |flaw| Self::Flawed { path: path.to_owned(), flaw }
+    fn invalid_database(path: &Path) -> impl FnOnce(SqliteFileError) -> Self {
+        |error| Self::InvalidDatabase { path: path.to_owned(), error }
     }
 
     fn refused<T>(why: impl Into<String>) -> Result<T, Self> {

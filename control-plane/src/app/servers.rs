@@ -180,7 +180,7 @@ pub(super) fn watch_place(servers: &mut Servers, store: Store, shutdown: &Shutdo
         loop {
             tokio::time::sleep(WATCH).await;
             // What cannot be read is somebody else's to tell.
-            if let Err(AppError::Foreign(why)) = database::fit_to_serve(&store).await {
+            if let Err(AppError::Foreign(why)) = database::refuse_quarantined(&store).await {
                 return why;
             }
         }

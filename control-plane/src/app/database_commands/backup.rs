@@ -1,8 +1,8 @@
-//! `backup`: the embedded database in one file, as it is in this moment, beside the server.
+//! `backup`: copies the embedded database into one file, while a server runs.
 
-use super::{MovingError, Report};
+use super::{CommandReport, DatabaseCommandError};
 use crate::{
-    app::database::place,
+    app::database::location,
     config::{Config, DatabasePlace},
     domain::timestamp::format_rfc3339,
     files::{self, Lock},
@@ -18,80 +18,81 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Copies the embedded database into a file that must not be there, and has it when the copy is known to be good.
-pub async fn back_up(config: &Config, file: &Path) -> Result<Report, MovingError> {
-    let DatabasePlace::File(database) = place(config)? else {
-        return MovingError::refused(
-            "PostgreSQL is backed up by its own tools: `pg_dump --format=custom --file=FILE DATABASE`; README.md says how \
-             it is restored",
+/// Copies the embedded database into a new file, which appears only after the copy was validated.
+pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, DatabaseCommandError> {
+    let DatabasePlace::File(database) = location(config)? else {
+        return DatabaseCommandError::refused(
+            "PostgreSQL is backed up by its own tools: `pg_dump --format=custom --file=FILE DATABASE`. How to restore the dump is in \
+             the documentation, under backup and restore",
         );
     };
     if !database.exists() {
-        return MovingError::refused(format!("{}: there is no database to back up", database.display()));
+        return DatabaseCommandError::refused(format!("{}: there is no database to back up", database.display()));
     }
     if fs::symlink_metadata(file).is_ok() {
-        return MovingError::refused(format!("{}: is there already, and nothing is overwritten", file.display()));
+        return DatabaseCommandError::refused(format!("{}: already exists, and is not overwritten", file.display()));
     }
-    let mut partial = Partial::begin(file)?;
+    let mut partial = PartialFile::create(file)?;
     let at = SystemClock.now();
-    sqlite_file::copy(&database, &partial.path).await.map_err(MovingError::flaw(&database))?;
-    let quarantine = Quarantine { reason: QuarantineReason::Backup, at };
-    sqlite_file::quarantine(&partial.path, quarantine).await.map_err(MovingError::flaw(&partial.path))?;
-    let found = sqlite_file::validate(&partial.path).await.map_err(MovingError::flaw(&database))?;
-    let bytes = fs::metadata(&partial.path).map_err(MovingError::file(&partial.path))?.len();
+    sqlite_file::copy(&database, &partial.path).await.map_err(DatabaseCommandError::invalid_database(&database))?;
+    let mark = Quarantine { reason: QuarantineReason::Backup, at };
+    let quarantined = sqlite_file::quarantine(&partial.path, mark).await;
+    quarantined.map_err(DatabaseCommandError::invalid_database(&partial.path))?;
+    let info = sqlite_file::validate(&partial.path).await.map_err(DatabaseCommandError::invalid_database(&database))?;
+    let bytes = fs::metadata(&partial.path).map_err(DatabaseCommandError::file(&partial.path))?.len();
     partial.finish(file)?;
-    Ok(tell(config, file, &found, bytes))
+    Ok(report(config, file, &info, bytes))
 }
 
-fn tell(config: &Config, file: &Path, found: &SqliteFileInfo, bytes: u64) -> Report {
-    let SqliteFileInfo { schema, deployment, quarantine } = found;
+fn report(config: &Config, file: &Path, info: &SqliteFileInfo, bytes: u64) -> CommandReport {
+    let SqliteFileInfo { schema, deployment, quarantine } = info;
     let at = quarantine.map_or(String::new(), |mark| format!(" as of {}", format_rfc3339(mark.at)));
-    let mut report = Report::default();
-    report.line(format!("{}: a backup{at}, {bytes} bytes, schema step {schema}, checked.", file.display()));
+    let mut report = CommandReport::default();
+    report.line(format!("{}: a backup{at}, {bytes} bytes, schema version {schema}, checked.", file.display()));
     let master = match config.secrets.master_key.expose_secret() {
         "" => config.data_dir.join("master.key").display().to_string(),
         _ => "secrets.master_key of your settings".to_owned(),
     };
     report.line(format!(
-        "Without the master key it is worth nothing, and that is not in it: keep {master} (fingerprint {}) elsewhere.",
+        "The backup does not contain the master key and is useless without it: keep {master} (fingerprint {}) elsewhere.",
         deployment.master_key_fingerprint
     ));
     report
 }
 
-/// A file that has another name until it is whole. It goes if it does not become so.
-struct Partial {
+/// A file with a temporary name, until it is complete. Deleted if dropped before.
+struct PartialFile {
     path: PathBuf,
-    is_done: bool,
+    is_finished: bool,
     _lock: Lock,
 }
 
-impl Partial {
-    /// Begins with an empty file, beside what it shall become.
-    fn begin(file: &Path) -> Result<Self, MovingError> {
+impl PartialFile {
+    /// Creates an empty file beside the final path.
+    fn create(file: &Path) -> Result<Self, DatabaseCommandError> {
         let path = files::beside(file, ".partial");
-        let lock = Lock::alone(&path).map_err(MovingError::file(&path))?;
+        let lock = Lock::alone(&path).map_err(DatabaseCommandError::file(&path))?;
         let Some(lock) = lock else {
-            return MovingError::refused(format!("{}: another backup writes here", path.display()));
+            return DatabaseCommandError::refused(format!("{}: another backup writes to this file", path.display()));
         };
-        // Of one that was killed.
-        files::empty_private_file(&path).map_err(MovingError::file(&path))?;
-        Ok(Self { path, is_done: false, _lock: lock })
+        // The file may contain a part of a backup that was killed.
+        files::empty_private_file(&path).map_err(DatabaseCommandError::file(&path))?;
+        Ok(Self { path, is_finished: false, _lock: lock })
     }
 
-    /// Gives it its name, unless somebody else has that by now.
-    fn finish(&mut self, file: &Path) -> Result<(), MovingError> {
-        let named = files::make_lasting(&self.path).and_then(|()| files::name_without_replacing(&self.path, file));
-        named.map_err(MovingError::file(file))?;
-        self.is_done = true;
+    /// Renames the file to its final path; fails if that exists.
+    fn finish(&mut self, file: &Path) -> Result<(), DatabaseCommandError> {
+        let renamed = files::make_lasting(&self.path).and_then(|()| files::name_without_replacing(&self.path, file));
+        renamed.map_err(DatabaseCommandError::file(file))?;
+        self.is_finished = true;
         Ok(())
     }
 }
 
-impl Drop for Partial {
+impl Drop for PartialFile {
     fn drop(&mut self) {
-        if !self.is_done {
-            let _gone_already: io::Result<()> = fs::remove_file(&self.path);
+        if !self.is_finished {
+            let _ignored: io::Result<()> = fs::remove_file(&self.path);
         }
     }
 }

@@ -1,10 +1,10 @@
-//! `migrate`: the schema brought up to date, before any new replica starts.
+//! `migrate`: runs the schema migrations, before a new version is started.
 
-use super::{MovingError, Report};
+use super::{CommandReport, DatabaseCommandError};
 use crate::{
     app::{
         AppError,
-        database::{hold, place},
+        database::{location, lock_shared},
         install_crypto, make_folder,
     },
     config::{Config, DatabasePlace},
@@ -12,23 +12,23 @@ use crate::{
     store::schema::{AppliedMigrations, migrate_postgres, migrate_sqlite},
 };
 
-/// Brings the schema of the database up to date, beside replicas of before that serve, and says from which step to which.
-pub async fn migrate(config: &Config) -> Result<Report, MovingError> {
+/// Migrates the schema of the configured database. Replicas of the previous version may keep serving it.
+pub async fn migrate(config: &Config) -> Result<CommandReport, DatabaseCommandError> {
     install_crypto();
-    let AppliedMigrations { from, to } = match place(config)? {
+    let AppliedMigrations { from, to } = match location(config)? {
         DatabasePlace::Postgres(url) => migrate_postgres(&url).await?,
         DatabasePlace::File(path) => {
             make_folder(config)?;
-            let _lock = hold(config)?;
+            let _lock = lock_shared(config)?;
             files::make_private_file(&path).map_err(AppError::folder(&path))?;
             migrate_sqlite(&path).await?
         }
     };
-    let mut report = Report::default();
+    let mut report = CommandReport::default();
     report.line(if from == to {
-        format!("The schema was at step {to} already: nothing to do.")
+        format!("The schema version was already {to}: nothing to do.")
     } else {
-        format!("The schema was brought from step {from} to step {to}.")
+        format!("The schema was migrated from version {from} to version {to}.")
     });
     Ok(report)
 }

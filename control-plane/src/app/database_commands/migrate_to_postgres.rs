@@ -1,9 +1,9 @@
-//! `migrate --to`: from the embedded database to PostgreSQL.
+//! `migrate --to`: copies the embedded database to PostgreSQL.
 
-use super::{MovingError, Report};
+use super::{CommandReport, DatabaseCommandError};
 use crate::{
     app::{
-        database::{belongs, hold_alone, master_key, place, warn_of_strangers},
+        database::{check_existing_deployment, location, lock_exclusive, master_key, warn_if_unauthenticated},
         install_crypto,
     },
     config::{Config, DatabasePlace},
@@ -18,81 +18,83 @@ use countersign_process::{Clock, SystemClock};
 use secrecy::{ExposeSecret, SecretString};
 use std::path::Path;
 
-/// Copies everything in the embedded database to an empty one of PostgreSQL, with nobody serving it, and says what it compared.
-/// Nothing is settled: it is the same state in another place.
-pub async fn move_to(config: &Config, target: &SecretString) -> Result<Report, MovingError> {
+/// Copies the embedded database to an empty PostgreSQL database, compares the two and quarantines the embedded one. No server
+/// may run. Credentials stay valid, because no state is lost.
+pub async fn migrate_to_postgres(
+    config: &Config,
+    target: &SecretString,
+) -> Result<CommandReport, DatabaseCommandError> {
     install_crypto();
-    let DatabasePlace::File(database) = place(config)? else {
-        return MovingError::refused(
-            "--to moves an embedded database, and database.url is one of PostgreSQL, which moves by pg_dump and pg_restore",
+    let DatabasePlace::File(database) = location(config)? else {
+        return DatabaseCommandError::refused(
+            "--to migrates an embedded database, but database.url is PostgreSQL: move that with pg_dump and pg_restore",
         );
     };
     if !["postgres://", "postgresql://"].iter().any(|scheme| target.expose_secret().starts_with(scheme)) {
-        return MovingError::refused("--to: must be postgres://<user>@<host>/<database>");
+        return DatabaseCommandError::refused("--to: must be postgres://<user>@<host>/<database>");
     }
-    let there = DatabasePlace::Postgres(target.clone());
-    if let Some(problem) = there.problem() {
-        return MovingError::refused(problem.replacen("database.url", "--to", 1));
+    let target_location = DatabasePlace::Postgres(target.clone());
+    if let Some(problem) = target_location.problem() {
+        return DatabaseCommandError::refused(problem.replacen("database.url", "--to", 1));
     }
-    warn_of_strangers(&there);
+    warn_if_unauthenticated(&target_location);
     let master = master_key(config)?;
     if !database.exists() {
-        return MovingError::refused(format!("{}: there is no database to move", database.display()));
+        return DatabaseCommandError::refused(format!("{}: there is no database to migrate", database.display()));
     }
-    let _lock = hold_alone(&database)?;
-    let found = sqlite_file::validate(&database).await.map_err(MovingError::flaw(&database))?;
-    belongs(config, &master, &found.deployment)?;
-    refuse_unready(&found)?;
-    let arrived = transfer::transfer((&database, found.quarantine), target, SystemClock.now()).await?;
-    Ok(tell(config, &database, &arrived))
+    let _lock = lock_exclusive(&database)?;
+    let info = sqlite_file::validate(&database).await.map_err(DatabaseCommandError::invalid_database(&database))?;
+    check_existing_deployment(config, &master, &info.deployment)?;
+    check_preconditions(&info)?;
+    let result = transfer::transfer((&database, info.quarantine), target, SystemClock.now()).await?;
+    Ok(report(config, &database, &result))
 }
 
-fn refuse_unready(found: &SqliteFileInfo) -> Result<(), MovingError> {
-    let SqliteFileInfo { schema, deployment: _, quarantine } = found;
+fn check_preconditions(info: &SqliteFileInfo) -> Result<(), DatabaseCommandError> {
+    let SqliteFileInfo { schema, deployment: _, quarantine } = info;
     if *schema != schema::latest_version() {
-        return MovingError::refused(format!(
-            "the schema of the embedded database is at step {schema}, and this program brings {}: run `migrate` without --to \
-             first",
+        return DatabaseCommandError::refused(format!(
+            "the schema version of the embedded database is {schema}, and this program needs {}: run `migrate` without --to first",
             schema::latest_version()
         ));
     }
     match quarantine.map(|mark| mark.reason) {
-        // One that was interrupted goes on.
+        // An interrupted migration is resumed.
         None | Some(QuarantineReason::Migrating) => Ok(()),
-        Some(QuarantineReason::Migrated) => MovingError::refused(
-            "everything in this database moved before: whoever would use it again runs `restore` without a file first",
+        Some(QuarantineReason::Migrated) => DatabaseCommandError::refused(
+            "this database was already migrated: to use it again, run `restore` without a file first",
         ),
         Some(QuarantineReason::Backup) => {
-            MovingError::refused("this database is a backup: run `restore` without a file first, which settles it")
+            DatabaseCommandError::refused("this database is a backup: run `restore` without a file first")
         }
     }
 }
 
-fn tell(config: &Config, database: &Path, arrived: &TransferResult) -> Report {
-    let TransferResult { tables: moved, already_copied, resumed } = arrived;
-    let mut report = Report::default();
-    let width = moved.iter().map(|moved| moved.table.len()).max().unwrap_or(0);
+fn report(config: &Config, database: &Path, result: &TransferResult) -> CommandReport {
+    let TransferResult { tables, already_copied, resumed } = result;
+    let mut report = CommandReport::default();
+    let width = tables.iter().map(|table| table.table.len()).max().unwrap_or(0);
     report.line(format!("{:width$}  {:>9}  sum of SHA-256", "table", "rows"));
-    for TransferredTable { table, rows, digest } in moved {
+    for TransferredTable { table, rows, digest } in tables {
         report.line(format!("{table:width$}  {rows:>9}  {digest}"));
     }
-    let rows: u64 = moved.iter().map(|moved| moved.rows).sum();
-    let done = if *already_copied { "were there already" } else { "were copied" };
-    report.line(format!("{} tables with {rows} rows {done}, and are the same there as here.", moved.len()));
+    let rows: u64 = tables.iter().map(|table| table.rows).sum();
+    let action = if *already_copied { "had already been copied" } else { "were copied" };
+    report.line(format!("{} tables with {rows} rows {action}, and are equal in both databases.", tables.len()));
     if *resumed && !already_copied {
         report.line(
-            "A move of before was interrupted. If it went to another database than this one, take that one away: everything \
-             may be there too.",
+            "A previous migration was interrupted. If its target was another database than this one, delete that one: it may be \
+             complete too.",
         );
     }
     report.line(format!(
-        "{}: stays as it is, but for a mark, so that no control plane serves it by mistake.",
+        "{}: unchanged, except for a mark that prevents a control plane from serving it.",
         database.display()
     ));
     let master = match config.secrets.master_key.expose_secret() {
-        "" => format!(", and secrets.master_key to what is in {}", config.data_dir.join("master.key").display()),
+        "" => format!(", and secrets.master_key to the content of {}", config.data_dir.join("master.key").display()),
         _ => String::new(),
     };
-    report.line(format!("Next: set database.url to where it is now{master}; then start."));
+    report.line(format!("Next: set database.url to the new database{master}; then start the control plane."));
     report
 }

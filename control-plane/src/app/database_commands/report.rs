@@ -1,29 +1,30 @@
-//! What a command has done, and how it says so.
+//! The report of a command.
 
-use super::MovingError;
+use super::DatabaseCommandError;
 use std::{fmt, io::Write};
 
-/// What was done, line by line. Who has one is done with everything but saying it.
+/// The lines that a command prints when it has succeeded.
 #[derive(Debug, Default)]
 #[must_use]
-pub struct Report {
+pub struct CommandReport {
     lines: Vec<String>,
 }
 
-impl Report {
-    /// One line more.
+impl CommandReport {
+    /// Appends a line.
     pub(super) fn line(&mut self, line: impl Into<String>) {
         self.lines.push(line.into());
     }
 
-    /// Writes it. Whoever does not get it must not believe that nothing was done: so the error says it all instead.
-    pub fn say(self, mut out: impl Write) -> Result<(), MovingError> {
-        let said = writeln!(out, "{self}").and_then(|()| out.flush());
-        said.map_err(|error| MovingError::Unsaid { report: self, error })
+    /// Writes the report. On failure the error contains the report, because the operator must not conclude that nothing was
+    /// done.
+    pub fn write_to(self, mut out: impl Write) -> Result<(), DatabaseCommandError> {
+        let result = writeln!(out, "{self}").and_then(|()| out.flush());
+        result.map_err(|error| DatabaseCommandError::ReportNotWritten { report: self, error })
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for CommandReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.lines.join("\n"))
     }

@@ -1,13 +1,15 @@
-//! `restore`: a backup put into the place of the embedded database, and what it must forget.
+//! `restore`: replaces the embedded database with a backup, and revokes what may have changed since the backup.
 //!
-//! What happened between the backup and now is not in it. So the copy is settled before it comes into its place: whoever
-//! looks there finds the database of before, or one that is good.
+//! The copy is completed before it replaces the database. At any time, the path leads to the old database or to one that can
+//! be served.
 
-use super::{MovingError, Report};
+use super::{CommandReport, DatabaseCommandError};
 use crate::{
     app::{
         AppError,
-        database::{BESIDE, KEPT, belongs, hold_alone, master_key, open_at, place},
+        database::{
+            REPLACED_SUFFIX, SQLITE_SUFFIXES, check_existing_deployment, location, lock_exclusive, master_key, open_at,
+        },
         install_crypto,
     },
     config::{Config, DatabasePlace},
@@ -30,190 +32,205 @@ use std::{
     sync::Arc,
 };
 
-/// Puts a backup into the place of the embedded database and settles it; without a file, settles what is in its place.
-pub async fn restore(config: &Config, file: Option<&Path>, replace: bool) -> Result<Report, MovingError> {
+/// Replaces the embedded database with a backup and revokes its credentials. Without a file, revokes the credentials in the
+/// configured database, which was restored by other means.
+pub async fn restore(
+    config: &Config,
+    file: Option<&Path>,
+    replace: bool,
+) -> Result<CommandReport, DatabaseCommandError> {
     install_crypto();
-    let place = place(config)?;
+    let location = location(config)?;
     let master = master_key(config)?;
-    match (&place, file) {
-        (DatabasePlace::Postgres(_), Some(_)) => MovingError::refused(
+    match (&location, file) {
+        (DatabasePlace::Postgres(_), Some(_)) => DatabaseCommandError::refused(
             "PostgreSQL is restored by its own tools: stop all control planes, `pg_restore` into an empty database, then \
              run this without a file",
         ),
         (DatabasePlace::Postgres(url), None) => {
             let DatabaseUsage { control_planes, has_deployment } = postgres::database_usage(url).await?;
             if control_planes > 0 {
-                return MovingError::refused(
-                    "control planes are connected to this database: stop all of them first, and start them when this is done",
+                return DatabaseCommandError::refused(
+                    "control planes are connected to this database: stop all of them first, and start them afterwards",
                 );
             }
             if !has_deployment {
-                return MovingError::refused("this database is empty: restore a dump into it first (pg_restore)");
+                return DatabaseCommandError::refused(
+                    "this database is empty: restore a dump into it first (pg_restore)",
+                );
             }
-            let settled = settle(config, place, &master).await?;
-            Ok(tell(["The database that database.url names is settled.".to_owned()], &settled))
+            let result = revoke_credentials(config, location, &master).await?;
+            Ok(report(["The database of database.url: restore completed.".to_owned()], &result))
         }
         (DatabasePlace::File(database), Some(file)) => {
-            let _lock = hold_alone(database)?;
-            put(config, &master, (file, database), replace).await
+            let _lock = lock_exclusive(database)?;
+            restore_file(config, &master, (file, database), replace).await
         }
         (DatabasePlace::File(database), None) => {
-            let _lock = hold_alone(database)?;
+            let _lock = lock_exclusive(database)?;
             if !database.exists() {
-                return MovingError::refused(format!(
-                    "{}: there is no database; name the backup to put here",
+                return DatabaseCommandError::refused(format!(
+                    "{}: there is no database; name the backup to restore",
                     database.display()
                 ));
             }
-            let found = sqlite_file::validate(database).await.map_err(MovingError::flaw(database))?;
-            belongs(config, &master, &found.deployment)?;
-            let settled = settle(config, place.clone(), &master).await?;
-            Ok(tell([format!("{}: settled.", database.display())], &settled))
+            let info =
+                sqlite_file::validate(database).await.map_err(DatabaseCommandError::invalid_database(database))?;
+            check_existing_deployment(config, &master, &info.deployment)?;
+            let result = revoke_credentials(config, location.clone(), &master).await?;
+            Ok(report([format!("{}: restore completed.", database.display())], &result))
         }
     }
 }
 
-async fn put(
+async fn restore_file(
     config: &Config,
     master: &MasterKey,
     (file, database): (&Path, &Path),
     replace: bool,
-) -> Result<Report, MovingError> {
-    // To open a pipe would wait for whoever writes into it.
-    if !fs::metadata(file).map_err(MovingError::file(file))?.is_file() {
-        return MovingError::refused(format!(
-            "{}: is no regular file: name a backup, as `backup` wrote it",
+) -> Result<CommandReport, DatabaseCommandError> {
+    // Opening a pipe would block until another process writes to it.
+    if !fs::metadata(file).map_err(DatabaseCommandError::file(file))?.is_file() {
+        return DatabaseCommandError::refused(format!(
+            "{}: not a regular file: name a backup, as `backup` wrote it",
             file.display()
         ));
     }
-    let is_there = database.exists();
-    if is_there && fs::canonicalize(file).ok() == fs::canonicalize(database).ok() {
-        return MovingError::refused(format!(
-            "{}: is in its place; run this without a file to settle it",
+    let exists = database.exists();
+    if exists && fs::canonicalize(file).ok() == fs::canonicalize(database).ok() {
+        return DatabaseCommandError::refused(format!(
+            "{}: is the configured database; run this without a file to complete its restore",
             file.display()
         ));
     }
-    if is_there && !replace {
-        return MovingError::refused(format!(
-            "{}: there is a database already; --replace puts the backup in its place and keeps that one beside it",
+    if exists && !replace {
+        return DatabaseCommandError::refused(format!(
+            "{}: a database exists; --replace replaces it with the backup and keeps the old one under another name",
             database.display()
         ));
     }
-    let staged = Staged::copy(file, database)?;
-    let found = sqlite_file::validate(&staged.path).await.map_err(MovingError::flaw(file))?;
-    belongs(config, master, &found.deployment)?;
-    let settled = settle(config, DatabasePlace::File(staged.path.clone()), master).await?;
-    sqlite_file::merge_wal(&staged.path).await.map_err(MovingError::flaw(&staged.path))?;
-    files::give_to_owner_of_folder(&staged.path)
-        .and_then(|()| files::make_lasting(&staged.path))
-        .map_err(MovingError::file(&staged.path))?;
-    let kept = if is_there { Some(keep(database).await?) } else { None };
-    for stale in BESIDE.map(|suffix| files::beside(database, suffix)) {
-        files::remove(&stale).map_err(MovingError::file(&stale))?;
+    let copy = StagedCopy::create(file, database)?;
+    let info = sqlite_file::validate(&copy.path).await.map_err(DatabaseCommandError::invalid_database(file))?;
+    check_existing_deployment(config, master, &info.deployment)?;
+    let result = revoke_credentials(config, DatabasePlace::File(copy.path.clone()), master).await?;
+    sqlite_file::merge_wal(&copy.path).await.map_err(DatabaseCommandError::invalid_database(&copy.path))?;
+    files::give_to_owner_of_folder(&copy.path)
+        .and_then(|()| files::make_lasting(&copy.path))
+        .map_err(DatabaseCommandError::file(&copy.path))?;
+    let old = if exists { Some(keep_old(database).await?) } else { None };
+    for stale in SQLITE_SUFFIXES.map(|suffix| files::beside(database, suffix)) {
+        files::remove(&stale).map_err(DatabaseCommandError::file(&stale))?;
     }
-    staged.take_place(database)?;
+    copy.replace(database)?;
     let restored = format!("{}: restored from {}.", database.display(), file.display());
-    let kept = kept.map(|kept| format!("The database of before is kept as {}.", kept.display()));
-    Ok(tell([restored].into_iter().chain(kept), &settled))
+    let kept = old.map(|old| format!("The old database is kept as {}.", old.display()));
+    Ok(report([restored].into_iter().chain(kept), &result))
 }
 
-/// Gives the database of before another name too, so that there is always one in its place.
-async fn keep(database: &Path) -> Result<PathBuf, MovingError> {
+/// Gives the old database a second name, so that the path always leads to a database.
+async fn keep_old(database: &Path) -> Result<PathBuf, DatabaseCommandError> {
     let stamp: String = format_rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
-    let kept = files::beside(database, &format!("{KEPT}{stamp}"));
+    let old = files::beside(database, &format!("{REPLACED_SUFFIX}{stamp}"));
     match sqlite_file::merge_wal(database).await {
         Ok(()) => {}
-        Err(flaw) if flaw.is_busy() => {
-            return MovingError::refused(format!("{}: somebody has it open: end that first", database.display()));
+        Err(error) if error.is_busy() => {
+            return DatabaseCommandError::refused(format!(
+                "{}: another process has it open: stop that first",
+                database.display()
+            ));
         }
-        // It may be the reason for all this. So what lies beside it is kept as it is.
+        // The database is damaged, which may be the reason for the restore: keep the files beside it unchanged.
         Err(_) => {
-            for suffix in BESIDE {
-                let (from, to) = (files::beside(database, suffix), files::beside(&kept, suffix));
+            for suffix in SQLITE_SUFFIXES {
+                let (from, to) = (files::beside(database, suffix), files::beside(&old, suffix));
                 match fs::copy(&from, to) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(MovingError::file(&from)(error));
+                        return Err(DatabaseCommandError::file(&from)(error));
                     }
                     _ => {}
                 }
             }
         }
     }
-    files::name_also(database, &kept).map_err(MovingError::file(&kept))?;
-    Ok(kept)
+    files::name_also(database, &old).map_err(DatabaseCommandError::file(&old))?;
+    Ok(old)
 }
 
-/// A copy of the backup, until it takes its place. It goes if it does not.
-struct Staged {
+/// A copy of the backup, until it replaces the database. Deleted if dropped before.
+struct StagedCopy {
     path: PathBuf,
 }
 
-impl Staged {
-    fn copy(file: &Path, database: &Path) -> Result<Self, MovingError> {
-        files::make_private_folder(files::folder_of(database)).map_err(MovingError::file(database))?;
-        let staged = Self { path: files::beside(database, ".restoring") };
-        staged.clear().map_err(MovingError::file(&staged.path))?;
-        files::copy_private(file, &staged.path).map_err(MovingError::file(file))?;
-        // A database that was copied while nobody served it may have this beside it.
-        let (from, to) = (files::beside(file, "-wal"), files::beside(&staged.path, "-wal"));
+impl StagedCopy {
+    fn create(file: &Path, database: &Path) -> Result<Self, DatabaseCommandError> {
+        files::make_private_folder(files::folder_of(database)).map_err(DatabaseCommandError::file(database))?;
+        let copy = Self { path: files::beside(database, ".restoring") };
+        copy.delete().map_err(DatabaseCommandError::file(&copy.path))?;
+        files::copy_private(file, &copy.path).map_err(DatabaseCommandError::file(file))?;
+        // A database that was copied by hand, while no server ran, may have a write-ahead log.
+        let (from, to) = (files::beside(file, "-wal"), files::beside(&copy.path, "-wal"));
         if from.is_file() {
-            files::copy_private(&from, &to).map_err(MovingError::file(&from))?;
+            files::copy_private(&from, &to).map_err(DatabaseCommandError::file(&from))?;
         }
-        Ok(staged)
+        Ok(copy)
     }
 
-    fn take_place(self, database: &Path) -> Result<(), MovingError> {
-        let placed = fs::rename(&self.path, database).and_then(|()| files::make_lasting(database));
-        placed.map_err(MovingError::file(database))
+    fn replace(self, database: &Path) -> Result<(), DatabaseCommandError> {
+        let replaced = fs::rename(&self.path, database).and_then(|()| files::make_lasting(database));
+        replaced.map_err(DatabaseCommandError::file(database))
     }
 
-    fn clear(&self) -> io::Result<()> {
+    fn delete(&self) -> io::Result<()> {
         files::remove(&self.path)?;
-        BESIDE.iter().try_for_each(|suffix| files::remove(&files::beside(&self.path, suffix)))
+        SQLITE_SUFFIXES.iter().try_for_each(|suffix| files::remove(&files::beside(&self.path, suffix)))
     }
 }
 
-impl Drop for Staged {
+impl Drop for StagedCopy {
     fn drop(&mut self) {
-        let _gone_already: io::Result<()> = self.clear();
+        let _ignored: io::Result<()> = self.delete();
     }
 }
 
-/// Brings it up to date, and makes it forget what may not be so any more.
-async fn settle(config: &Config, place: DatabasePlace, master: &MasterKey) -> Result<RestoreReport, MovingError> {
+/// Migrates the schema, and revokes all credentials whose state may have changed since the backup.
+async fn revoke_credentials(
+    config: &Config,
+    location: DatabasePlace,
+    master: &MasterKey,
+) -> Result<RestoreReport, DatabaseCommandError> {
     let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).map_err(AppError::from)?;
-    let store = open_at(place, config, (OpenMode::Serve, master), Arc::new(SystemClock), &metrics).await?;
+    let store = open_at(location, config, (OpenMode::Serve, master), Arc::new(SystemClock), &metrics).await?;
     let found = deployment::find(store.read().await?.conn()).await?;
-    belongs(
-        config,
-        master,
-        &found.ok_or(AppError::Foreign("this database is empty: restore something into it first"))?,
-    )?;
+    let found = found.ok_or(AppError::Foreign("this database is empty: restore a backup into it first"))?;
+    check_existing_deployment(config, master, &found)?;
     ensure_audit_started(&store).await.map_err(AppError::Audit)?;
-    let settled = invalidate_credentials_after_restore(&store).await.map_err(AppError::Audit)?;
+    let result = invalidate_credentials_after_restore(&store).await.map_err(AppError::Audit)?;
     store.close().await;
-    Ok(settled)
+    Ok(result)
 }
 
-fn tell(done: impl IntoIterator<Item = String>, settled: &RestoreReport) -> Report {
-    let RestoreReport { at, was, newest } = settled;
+fn report(first_lines: impl IntoIterator<Item = String>, result: &RestoreReport) -> CommandReport {
+    let RestoreReport { at, was, newest } = result;
     let (at, newest) = (format_rfc3339(*at), format_rfc3339(*newest));
-    let mut report = Report::default();
-    done.into_iter().for_each(|line| report.line(line));
-    report.line(format!("No access token, login or challenge of before {at} is good: all agents log in again."));
+    let mut report = CommandReport::default();
+    first_lines.into_iter().for_each(|line| report.line(line));
+    report
+        .line(format!("Access tokens, sessions and challenges from before {at} are invalid: all agents log in again."));
     report.line(match was {
         Some(Quarantine { reason: QuarantineReason::Backup, at }) => {
-            format!("It is as of {}. The newest change in it is of {newest}.", format_rfc3339(*at))
+            format!("The backup is as of {}. Its newest change is of {newest}.", format_rfc3339(*at))
         }
         Some(Quarantine { reason: QuarantineReason::Migrating | QuarantineReason::Migrated, at: _ }) => {
-            format!("The newest change in it is of {newest}. See that nobody serves the database that it moved to.")
+            format!(
+                "Its newest change is of {newest}. Make sure that the database that it was migrated to is not served."
+            )
         }
-        None => format!("The newest change in it is of {newest}."),
+        None => format!("Its newest change is of {newest}."),
     });
     report.line(
-        "What happened after that is not known here, and somebody must know it: roles that were taken away, agents that were \
-         suspended or revoked, and API keys, signing keys and webhook secrets that were revoked or replaced since then are good \
-         again. Undo that before you let it serve.",
+        "Later changes are lost. Repeat those that protect you before you start the control plane: roles that were revoked, agents \
+         that were suspended or revoked, and API keys, signing keys and webhook secrets that were revoked or replaced are valid \
+         again.",
     );
     report
 }
