@@ -176,12 +176,11 @@ impl Metrics {
     pub fn record_check(&self, service: Option<ServiceId>, verdict: Verdict, duration: Duration) {
         let all = self.check_series.load();
         let series = all.get(&service);
-        match series.and_then(|series| series.verdicts.get(&verdict)) {
-            Some(counter) => counter.inc(),
-            None => {
-                let [decision, reason] = verdict.labels();
-                self.checks.with_label_values(&[&*service_label(service), decision, reason]).inc();
-            }
+        if let Some(counter) = series.and_then(|series| series.verdicts.get(&verdict)) {
+            counter.inc();
+        } else {
+            let [decision, reason] = verdict.labels();
+            self.checks.with_label_values(&[&*service_label(service), decision, reason]).inc();
         }
         if let Some(series) = series {
             series.duration.observe(duration.as_secs_f64());

@@ -6,6 +6,7 @@
 use std::{
     fs::OpenOptions,
     io::Read,
+    net::TcpListener,
     process::{Command, Stdio},
 };
 
@@ -52,12 +53,20 @@ fn help_and_version_do_not_panic_with_full_or_closed_stdout() {
 }
 
 #[test]
-fn runs_with_a_log_that_cannot_be_written() {
+fn runs_and_shuts_down_with_a_log_that_cannot_be_written() {
     for (name, stderr) in [("full", full()), ("closed", closed_pipe())] {
-        // An unusable address ends the program after it has logged.
-        let arguments =
-            ["--set", "sync.keys=svc_sk_test", "--set", "listen.grpc=192.0.2.1:1", "--set", "log.level=debug"];
-        let status = command(&arguments).stderr(stderr).stdout(Stdio::null()).status().unwrap();
-        assert_eq!(status.code(), Some(2), "{name}");
+        let control_plane = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("sync.url=http://{}", control_plane.local_addr().unwrap());
+        let settings = ["sync.keys=svc_sk_test", "listen.grpc=127.0.0.1:0", "listen.admin=127.0.0.1:0", &url];
+        let arguments: Vec<&str> = settings.iter().flat_map(|setting| ["--set", setting]).collect();
+        let mut child = command(&arguments).stderr(stderr).stdout(Stdio::null()).spawn().unwrap();
+        // Each closed connection is logged, so the second attempt shows that the program survived the first log line.
+        for _attempt in 0..2 {
+            drop(control_plane.accept().unwrap());
+        }
+        assert_eq!(child.try_wait().unwrap(), None, "{name}: still running");
+        let terminated = Command::new("kill").arg(child.id().to_string()).status().unwrap();
+        assert!(terminated.success());
+        assert_eq!(child.wait().unwrap().code(), Some(0), "{name}");
     }
 }

@@ -12,7 +12,7 @@ use countersign_proto::v1::{
     self, FollowRequest, FollowResponse, follow_request, follow_response::Message, sync_server,
 };
 use envoy_types::{
-    ext_authz::v3::pb::{CheckRequest, HttpResponse},
+    ext_authz::v3::pb::{CheckRequest, CheckResponse, HttpResponse},
     pb::envoy::service::auth::v3::{AttributeContext, attribute_context, authorization_client::AuthorizationClient},
 };
 use fixtures::{ISSUED, ISSUER, REV, SERVICE, SESSION, Signer};
@@ -24,7 +24,12 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{net::TcpListener, sync::mpsc, time::timeout};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::mpsc,
+    time::timeout,
+};
 use tokio_stream::{
     StreamExt,
     wrappers::{ReceiverStream, TcpListenerStream},
@@ -141,16 +146,26 @@ fn revocation(revision: i64, subject: v1::revocation::Subject) -> Message {
     Message::Delta(v1::Delta { revision, revocations, ..v1::Delta::default() })
 }
 
-/// The reason of the denial of a request with this token; `None` if it is allowed.
-async fn denial_reason(envoy: &mut AuthorizationClient<Channel>, claims: &Claims) -> Option<String> {
+/// The response to a request with this token on a route with these context extensions.
+async fn check(
+    envoy: &mut AuthorizationClient<Channel>,
+    claims: &Claims,
+    extensions: &[(&str, &str)],
+) -> CheckResponse {
     let bearer = format!("Bearer {}", Signer::new(1).sign(claims));
     let http = attribute_context::HttpRequest {
         headers: [("authorization".to_owned(), bearer)].into(),
         ..attribute_context::HttpRequest::default()
     };
     let request = attribute_context::Request { http: Some(http), ..attribute_context::Request::default() };
-    let attributes = AttributeContext { request: Some(request), ..AttributeContext::default() };
-    let response = envoy.check(CheckRequest { attributes: Some(attributes) }).await.unwrap().into_inner();
+    let context_extensions = extensions.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect();
+    let attributes = AttributeContext { request: Some(request), context_extensions, ..AttributeContext::default() };
+    envoy.check(CheckRequest { attributes: Some(attributes) }).await.unwrap().into_inner()
+}
+
+/// The reason of the denial of a request with this token; `None` if it is allowed.
+async fn denial_reason(envoy: &mut AuthorizationClient<Channel>, claims: &Claims) -> Option<String> {
+    let response = check(envoy, claims, &[]).await;
     let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { return None };
     let mut headers = denied.headers.into_iter().filter_map(|option| option.header);
     headers.find(|header| header.key == "x-agent-reason").map(|header| header.value)
@@ -196,6 +211,10 @@ async fn control_plane(tls: Option<ServerTlsConfig>) -> (u16, Arc<Controls>, mps
 }
 
 async fn authorizer(url: String, ca: &str) -> App {
+    authorizer_with(url, ca, &[]).await
+}
+
+async fn authorizer_with(url: String, ca: &str, settings: &[(&str, &str)]) -> App {
     let flags = [
         ("sync.url", url),
         ("sync.ca", ca.to_owned()),
@@ -204,7 +223,9 @@ async fn authorizer(url: String, ca: &str) -> App {
         ("listen.grpc", "127.0.0.1:0".to_owned()),
         ("listen.admin", "127.0.0.1:0".to_owned()),
     ];
-    let flags = flags.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+    let flags = flags.into_iter().map(|(key, value)| (key.to_owned(), value));
+    let settings = settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+    let flags = flags.chain(settings).collect();
     App::bind(config::read(None, vec![], flags).unwrap(), Arc::new(FixedWallClock)).await.unwrap()
 }
 
@@ -280,4 +301,71 @@ async fn follows_only_a_control_plane_with_a_trusted_certificate() {
     tokio::spawn(authorizer(url, &trusted_ca).await.serve(shutdown.clone()));
     assert_eq!(timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap().revision, 0);
     shutdown.trigger();
+}
+
+#[tokio::test]
+async fn denial_body_explains_the_unmet_requirement_only_if_configured() {
+    for (explain, expected) in [
+        ("false", r#"{"reason":"role_missing"}"#),
+        ("true", r#"{"reason":"role_missing","required":{"roles":["writer"]},"actual":{"roles":["reader"]}}"#),
+    ] {
+        let (port, _controls, mut streams) = control_plane(None).await;
+        let url = format!("http://127.0.0.1:{port}");
+        let app = authorizer_with(url, "", &[("denials.explain", explain)]).await;
+        let (address, shutdown) = (app.grpc_address().unwrap(), Shutdown::default());
+        tokio::spawn(app.serve(shutdown.clone()));
+        let mut envoy = AuthorizationClient::connect(format!("http://{address}")).await.unwrap();
+        let stream = timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap();
+        stream.send(snapshot()).await;
+        wait_for_reason(&mut envoy, &fixtures::claims(), None).await;
+        let response = check(&mut envoy, &fixtures::claims(), &[("require_roles", "writer")]).await;
+        let metadata = format!("{:?}", response.dynamic_metadata);
+        assert!(metadata.contains("required") && metadata.contains("writer"), "{metadata}");
+        let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { panic!("denied") };
+        assert!(denied.body.ends_with(&format!("\"details\":{expected}}}}}")), "{}", denied.body);
+        shutdown.trigger();
+    }
+}
+
+#[tokio::test]
+async fn failed_attempts_are_not_counted_as_lost_streams() {
+    let (port, controls, mut streams) = control_plane(None).await;
+    controls.refuse.store(true, Ordering::SeqCst);
+    let app = authorizer(format!("http://127.0.0.1:{port}"), "").await;
+    let (admin, shutdown) = (app.admin_address().unwrap(), Shutdown::default());
+    tokio::spawn(app.serve(shutdown.clone()));
+    wait_for_metric(admin, r#"stream_connect_failures_total{service="none"}"#, 1.0).await;
+
+    controls.refuse.store(false, Ordering::SeqCst);
+    let stream = timeout(TIMEOUT, streams.recv()).await.unwrap().unwrap();
+    stream.send(snapshot()).await;
+    wait_for_metric(admin, &format!(r#"stream_connected{{service="{SERVICE}"}}"#), 1.0).await;
+    let reconnects = format!(r#"stream_reconnects_total{{service="{SERVICE}"}}"#);
+    assert_eq!(metric(admin, &reconnects).await, Some(0.0), "failed attempts are not reconnects");
+
+    controls.refuse.store(true, Ordering::SeqCst);
+    stream.responses.send(Err(Status::unavailable("restart"))).await.unwrap();
+    wait_for_metric(admin, &format!(r#"stream_connect_failures_total{{service="{SERVICE}"}}"#), 1.0).await;
+    assert_eq!(metric(admin, &reconnects).await, Some(1.0), "one stream was lost");
+    shutdown.trigger();
+}
+
+async fn wait_for_metric(admin: SocketAddr, series: &str, at_least: f64) {
+    let wait = async {
+        while metric(admin, series).await.is_none_or(|value| value < at_least) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let result = timeout(TIMEOUT, wait).await;
+    assert!(result.is_ok(), "{series} is {:?}", metric(admin, series).await);
+}
+
+/// The value of a series that the admin port exposes; the name is without the common prefix.
+async fn metric(admin: SocketAddr, series: &str) -> Option<f64> {
+    let mut connection = TcpStream::connect(admin).await.unwrap();
+    connection.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await.unwrap();
+    let mut response = String::new();
+    connection.read_to_string(&mut response).await.unwrap();
+    let series = format!("countersign_authz_{series} ");
+    response.lines().find_map(|line| line.strip_prefix(&series)?.parse().ok())
 }

@@ -46,7 +46,7 @@ const ROOMS: [(&str, &[Room]); 2] = [
             ("domain", &[]),
             ("store", &["domain", "metrics"]),
             ("ephemeral", &["domain", "metrics"]),
-            ("humans", &["domain", "files"]),
+            ("humans", &["domain", "files", "metrics"]),
             ("keyring", &["domain", "store", "files"]),
             ("sync", &["domain", "store", "metrics"]),
             ("webhooks", &["domain", "store", "keyring", "metrics"]),

@@ -2,8 +2,8 @@
 
 use super::AppError;
 use crate::{
-    config::{Config, DatabasePlace},
-    files::{self, Lock},
+    config::{Config, DatabaseLocation},
+    files::{self, FileLock},
     keyring::{MasterKey, MasterKeyError},
     metrics::Metrics,
     store::{
@@ -32,7 +32,7 @@ pub(super) async fn open(
 
 /// Opens a database at another location than the configured one.
 pub(super) async fn open_at(
-    location: DatabasePlace,
+    location: DatabaseLocation,
     config: &Config,
     (mode, master): (OpenMode, &MasterKey),
     clock: Arc<dyn Clock>,
@@ -46,21 +46,21 @@ pub(super) async fn open_at(
     };
     warn_if_unauthenticated(&location);
     match location {
-        DatabasePlace::File(path) => {
+        DatabaseLocation::File(path) => {
             // SQLite gives the files beside it the same mode.
             if mode == OpenMode::Serve {
-                files::make_private_file(&path).map_err(AppError::folder(&path))?;
+                files::create_private_file(&path).map_err(AppError::file(&path))?;
             }
             Ok(Store::open_sqlite(mode, &path, options).await?)
         }
-        DatabasePlace::Postgres(url) => {
+        DatabaseLocation::Postgres(url) => {
             Ok(Store::open_postgres(mode, &url, config.database.max_connections, options).await?)
         }
     }
 }
 
 /// Warns if the connection does not authenticate the server.
-pub(super) fn warn_if_unauthenticated(location: &DatabasePlace) {
+pub(super) fn warn_if_unauthenticated(location: &DatabaseLocation) {
     if !location.is_authenticated() {
         tracing::warn!(
             "database.url: the connection does not authenticate the server: add sslmode=verify-full, and sslrootcert=<PEM file> for a private CA"
@@ -86,12 +86,12 @@ fn check_deployment(found: &Deployment, expected: &Deployment) -> Result<(), App
         return Err(StoreError::WrongMasterKey.into());
     }
     match (found.dev_since, expected.dev_since) {
-        (Some(_), None) => {
-            Err(AppError::Foreign("this database was made by --dev and is refused without it: set another data_dir"))
-        }
-        (None, Some(_)) => {
-            Err(AppError::Foreign("this is a production database, which --dev does not touch: set another data_dir"))
-        }
+        (Some(_), None) => Err(AppError::DatabaseRejected(
+            "this database was made by --dev and is refused without it: set another data_dir",
+        )),
+        (None, Some(_)) => Err(AppError::DatabaseRejected(
+            "this is a production database, which --dev does not touch: set another data_dir",
+        )),
         (None, None) | (Some(_), Some(_)) => Ok(()),
     }
 }
@@ -111,16 +111,16 @@ pub(super) async fn refuse_quarantined(store: &Store) -> Result<(), AppError> {
     let mut read = store.read().await?;
     match deployment::find_quarantine(read.conn()).await?.map(|mark| mark.reason) {
         None => refuse_restored_dump(store, read).await,
-        Some(QuarantineReason::Backup) => Err(AppError::Foreign(
+        Some(QuarantineReason::Backup) => Err(AppError::DatabaseRejected(
             "this database is a backup: what was revoked since it was made is valid in it again. Run \
              `countersign-control-plane restore`, which revokes what may have changed",
         )),
-        Some(QuarantineReason::Migrating) => Err(AppError::Foreign(
+        Some(QuarantineReason::Migrating) => Err(AppError::DatabaseRejected(
             "a migration of this database to PostgreSQL was interrupted, and it is unknown whether it completed. Run \
              `countersign-control-plane migrate --to` again, with the same database. To stay with this database instead, make \
              sure that the other one is not served, and run `countersign-control-plane restore`",
         )),
-        Some(QuarantineReason::Migrated) => Err(AppError::Foreign(
+        Some(QuarantineReason::Migrated) => Err(AppError::DatabaseRejected(
             "this database was migrated to PostgreSQL: set database.url to it. To return to this database, run \
              `countersign-control-plane restore`",
         )),
@@ -134,7 +134,7 @@ async fn refuse_restored_dump(store: &Store, mut read: Read) -> Result<(), AppEr
     match deployment::instance_fingerprint(read.conn()).await? {
         Some(stored) if stored == fingerprint => return Ok(()),
         Some(_) => {
-            return Err(AppError::Foreign(
+            return Err(AppError::DatabaseRejected(
                 "this database was restored from a dump, or its cluster was recreated: what was revoked since the dump is valid in it \
                  again. Stop all control planes and run `countersign-control-plane restore`, which revokes what may have changed",
             ));
@@ -151,11 +151,12 @@ async fn refuse_restored_dump(store: &Store, mut read: Read) -> Result<(), AppEr
 }
 
 /// The location of the configured database.
-pub(super) fn location(config: &Config) -> Result<DatabasePlace, AppError> {
-    let location =
-        config.database_place().ok_or(AppError::Foreign("database.url names an engine that is not supported"))?;
+pub(super) fn location(config: &Config) -> Result<DatabaseLocation, AppError> {
+    let location = config
+        .database_location()
+        .ok_or(AppError::DatabaseRejected("database.url names an engine that is not supported"))?;
     match location.problem() {
-        Some(problem) => Err(AppError::Place(problem)),
+        Some(problem) => Err(AppError::setting("database.url", problem)),
         None => Ok(location),
     }
 }
@@ -169,34 +170,36 @@ pub(super) const SQLITE_SUFFIXES: [&str; 3] = ["-wal", "-shm", "-journal"];
 
 /// The lock file of an embedded database.
 fn lock_path(database: &Path) -> PathBuf {
-    files::beside(database, ".lock")
+    files::with_suffix(database, ".lock")
 }
 
 /// Locks the embedded database for serving, so that no command replaces it. `None` on PostgreSQL, which needs no lock.
-pub(super) fn lock_shared(config: &Config) -> Result<Option<Lock>, AppError> {
-    let DatabasePlace::File(database) = location(config)? else { return Ok(None) };
+pub(super) fn lock_shared(config: &Config) -> Result<Option<FileLock>, AppError> {
+    let DatabaseLocation::File(database) = location(config)? else { return Ok(None) };
     let path = lock_path(&database);
-    match Lock::shared(&path) {
+    match FileLock::shared(&path) {
         Ok(Some(lock)) => {
-            files::drop_other_names(&database, REPLACED_SUFFIX, &SQLITE_SUFFIXES)
-                .map_err(AppError::folder(&database))?;
+            files::remove_other_links(&database, REPLACED_SUFFIX, &SQLITE_SUFFIXES)
+                .map_err(AppError::file(&database))?;
             Ok(Some(lock))
         }
-        Ok(None) => Err(AppError::Foreign("the database is being restored or migrated: start again afterwards")),
-        Err(error) => Err(AppError::folder(&path)(error)),
+        Ok(None) => {
+            Err(AppError::DatabaseRejected("the database is being restored or migrated: start again afterwards"))
+        }
+        Err(error) => Err(AppError::file(&path)(error)),
     }
 }
 
 /// Locks the embedded database against servers and other commands.
-pub(super) fn lock_exclusive(database: &Path) -> Result<Lock, AppError> {
-    files::make_private_folder(files::folder_of(database)).map_err(AppError::folder(database))?;
+pub(super) fn lock_exclusive(database: &Path) -> Result<FileLock, AppError> {
+    files::create_private_directory(files::parent_directory(database)).map_err(AppError::file(database))?;
     let path = lock_path(database);
-    let lock = Lock::alone(&path).map_err(AppError::folder(&path))?;
-    files::give_to_owner_of_folder(&path).map_err(AppError::folder(&path))?;
-    let lock = lock.ok_or(AppError::Foreign(
+    let lock = FileLock::exclusive(&path).map_err(AppError::file(&path))?;
+    files::chown_to_directory_owner(&path).map_err(AppError::file(&path))?;
+    let lock = lock.ok_or(AppError::DatabaseRejected(
         "a control plane runs on this database, or it is being restored or migrated: stop that first",
     ))?;
-    files::drop_other_names(database, REPLACED_SUFFIX, &SQLITE_SUFFIXES).map_err(AppError::folder(database))?;
+    files::remove_other_links(database, REPLACED_SUFFIX, &SQLITE_SUFFIXES).map_err(AppError::file(database))?;
     Ok(lock)
 }
 

@@ -2,7 +2,7 @@
 
 use super::Storms;
 use crate::{
-    domain::{challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::KeyRules},
+    domain::{challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::RotationPolicy},
     keyring::Keyring,
     store::Store,
     webhooks::{Guard, Pulse},
@@ -25,7 +25,7 @@ pub struct OperationConfig {
     /// Lifetime of challenges.
     pub challenge_lifetime: Duration,
     /// When signing keys rotate.
-    pub keys: KeyRules,
+    pub keys: RotationPolicy,
     /// How long webhook events are stored.
     pub event_retention: Duration,
     /// Whether agents may register without the token of a human user.
@@ -74,7 +74,7 @@ impl Context {
 
     /// How long a client may cache the published signing keys.
     pub const fn jwks_max_age(&self) -> Duration {
-        self.config.keys.caching
+        self.config.keys.jwks_max_age
     }
 
     /// `sqlite` or `postgresql`.

@@ -11,7 +11,7 @@ use crate::{
         audit::{AuditAction, Initiator, NewAuditEntry, chain::AuditKeys},
         change::{Change, Span},
     },
-    metrics::{Labels, Metrics},
+    metrics::{LabelValues, Metrics},
 };
 use countersign_identity::{AgentId, Revision, Timestamp};
 use countersign_process::SystemClock;
@@ -68,7 +68,7 @@ async fn conforms(url: String, open: impl AsyncFn(StoreOptions) -> Result<Store,
 }
 
 fn options(master_key_fingerprint: &str) -> StoreOptions {
-    let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).unwrap();
+    let metrics = Metrics::new(&LabelValues::default()).unwrap();
     StoreOptions {
         clock: Arc::new(SystemClock),
         audit_keys: Arc::new(AuditKeys::derive(&[7; 32])),

@@ -3,7 +3,7 @@
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     page::{ListPage, Page},
-    signing_key::{KeyRing, SigningKey},
+    signing_key::{SigningKey, SigningKeyRing},
 };
 use countersign_identity::{Kid, P256PublicKey, Timestamp};
 use sqlx::any::AnyRow;
@@ -31,7 +31,7 @@ statements! { STATEMENTS:
 }
 
 /// All keys whose tokens are accepted, in order of publication.
-pub async fn ring(conn: &mut Conn) -> Result<KeyRing, StoreError> {
+pub async fn ring(conn: &mut Conn) -> Result<SigningKeyRing, StoreError> {
     sqlx::query(RING).fetch_all(conn).await?.iter().map(read).collect()
 }
 
@@ -61,7 +61,7 @@ pub async fn insert(conn: &mut Conn, key: &SigningKey, sealed_private: &str) -> 
         .bind(sealed_private)
         .bind(key.published_at.micros())
         .bind(key.signs_from.map(Timestamp::micros))
-        .bind(micros(key.token_life))
+        .bind(micros(key.token_lifetime))
         .execute(conn)
         .await?;
     Ok(())
@@ -73,7 +73,7 @@ pub async fn update(conn: &mut Conn, key: &SigningKey) -> Result<(), StoreError>
         .bind(key.kid.as_str())
         .bind(key.signs_from.map(Timestamp::micros))
         .bind(key.retires_at.map(Timestamp::micros))
-        .bind(micros(key.token_life))
+        .bind(micros(key.token_lifetime))
         .bind(key.removed_at.map(Timestamp::micros))
         .bind(key.revoked_at.map(Timestamp::micros))
         .execute(conn)
@@ -96,7 +96,7 @@ fn read(row: &AnyRow) -> Result<SigningKey, StoreError> {
         published_at: row::instant(row, "published_at")?,
         signs_from: row::optional_instant(row, "signs_from")?,
         retires_at: row::optional_instant(row, "retires_at")?,
-        token_life: Duration::from_micros(life),
+        token_lifetime: Duration::from_micros(life),
         removed_at: row::optional_instant(row, "removed_at")?,
         revoked_at: row::optional_instant(row, "revoked_at")?,
     })

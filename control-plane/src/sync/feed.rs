@@ -2,7 +2,7 @@
 
 use super::content::{self, Content, Since};
 use crate::{metrics::Metrics, store::Store};
-use countersign_identity::Revision;
+use countersign_identity::{Revision, Timestamp};
 use countersign_process::Shutdown;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{broadcast, watch};
@@ -65,7 +65,11 @@ async fn advance(
     metrics: &Metrics,
     sent: Revision,
 ) -> Revision {
-    match content::read(store, Since::Everyone(sent)).await {
+    let read = content::read(store, Since::Everyone(sent)).await;
+    if read.is_ok() {
+        metrics.feed_last_read.set(store.now().duration_since(Timestamp::from_micros(0)).as_secs_f64());
+    }
+    match read {
         Ok(Some(content)) if content.revision > sent => {
             let revision = content.revision;
             metrics.feed_revision.set(revision.number());

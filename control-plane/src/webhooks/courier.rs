@@ -240,7 +240,7 @@ impl Round {
             Some(_) => again().map_or(DeliveryState::Dead, DeliveryState::Pending),
         };
         let ended = state.status() != DeliveryStatus::Pending;
-        self.courier.metrics.note(failure.map(AttemptFailure::as_str), ended);
+        self.courier.metrics.record_attempt(failure.map(AttemptFailure::as_str), ended);
         let mut was_failing = false;
         if leased.is_test {
             self.tested.remove(&leased.target);

@@ -13,6 +13,6 @@ mod sorter;
 
 pub use courier::{Courier, CourierRules};
 pub use guard::{Found, Guard, Names, SystemNames};
-pub use post::{Post, PostError};
+pub use post::Post;
 pub use pulse::{Pulse, QueueHealth};
 pub use sorter::Sorter;

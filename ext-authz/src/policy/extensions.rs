@@ -46,7 +46,7 @@ impl Policy {
         match name {
             "service_id" => self.service = Some(value.parse().map_err(|_| invalid("is not a service id"))?),
             "require_roles" => {
-                self.require_roles = list(value).ok_or_else(|| invalid("is not a list of role names"))?
+                self.require_roles = list(value).ok_or_else(|| invalid("is not a list of role names"))?;
             }
             "require_permissions" => {
                 self.require_permissions = list(value).ok_or_else(|| invalid("is not a list of permissions"))?;

@@ -26,9 +26,9 @@ async fn a_file_that_is_not_there_is_named_with_what_named_it() {
         assert!(code == 1 && error.contains(told) && !error.contains("keygen"), "{error}");
     }
     let (code, error) = shell.failed(&["agent", "keygen", "--key", "/nowhere/key"]);
-    assert!(code == 1 && error.contains("--key /nowhere/key: the folder for it does not exist"), "{error}");
+    assert!(code == 1 && error.contains("--key /nowhere/key: its folder does not exist"), "{error}");
     let (code, error) = shell.failed(&["agent", "login", "--key", "/nowhere"]);
-    assert!(code == 1 && error.contains("`countersign agent keygen` makes a key"), "{error}");
+    assert!(code == 1 && error.contains("`countersign agent keygen` creates a key"), "{error}");
 
     shell.unset("COUNTERSIGN_CA");
     let profile = fs::read_to_string(shell.kept("default.toml")).unwrap();
@@ -69,30 +69,30 @@ async fn what_is_wrong_is_blamed_and_nothing_else() {
         error
     };
     shell.export("COUNTERSIGN_SERVICE_KEY", "wrong");
-    says(&shell, 2, &["role", "list"], "COUNTERSIGN_SERVICE_KEY (--service-key) holds no API key");
-    says(&shell, 2, &["agent", "show"], "COUNTERSIGN_SERVICE_KEY (--service-key) holds no API key");
+    says(&shell, 2, &["role", "list"], "COUNTERSIGN_SERVICE_KEY (--service-key) contains no API key");
+    says(&shell, 2, &["agent", "show"], "COUNTERSIGN_SERVICE_KEY (--service-key) contains no API key");
     shell.unset("COUNTERSIGN_SERVICE_KEY");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", control.key());
     for asked in [&REGISTER[..], &["role", "list"], &["service", "list"], &["agent", "suspend", &agent]] {
-        let error = says(&shell, 2, asked, "COUNTERSIGN_HUMAN_TOKEN (--human-token) holds the API key of a service");
+        let error = says(&shell, 2, asked, "COUNTERSIGN_HUMAN_TOKEN (--human-token) contains the API key of a service");
         assert!(!error.contains(control.key()), "{error}");
     }
     shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("stranger"));
-    let error = says(&shell, 3, &["agent", "suspend", &agent], "person's token");
+    let error = says(&shell, 3, &["agent", "suspend", &agent], "human user's token");
     assert!(!error.contains("COUNTERSIGN_SERVICE_KEY"), "{error}");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", control.human());
     control.set_status(&agent, "revoked").await.expect(200);
-    let error = says(&shell, 1, &["agent", "reactivate", &agent], "a new agent begins with");
+    let error = says(&shell, 1, &["agent", "reactivate", &agent], "create a new agent: countersign agent keygen");
     assert!(!error.contains("role list"), "{error}");
     for asked in [
         &["agent", "call", "http://127.0.0.1:1/", "--service", "development"][..],
         &["role", "list", "--service", "development"],
         &["token", "verify", "a.b.c", "--service", "development"],
     ] {
-        says(&shell, 2, asked, "`development` is no id of a service: svc_");
+        says(&shell, 2, asked, "`development` is not the id of a service: svc_");
     }
     for verb in ["show", "suspend", "revoke"] {
-        says(&shell, 2, &["agent", verb, "nope"], "`nope` is no id of an agent: agent_");
+        says(&shell, 2, &["agent", verb, "nope"], "`nope` is not the id of an agent: agent_");
     }
 }
 
@@ -108,11 +108,13 @@ async fn an_empty_variable_says_nothing() {
     let token = shell.said(&["agent", "login"]);
     assert_eq!(shell.json(&["token", "verify"])["claims"]["sub"], agent);
     control.verify(&token).await.expect(200);
-    for (asked, needed) in
-        [(["role", "list"], "which service"), (["service", "list"], "which person"), (["key", "list"], "which service")]
-    {
+    for (asked, needed) in [
+        (["role", "list"], "the service"),
+        (["service", "list"], "the token of a human user"),
+        (["key", "list"], "the service"),
+    ] {
         let (code, error) = shell.failed(&asked);
-        assert!(code == 2 && error.contains(&format!("it is not said {needed}")), "{error}");
+        assert!(code == 2 && error.contains(&format!("{needed} is not set")), "{error}");
     }
 }
 
@@ -121,7 +123,7 @@ async fn what_the_profile_knows_is_shown_whatever_else_is_known() {
     let mut control = ControlPlane::start().await;
     let mut shell = Shell::knowing(&control, &["URL", "CA", "HUMAN_TOKEN"]);
     let (code, error) = shell.failed(&["agent", "show"]);
-    assert!(code == 2 && error.contains("Next: name it") && !error.contains("--agent"), "{error}");
+    assert!(code == 2 && error.contains("Next: pass its id") && !error.contains("--agent"), "{error}");
     let agent = registered(&shell);
     shell.said(&["agent", "login"]);
     let service = shell.said(&["service", "create", "Shop"]);
@@ -158,7 +160,7 @@ async fn a_next_step_can_be_typed_as_it_stands() {
     let note = notes(&shell, &[&["agent", "keygen", "--key", &spaced][..], second].concat());
     assert!(note.contains("--email ") && note.trim_end().ends_with(&format!(" --key '{spaced}'")), "{note}");
     let note = notes(&shell, &["role", "create", "shop-keeper"]);
-    assert!(note.ends_with("Next: countersign role assign shop-keeper --agent AGENT\n"), "{note}");
+    assert!(note.ends_with("Next: countersign role assign shop-keeper AGENT\n"), "{note}");
     shell.export("COUNTERSIGN_PROFILE", "third");
     let (_, error) = shell.failed(&["agent", "login"]);
     assert!(error.contains("`countersign agent register`"), "the environment names it already: {error}");
@@ -190,7 +192,7 @@ async fn every_refusal_says_what_comes_next() {
         (&["role", "revoke", "reader"], "role list"),
         (&["agent", "suspend", &agent], &format!("reactivate {agent}")),
         (&["agent", "reactivate", &agent], "login"),
-        (&["agent", "revoke", &agent], "keygen"),
+        (&["agent", "revoke", &agent, "--yes"], "keygen"),
     ] {
         let note = String::from_utf8(shell.run(asked).stderr).unwrap();
         assert!(note.starts_with("Next") && note.contains(next), "{asked:?}: {note}");
@@ -210,7 +212,7 @@ async fn programs_read_the_apis_names_and_errors_as_json() {
     assert_eq!((&assigned["agentId"], &assigned["roleId"]), (&json!(agent), &made["roleId"]));
     assert_eq!(assigned["serviceId"], control.service());
     let key = shell.json(&["key", "create", "--scope", "sync"]);
-    let ended = shell.json(&["key", "revoke", key["keyId"].as_str().unwrap()]);
+    let ended = shell.json(&["key", "revoke", key["keyId"].as_str().unwrap(), "--yes"]);
     let expected = json!({ "revoked": true, "keyId": key["keyId"], "serviceId": control.service() });
     assert_eq!(ended, expected);
     assert_eq!(shell.json(&["agent", "suspend", &agent])["agentId"], agent);

@@ -174,7 +174,7 @@ async fn what_is_kept_is_for_its_owner_only_and_show_tells_no_secret() {
     );
     shell.export("COUNTERSIGN_SERVICE_KEY", "svc_sk_planted0sentinel");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", "planted.human.token");
-    let refused = [shell.failed(&["role", "list"]), shell.failed(&["agent", "revoke", &agent])];
+    let refused = [shell.failed(&["role", "list"]), shell.failed(&["agent", "revoke", &agent, "--yes"])];
     assert!(refused.iter().all(|(code, error)| *code == 3 && error.contains("Next: ")), "{refused:?}");
     let all = format!("{text}{value}{profile}{refused:?}{}", shell.said(&["role", "assign", "--help"]));
     let secrets = [&token, &refresh, control.key(), control.human(), "planted", "PRIVATE KEY"];
@@ -232,16 +232,16 @@ async fn a_person_makes_a_service_its_keys_and_roles() {
     assert_eq!(shell.failed(&["role", "create", "clerk"]).0, 1, "there is one of that name");
     assert_eq!(shell.failed(&["role", "create", "a,b", "--permission", "a,b"]).0, 2, "no such name can be");
 
-    assert_eq!(shell.failed(&["role", "delete", "unheard of"]).0, 3);
+    assert_eq!(shell.failed(&["role", "delete", "unheard of", "--yes"]).0, 3);
     assert_eq!(
-        shell.json(&["role", "delete", "clerk"]),
+        shell.json(&["role", "delete", "clerk", "--yes"]),
         json!({ "deleted": true, "roleId": role["roleId"], "serviceId": service })
     );
     assert_eq!(shell.json(&["role", "list"]), json!([]));
-    let (code, error) = shell.failed(&["role", "delete", role["roleId"].as_str().unwrap()]);
+    let (code, error) = shell.failed(&["role", "delete", role["roleId"].as_str().unwrap(), "--yes"]);
     assert!(code == 3 && error.contains("Next: `countersign role list`"), "{error}");
 
-    let end = ["key", "revoke", key["keyId"].as_str().unwrap()];
+    let end = ["key", "revoke", key["keyId"].as_str().unwrap(), "--yes"];
     for asked in [&end[..], &["service", "list"], &["key", "list"]] {
         let (code, error) = shell.failed(asked);
         assert!(code == 2 && error.contains("COUNTERSIGN_HUMAN_TOKEN"), "{error}");

@@ -82,13 +82,13 @@ async fn nothing_is_begun_that_could_not_be_remembered() {
     let exec = ["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"];
     assert_eq!(full(&exec), (0, first.clone(), String::new()), "what is kept is good, and nothing new is to be kept");
     let (code, token, error) = full(&["agent", "login"]);
-    assert!(code == 1 && error.contains("done, but not remembered: "), "{error}");
+    assert!(code == 1 && error.contains("done, but not saved in the profile: "), "{error}");
     control.verify(&token).await.expect(200);
     let (code, printed, error) = full(&["token", "revoke", &first]);
-    assert!(code == 1 && printed.contains("revoked") && error.contains("not remembered"), "{printed} {error}");
+    assert!(code == 1 && printed.contains("revoked") && error.contains("not saved"), "{printed} {error}");
     assert_eq!(control.verify(&first).await.error().2, "token_revoked");
     let (code, token, error) = full(&["agent", "exec", "--service", control.service(), "--", "sh", "-c", "exit 7"]);
-    assert!(code == 7 && token.is_empty() && error.contains("is not remembered"), "{error}");
+    assert!(code == 7 && token.is_empty() && error.contains("are not saved"), "{error}");
     assert_eq!(fs::read_dir(shell.kept("")).unwrap().count(), files, "no halves of files are left");
 }
 
@@ -103,7 +103,7 @@ async fn what_is_done_is_printed_though_the_profile_is_lost_meanwhile() {
     let signs = "openssl dgst -sha256 -sign copy.key";
     let spoils = script(&shell, "spoils", &format!("{signs}; rm -r {folder}; touch {folder}"));
     let (code, token, error) = told(&shell.run(&["agent", "login", "--signer", &spoils]));
-    assert!(code == 1 && error.contains("done, but not remembered: "), "{error}");
+    assert!(code == 1 && error.contains("done, but not saved in the profile: "), "{error}");
     control.verify(&token).await.expect(200);
     let (code, error) = shell.failed(&["agent", "login"]);
     assert!(code == 1 && error.contains("\nNext: set XDG_CONFIG_HOME"), "{error}");
@@ -118,7 +118,10 @@ async fn what_cannot_be_printed_is_no_success() {
     let (code, _, error) = into(&["key", "create", "--scope", "full"], full());
     let key = shell.json(&["key", "list"])[0]["keyId"].as_str().unwrap().to_owned();
     assert!(code == 1 && error.contains("standard output: "), "{error}");
-    assert!(error.contains(&format!("\nNext: nobody has seen this key, so end it: countersign key revoke {key}")));
+    assert!(
+        error
+            .contains(&format!("\nNext: the key was not shown to anybody, so revoke it: countersign key revoke {key}"))
+    );
     assert_eq!(into(&["key", "list"], full()).0, 1);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
@@ -180,8 +183,8 @@ async fn a_signer_shows_that_it_holds_the_key_before_it_is_registered() {
     let register =
         |signer: &str| told(&shell.run(&[&REGISTER[..], &["--signer", signer, "--public-key", &half]].concat()));
     for (signer, code, text) in [
-        ("", 2, "a command is needed"),
-        (" ", 2, "a command is needed"),
+        ("", 2, "a command is required"),
+        (" ", 2, "a command is required"),
         ("nosuch", 1, "exit status: 127"),
         ("true", 1, "no P-256 signature"),
         ("openssl dgst -sha256 -sign other.key", 1, "signs with another key"),

@@ -79,7 +79,7 @@ async fn what_arrives_is_printed_with_what_its_signature_is_worth() {
     assert!(status == 401 && text.contains("webhook-id is missing"), "{status} {text}");
 
     assert_eq!(listener.ended().await.code(), Some(1), "something was not believed");
-    let lines = listener.arrived();
+    let lines = listener.events();
     let field = |name: &str| lines.iter().map(|line| line[name].clone()).collect::<Vec<_>>();
     assert_eq!(field("signature"), ["good", "bad", "bad", "good", "bad"]);
     assert_eq!(field("eventId"), [json!(EVENT), json!(EVENT), json!(EVENT), json!(EVENT), Value::Null]);
@@ -89,7 +89,7 @@ async fn what_arrives_is_printed_with_what_its_signature_is_worth() {
     let known = json!({ "event": lines[0]["event"], "timestamp": lines[0]["timestamp"], "data": lines[0]["data"] });
     assert_eq!(known, body());
     let log = listener.log();
-    assert!(log.contains("4 of 5 were not believed"), "{log}");
+    assert!(log.contains("4 of 5 requests were invalid"), "{log}");
     assert!(!log.contains(&SECRET[6..]) && !log.contains(&OTHER[6..]), "{log}");
 }
 
@@ -124,7 +124,7 @@ async fn other_requests_are_refused_and_do_not_count() {
     assert_eq!(answer(signed(&listener.url, SECRET, clock::now().seconds(), &large)).await.0, 413);
     let long = event(&listener.url, SECRET).header("x-long", "x".repeat(64 * 1024)).send().await;
     assert!(long.is_err() || long.unwrap().status() == 431, "a head has an end");
-    assert_eq!(listener.arrived(), Vec::<Value>::new());
+    assert_eq!(listener.events(), Vec::<Value>::new());
     assert_eq!(answer(event(&listener.url, SECRET)).await.0, 200);
     assert!(listener.ended().await.success(), "{}", listener.log());
 }
@@ -151,7 +151,11 @@ async fn an_event_that_nobody_reads_is_not_taken() {
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
     let url = serde_json::from_str::<Value>(&first).unwrap()["listening"].as_str().unwrap().to_owned();
     // The reader is gone by now.
-    assert_eq!(answer(event(&url, SECRET)).await, (503, "nobody listens any more".into()), "so that it is sent again");
+    assert_eq!(
+        answer(event(&url, SECRET)).await,
+        (503, "the receiver is shutting down".into()),
+        "so that it is sent again"
+    );
     assert!(child.wait().unwrap().success(), "which is no fault");
 }
 
@@ -168,7 +172,7 @@ async fn every_signal_that_asks_for_an_end_is_heard() {
 async fn without_a_good_secret_or_a_port_it_does_not_begin_and_says_why() {
     let mut shell = Shell::new();
     let (code, error) = shell.failed(&["webhook", "listen"]);
-    assert!(code == 2 && error.contains("it is not said where the control plane is"), "{error}");
+    assert!(code == 2 && error.contains("the control plane is not set"), "{error}");
     let file = |name: &str, text: &str| {
         fs::write(shell.path(name), text).unwrap();
         shell.path(name).display().to_string()
@@ -176,9 +180,9 @@ async fn without_a_good_secret_or_a_port_it_does_not_begin_and_says_why() {
     let (good, empty, wrong) = (file("good", SECRET), file("empty", "\n"), file("wrong", "whsec_s3cr3t"));
     for (arguments, code, text) in [
         (vec!["--secret-file", "/nowhere"], 1, "--secret-file /nowhere: "),
-        (vec!["--secret-file", &empty], 2, "it is not said which secret"),
+        (vec!["--secret-file", &empty], 2, "the secret is not set"),
         (vec!["--secret-file", &wrong], 2, "--secret-file: behind whsec_"),
-        (vec!["--secret-file", &good, "--events", "agent.authenticated"], 2, "--events says nothing"),
+        (vec!["--secret-file", &good, "--events", "agent.authenticated"], 2, "--events has no effect"),
         (vec!["--secret-file", &good, "--count", "0"], 2, "--count"),
     ] {
         let (ended, error) = shell.failed(&[&["webhook", "listen"], arguments.as_slice()].concat());
@@ -208,7 +212,7 @@ async fn listen_makes_a_target_for_as_long_as_it_runs() {
 
     let (agent, role) = (Agent::register(&control, "Typed").await, control.create_role("reader", &[]).await);
     control.assign(&agent.id, &role).await;
-    let seen = listener.arrivals(1).await.remove(0);
+    let seen = listener.wait_for_events(1).await.remove(0);
     assert_eq!((&seen["signature"], &seen["problem"]), (&json!("good"), &Value::Null));
     assert_eq!((&seen["event"], &seen["data"]["agentId"]), (&json!("agent.role_assigned"), &json!(agent.id)));
     let forged = json!({ "event": "agent.role_assigned", "timestamp": seen["timestamp"], "data": seen["data"] });
@@ -216,7 +220,7 @@ async fn listen_makes_a_target_for_as_long_as_it_runs() {
     let request = request.header("webhook-id", seen["eventId"].as_str().unwrap()).header("webhook-timestamp", "1");
     let answer = HttpResponse::send(request.header("webhook-signature", "v1,AAAA")).await;
     assert_eq!(answer.status, 401);
-    assert_eq!(listener.arrivals(2).await[1]["signature"], "bad");
+    assert_eq!(listener.wait_for_events(2).await[1]["signature"], "bad");
     assert_eq!(listener.stop("INT").await.code(), Some(1), "one was not believed");
     assert!(!listener.log().contains("whsec_"), "{}", listener.log());
     assert_eq!(shell.json(&["webhook", "list"]), json!([]), "and the target is gone");
@@ -224,7 +228,7 @@ async fn listen_makes_a_target_for_as_long_as_it_runs() {
     let mut listener = WebhookListener::start(&shell, &["--count", "1"]).await;
     control.revoke(&agent.id, &role).await;
     assert!(listener.ended().await.success(), "{}", listener.log());
-    assert_eq!(listener.arrived()[0]["event"], "agent.role_revoked");
+    assert_eq!(listener.events()[0]["event"], "agent.role_revoked");
     assert_eq!(shell.json(&["webhook", "list"]), json!([]));
 }
 

@@ -70,8 +70,8 @@ async fn a_target_is_made_shown_changed_paused_and_deleted() {
     assert!(shell.said(&["webhook", "list"]).contains("paused"));
     assert_eq!(shell.json(&["webhook", "resume", &id])["status"], "active");
 
-    assert_eq!(shell.json(&["webhook", "delete", &id]), json!({ "deleted": true, "webhookId": id }));
-    let (code, error) = shell.failed(&["webhook", "delete", &id]);
+    assert_eq!(shell.json(&["webhook", "delete", &id, "--yes"]), json!({ "deleted": true, "webhookId": id }));
+    let (code, error) = shell.failed(&["webhook", "delete", &id, "--yes"]);
     assert!(code == 3 && error.contains("WEBHOOK_NOT_FOUND") && error.contains("Next: `countersign webhook list`"));
     let all = format!("{table}{shown}{value}{changed}{note}{error}{}", shell.said(&["webhook", "list"]));
     assert!(!all.contains(&secret[6..]) && !all.contains("whsec_"), "a secret is told once");
@@ -86,20 +86,26 @@ async fn secrets_are_replaced_and_go_into_files_for_their_owner_only() {
     assert!(id.starts_with("wh_"), "{id}");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let first = fs::read_to_string(&file).unwrap();
-    assert_eq!(shell.failed(&["webhook", "rotate-secret", &id, "--out", &file]).0, 1, "no file is overwritten");
+    assert_eq!(
+        shell.failed(&["webhook", "rotate-secret", &id, "--yes", "--out", &file]).0,
+        1,
+        "no file is overwritten"
+    );
     assert!(shell.said(&["webhook", "show", &id]).contains("old secret until  -"), "so nothing was replaced");
-    let rotated = shell.json(&["webhook", "rotate-secret", &id]);
+    let rotated = shell.json(&["webhook", "rotate-secret", &id, "--yes"]);
     assert!(text(&rotated["secret"]).starts_with("whsec_") && rotated["secret"] != first.trim(), "{rotated}");
     let until = text(&rotated["previousSecretExpiresAt"]);
     assert!(shell.said(&["webhook", "show", &id]).contains(&until));
-    let output = shell.run(&["webhook", "rotate-secret", &id]);
+    let output = shell.run(&["webhook", "rotate-secret", &id, "--yes"]);
     assert!(output.stdout.starts_with(b"whsec_") && output.stdout != rotated["secret"].as_str().unwrap().as_bytes());
-    assert!(String::from_utf8(output.stderr).unwrap().contains("The one before signs too until"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("signed with the previous secret too until"));
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let lost = shell.command(&["webhook", "rotate-secret", &id]).stdout(full).output().unwrap();
+    let lost = shell.command(&["webhook", "rotate-secret", &id, "--yes"]).stdout(full).output().unwrap();
     let error = String::from_utf8(lost.stderr).unwrap();
     assert!(
-        error.contains(&format!("nobody has seen the new secret: countersign webhook rotate-secret {id}")),
+        error.contains(&format!(
+            "the new secret was not shown to anybody; create another: countersign webhook rotate-secret {id}"
+        )),
         "{error}"
     );
 }
@@ -110,14 +116,14 @@ async fn while_a_secret_is_replaced_receivers_of_both_believe_what_comes() {
     let shell = Shell::knowing(&control, &KNOWN);
     let port = free_port().to_string();
     let id = shell.said(&["webhook", "create", &format!("http://127.0.0.1:{port}/"), "--out", "old"]);
-    shell.said(&["webhook", "rotate-secret", &id, "--out", "new"]);
+    shell.said(&["webhook", "rotate-secret", &id, "--yes", "--out", "new"]);
     let other = shell.said(&["webhook", "create", &nowhere(), "--out", "another"]);
     assert_ne!(id, other);
     for (file, code, worth) in [("old", 0, "good"), ("new", 0, "good"), ("another", 1, "bad")] {
         let mut listener =
             WebhookListener::start(&shell, &["--port", &port, "--secret-file", file, "--count", "1"]).await;
         assert_eq!(shell.run(&["webhook", "test", &id]).status.code(), Some(code), "{file}");
-        assert_eq!((listener.ended().await.code(), &listener.arrived()[0]["signature"]), (Some(code), &json!(worth)));
+        assert_eq!((listener.ended().await.code(), &listener.events()[0]["signature"]), (Some(code), &json!(worth)));
     }
 }
 
@@ -134,15 +140,15 @@ async fn what_is_wrong_is_said_with_what_mends_it() {
         (&["create", "https://user:s3cr3t@example.com/"], 2, "`url`"),
         (&["create", "https://example.com/", "--events", "agent.born"], 2, "`events`"),
         (&["listen", "--events", "agent.born"], 2, "`events`"),
-        (&["show", "nope"], 2, "`nope` is no id of a webhook: wh_"),
+        (&["show", "nope"], 2, "`nope` is not the id of a webhook: wh_"),
         (&["show", unheard], 3, "`countersign webhook list`"),
         (&["test", unheard], 3, "`countersign webhook list`"),
         (&["deliveries", unheard], 3, "`countersign webhook list`"),
-        (&["deliveries", &id, "--event", "nope"], 2, "`nope` is no id of an event: evt_"),
+        (&["deliveries", &id, "--event", "nope"], 2, "`nope` is not the id of an event: evt_"),
         (&["deliveries", &id, "--event", event], 3, "`countersign webhook deliveries wh_"),
         (&["deliveries", &id, "--status", "lost"], 2, "--status"),
         (&["replay", &id], 2, "--since"),
-        (&["replay", &id, "--since", "soon"], 2, "write an instant as"),
+        (&["replay", &id, "--since", "soon"], 2, "write a time as"),
         (&["replay", &id, "--event", event], 3, "`countersign webhook deliveries wh_"),
         (&["list", "--deployment"], 2, "COUNTERSIGN_HUMAN_TOKEN"),
     ] {
@@ -154,7 +160,7 @@ async fn what_is_wrong_is_said_with_what_mends_it() {
     }
     for arguments in [&["webhook", "create", &nowhere(), "--out", "11"][..], &["webhook", "listen"]] {
         let (code, error) = shell.failed(arguments);
-        assert!(code == 1 && error.contains("`countersign webhook delete ID` makes room"), "{error}");
+        assert!(code == 1 && error.contains("`countersign webhook list` shows the webhooks"), "{error}");
     }
     assert!(!shell.path("11").exists());
 
@@ -182,7 +188,7 @@ async fn administrators_have_targets_for_all_services() {
     let output = shell.run(&["webhook", "pause", "--deployment", &id]);
     let note = String::from_utf8(output.stderr).unwrap();
     assert!(note.contains(&format!("Next: countersign webhook resume --deployment {id}")), "{note}");
-    assert_eq!(shell.json(&["webhook", "delete", "--deployment", &id])["deleted"], true);
+    assert_eq!(shell.json(&["webhook", "delete", "--yes", "--deployment", &id])["deleted"], true);
 
     let mut owner = Shell::knowing(&control, &["URL", "CA"]);
     owner.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("owner"));
@@ -199,7 +205,7 @@ async fn administrators_have_targets_for_all_services() {
     let agent = Agent::register(&control, "Typed").await;
     agent.login().await;
     assert!(listener.ended().await.success(), "{}", listener.log());
-    let seen = &listener.arrived()[0];
+    let seen = &listener.events()[0];
     assert_eq!((&seen["event"], &seen["data"]["agentId"]), (&json!("agent.authenticated"), &json!(agent.id)));
     assert_eq!(shell.json(&["webhook", "list", "--deployment"]), json!([]));
 }
@@ -212,7 +218,7 @@ async fn a_test_says_what_the_receiver_answered() {
     let url = format!("http://127.0.0.1:{port}/");
     let id = shell.said(&["webhook", "create", &url, "--events", "agent.role_revoked", "--out", "secret"]);
     let (code, error) = shell.failed(&["webhook", "test", &id]);
-    assert!(code == 1 && error.contains("was not delivered: nobody answers there\nNext: "), "{error}");
+    assert!(code == 1 && error.contains("was not delivered: the receiver refused the connection\nNext: "), "{error}");
 
     let mut listener = WebhookListener::start(&shell, &["--port", &port, "--secret-file", "secret"]).await;
     let tested = shell.json(&["webhook", "test", &id]);
@@ -220,7 +226,7 @@ async fn a_test_says_what_the_receiver_answered() {
     assert_eq!((&tested["event"], &tested["responseBody"]), (&json!("webhook.test"), &json!("received")));
     shell.said(&["webhook", "pause", &id]);
     assert!(shell.said(&["webhook", "test", &id]).contains("delivered"), "also to a target that is paused");
-    let seen = listener.arrivals(2).await;
+    let seen = listener.wait_for_events(2).await;
     assert_eq!((&seen[0]["eventId"], &seen[0]["signature"]), (&tested["eventId"], &json!("good")));
     assert_eq!(seen[0]["data"], json!({ "webhookId": id, "serviceId": control.service() }));
     assert!(listener.stop("TERM").await.success(), "{}", listener.log());
@@ -230,9 +236,12 @@ async fn a_test_says_what_the_receiver_answered() {
     let output = shell.run(&["webhook", "test", &id]);
     let (printed, error) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert_eq!(output.status.code(), Some(1));
-    assert!(printed.contains("out of order") && error.contains("not delivered: it answered 500"), "{printed}{error}");
+    assert!(
+        printed.contains("out of order") && error.contains("not delivered: the receiver answered 500"),
+        "{printed}{error}"
+    );
     behavior.store(307, Ordering::SeqCst);
-    assert!(shell.failed(&["webhook", "test", &id]).1.contains("it redirects (307)"));
+    assert!(shell.failed(&["webhook", "test", &id]).1.contains("the receiver redirects (307)"));
     behavior.store(204, Ordering::SeqCst);
     assert!(shell.said(&["webhook", "test", &id]).contains("204"));
 }
@@ -240,14 +249,14 @@ async fn a_test_says_what_the_receiver_answered() {
 #[tokio::test]
 async fn a_test_waits_for_a_receiver_that_is_slow_and_does_not_use_up_the_limits() {
     let settings = ["webhooks.attempt_seconds=3", "limits.management_per_minute=12"];
-    let control = ControlPlane::start_as_shipped_with(&settings).await;
+    let control = ControlPlane::start_with_default_limits_and(&settings).await;
     let shell = Shell::knowing(&control, &KNOWN);
     // It is let in, and never answered.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", silent.local_addr().unwrap());
     let id = shell.said(&["webhook", "create", &url, "--out", "secret"]);
     let (code, error) = shell.failed(&["webhook", "test", &id]);
-    assert!(code == 1 && error.contains("was not delivered: it did not answer in time"), "{error}");
+    assert!(code == 1 && error.contains("was not delivered: the receiver did not answer in time"), "{error}");
 }
 
 #[tokio::test]
@@ -280,18 +289,18 @@ async fn deliveries_are_listed_shown_and_replayed() {
     let listener = WebhookListener::start(&shell, &["--port", &port, "--secret-file", "secret"]).await;
     let replayed = shell.json(&["webhook", "replay", &id, "--event", &event]);
     assert_eq!(replayed, json!({ "replayed": 1, "webhookId": id }));
-    let first = listener.arrivals(1).await.remove(0);
+    let first = listener.wait_for_events(1).await.remove(0);
     assert_eq!((&first["eventId"], &first["signature"]), (&json!(event), &json!("good")));
     assert_eq!(first["data"], value["payload"]["data"], "exactly what was shown");
     let delivered = async || Some(shell.json(&shown)).filter(|delivery| delivery["status"] == "delivered");
     countersign_tests::eventually("it is delivered", delivered, || control.log()).await;
     assert_eq!(shell.json(&["webhook", "replay", &id, "--since", "1h", "--status", "dead"])["replayed"], 0);
     assert!(shell.said(&["webhook", "replay", &id, "--since", "1h"]).ends_with('1'));
-    assert_eq!(listener.arrivals(2).await[1]["eventId"], first["eventId"], "the same id again");
+    assert_eq!(listener.wait_for_events(2).await[1]["eventId"], first["eventId"], "the same id again");
     assert_eq!(shell.json(&["webhook", "replay", &id, "--since", "2100-01-01T00:00:00Z"])["replayed"], 0);
 
     control.revoke(&agent.id, &role).await;
-    assert_eq!(listener.arrivals(3).await[2]["event"], "agent.role_revoked");
+    assert_eq!(listener.wait_for_events(3).await[2]["event"], "agent.role_revoked");
     let newest = shell.json(&["webhook", "deliveries", &id, "--limit", "1"]);
     let second = shell.json(&["webhook", "deliveries", &id, "--limit", "1", "--offset", "1"]);
     assert_eq!((&newest[0]["event"], &second[0]["eventId"]), (&json!("agent.role_revoked"), &json!(event)));

@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 /// What was found about each thing; and the exit code.
 fn found(shell: &Shell) -> (BTreeMap<String, String>, Option<i32>) {
-    let output = shell.run(&["-o", "json", "doctor"]);
+    let output = shell.run(&["-o", "json", "doctor", "--login"]);
     let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    (findings.iter().map(|one| (text(&one["about"]), text(&one["found"]))).collect(), output.status.code())
+    (findings.iter().map(|one| (text(&one["check"]), text(&one["status"]))).collect(), output.status.code())
 }
 
 fn expected(pairs: [(&str, &str); 7]) -> BTreeMap<String, String> {
@@ -39,7 +39,7 @@ async fn what_is_well_is_ok_and_what_is_not_there_is_no_failure() {
     shell.export("COUNTERSIGN_HUMAN_TOKEN", control.human());
     let all = nothing.keys().map(|about| (about.clone(), "ok".to_owned())).collect();
     assert_eq!(found(&shell), (all, Some(0)));
-    let table = shell.said(&["doctor"]);
+    let table = shell.said(&["doctor", "--login"]);
     assert!(table.lines().all(|line| line.starts_with("ok ")) && table.contains("can log in"), "{table}");
     assert!(!shell.kept("default.tokens.json").exists(), "the login was for looking only");
 }
@@ -63,7 +63,7 @@ async fn what_is_wrong_is_named_with_the_next_step() {
         ("human token", "failed"),
     ]);
     assert_eq!(found(&shell), (marks, Some(3)));
-    let output = shell.run(&["doctor"]);
+    let output = shell.run(&["doctor", "--login"]);
     let advice = String::from_utf8(output.stderr).unwrap();
     for said in ["Next, for the service key: ", "Next, for the human token: ", "countersign agent reactivate"] {
         assert!(advice.contains(said), "{said}: {advice}");
@@ -71,10 +71,10 @@ async fn what_is_wrong_is_named_with_the_next_step() {
 
     shell.export("COUNTERSIGN_SERVICE_KEY", &format!("{}\n", control.key()));
     shell.export("COUNTERSIGN_HUMAN_TOKEN", &format!("{}\nx", control.human()));
-    let output = shell.run(&["doctor"]);
+    let output = shell.run(&["doctor", "--login"]);
     let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
     assert_eq!(output.status.code(), Some(3), "the agent is suspended: {said}");
-    assert!(said.contains("are one word") && said.contains("a line end") && !said.contains("cannot reach"), "{said}");
+    assert!(said.contains("is one word") && said.contains("a line end") && !said.contains("cannot reach"), "{said}");
 
     let another = ControlPlane::start().await;
     shell.export("COUNTERSIGN_CA", &another.env["CA"]);
@@ -83,6 +83,6 @@ async fn what_is_wrong_is_named_with_the_next_step() {
     shell.export("COUNTERSIGN_CA", &control.env["CA"]);
     let output = shell.run(&["-o", "json", "doctor"]);
     let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((findings.len(), &findings[1]["found"], output.status.code()), (2, &json!("failed"), Some(4)));
+    assert_eq!((findings.len(), &findings[1]["status"], output.status.code()), (2, &json!("failed"), Some(4)));
     assert!(findings[1]["next"].as_str().unwrap().contains("COUNTERSIGN_URL"), "{findings:?}");
 }

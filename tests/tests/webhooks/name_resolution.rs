@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use countersign_control_plane::{Found, Names, Surroundings};
+use countersign_control_plane::{Dependencies, Found, Names};
 use countersign_tests::{HttpResponse, InProcessServer, Receiver, Reply, eventually};
 use serde_json::{Value, json};
 use std::{
@@ -55,8 +55,8 @@ impl Fixture {
     async fn new() -> Self {
         let (names, folder, receiver) =
             (Arc::new(Led::default()), tempfile::tempdir().unwrap(), new_connections().await);
-        let surroundings = Surroundings { names: names.clone(), ..Surroundings::default() };
-        let plane = InProcessServer::start_in(folder.path(), &[], surroundings).await;
+        let dependencies = Dependencies { resolver: names.clone(), ..Dependencies::default() };
+        let plane = InProcessServer::start_with(folder.path(), &[], dependencies).await;
         Self { plane, names, folder, receiver }
     }
 

@@ -3,9 +3,9 @@
 use super::{CommandReport, DatabaseCommandError};
 use crate::{
     app::database::location,
-    config::{Config, DatabasePlace},
+    config::{Config, DatabaseLocation},
     domain::timestamp::format_rfc3339,
-    files::{self, Lock},
+    files::{self, FileLock},
     store::{
         deployment::{Quarantine, QuarantineReason},
         sqlite_file::{self, SqliteFileInfo},
@@ -20,7 +20,7 @@ use std::{
 
 /// Copies the embedded database into a new file, which appears only after the copy was validated.
 pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, DatabaseCommandError> {
-    let DatabasePlace::File(database) = location(config)? else {
+    let DatabaseLocation::File(database) = location(config)? else {
         return DatabaseCommandError::refused(
             "PostgreSQL is backed up by its own tools: `pg_dump --format=custom --file=FILE DATABASE`. How to restore the dump is in \
              the documentation, under backup and restore",
@@ -64,25 +64,25 @@ fn report(config: &Config, file: &Path, info: &SqliteFileInfo, bytes: u64) -> Co
 struct PartialFile {
     path: PathBuf,
     is_finished: bool,
-    _lock: Lock,
+    _lock: FileLock,
 }
 
 impl PartialFile {
     /// Creates an empty file beside the final path.
     fn create(file: &Path) -> Result<Self, DatabaseCommandError> {
-        let path = files::beside(file, ".partial");
-        let lock = Lock::alone(&path).map_err(DatabaseCommandError::file(&path))?;
+        let path = files::with_suffix(file, ".partial");
+        let lock = FileLock::exclusive(&path).map_err(DatabaseCommandError::file(&path))?;
         let Some(lock) = lock else {
             return DatabaseCommandError::refused(format!("{}: another backup writes to this file", path.display()));
         };
         // The file may contain a part of a backup that was killed.
-        files::empty_private_file(&path).map_err(DatabaseCommandError::file(&path))?;
+        files::truncate_private_file(&path).map_err(DatabaseCommandError::file(&path))?;
         Ok(Self { path, is_finished: false, _lock: lock })
     }
 
     /// Renames the file to its final path; fails if that exists.
     fn finish(&mut self, file: &Path) -> Result<(), DatabaseCommandError> {
-        let renamed = files::make_lasting(&self.path).and_then(|()| files::name_without_replacing(&self.path, file));
+        let renamed = files::sync(&self.path).and_then(|()| files::rename_without_replacing(&self.path, file));
         renamed.map_err(DatabaseCommandError::file(file))?;
         self.is_finished = true;
         Ok(())

@@ -3,24 +3,24 @@
 use super::{CommandReport, DatabaseCommandError};
 use crate::{
     app::{
-        AppError,
+        AppError, create_data_dir,
         database::{location, lock_shared},
-        install_crypto, make_folder,
+        install_crypto_provider,
     },
-    config::{Config, DatabasePlace},
+    config::{Config, DatabaseLocation},
     files,
     store::schema::{AppliedMigrations, migrate_postgres, migrate_sqlite},
 };
 
 /// Migrates the schema of the configured database. Replicas of the previous version may keep serving it.
 pub async fn migrate(config: &Config) -> Result<CommandReport, DatabaseCommandError> {
-    install_crypto();
+    install_crypto_provider();
     let AppliedMigrations { from, to } = match location(config)? {
-        DatabasePlace::Postgres(url) => migrate_postgres(&url).await?,
-        DatabasePlace::File(path) => {
-            make_folder(config)?;
+        DatabaseLocation::Postgres(url) => migrate_postgres(&url).await?,
+        DatabaseLocation::File(path) => {
+            create_data_dir(config)?;
             let _lock = lock_shared(config)?;
-            files::make_private_file(&path).map_err(AppError::folder(&path))?;
+            files::create_private_file(&path).map_err(AppError::file(&path))?;
             migrate_sqlite(&path).await?
         }
     };

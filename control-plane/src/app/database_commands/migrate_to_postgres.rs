@@ -4,9 +4,9 @@ use super::{CommandReport, DatabaseCommandError};
 use crate::{
     app::{
         database::{check_existing_deployment, location, lock_exclusive, master_key, warn_if_unauthenticated},
-        install_crypto,
+        install_crypto_provider,
     },
-    config::{Config, DatabasePlace},
+    config::{Config, DatabaseLocation},
     store::{
         deployment::QuarantineReason,
         schema,
@@ -24,8 +24,8 @@ pub async fn migrate_to_postgres(
     config: &Config,
     target: &SecretString,
 ) -> Result<CommandReport, DatabaseCommandError> {
-    install_crypto();
-    let DatabasePlace::File(database) = location(config)? else {
+    install_crypto_provider();
+    let DatabaseLocation::File(database) = location(config)? else {
         return DatabaseCommandError::refused(
             "--to migrates an embedded database, but database.url is PostgreSQL: move that with pg_dump and pg_restore",
         );
@@ -33,9 +33,9 @@ pub async fn migrate_to_postgres(
     if !["postgres://", "postgresql://"].iter().any(|scheme| target.expose_secret().starts_with(scheme)) {
         return DatabaseCommandError::refused("--to: must be postgres://<user>@<host>/<database>");
     }
-    let target_location = DatabasePlace::Postgres(target.clone());
+    let target_location = DatabaseLocation::Postgres(target.clone());
     if let Some(problem) = target_location.problem() {
-        return DatabaseCommandError::refused(problem.replacen("database.url", "--to", 1));
+        return DatabaseCommandError::refused(format!("--to: {problem}"));
     }
     warn_if_unauthenticated(&target_location);
     let master = master_key(config)?;

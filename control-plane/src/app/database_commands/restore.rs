@@ -10,13 +10,13 @@ use crate::{
         database::{
             REPLACED_SUFFIX, SQLITE_SUFFIXES, check_existing_deployment, location, lock_exclusive, master_key, open_at,
         },
-        install_crypto,
+        install_crypto_provider,
     },
-    config::{Config, DatabasePlace},
+    config::{Config, DatabaseLocation},
     domain::timestamp::format_rfc3339,
     files,
     keyring::MasterKey,
-    metrics::{Labels, Metrics},
+    metrics::{LabelValues, Metrics},
     operations::{RestoreReport, ensure_audit_started, invalidate_credentials_after_restore},
     store::{
         OpenMode,
@@ -39,15 +39,15 @@ pub async fn restore(
     file: Option<&Path>,
     replace: bool,
 ) -> Result<CommandReport, DatabaseCommandError> {
-    install_crypto();
+    install_crypto_provider();
     let location = location(config)?;
     let master = master_key(config)?;
     match (&location, file) {
-        (DatabasePlace::Postgres(_), Some(_)) => DatabaseCommandError::refused(
+        (DatabaseLocation::Postgres(_), Some(_)) => DatabaseCommandError::refused(
             "PostgreSQL is restored by its own tools: stop all control planes, `pg_restore` into an empty database, then \
              run this without a file",
         ),
-        (DatabasePlace::Postgres(url), None) => {
+        (DatabaseLocation::Postgres(url), None) => {
             let DatabaseUsage { control_planes, has_deployment } = postgres::database_usage(url).await?;
             if control_planes > 0 {
                 return DatabaseCommandError::refused(
@@ -62,11 +62,11 @@ pub async fn restore(
             let result = revoke_credentials(config, location, &master).await?;
             Ok(report(["The database of database.url: restore completed.".to_owned()], &result))
         }
-        (DatabasePlace::File(database), Some(file)) => {
+        (DatabaseLocation::File(database), Some(file)) => {
             let _lock = lock_exclusive(database)?;
             restore_file(config, &master, (file, database), replace).await
         }
-        (DatabasePlace::File(database), None) => {
+        (DatabaseLocation::File(database), None) => {
             let _lock = lock_exclusive(database)?;
             if !database.exists() {
                 return DatabaseCommandError::refused(format!(
@@ -112,14 +112,14 @@ async fn restore_file(
     let copy = StagedCopy::create(file, database)?;
     let info = sqlite_file::validate(&copy.path).await.map_err(DatabaseCommandError::invalid_database(file))?;
     check_existing_deployment(config, master, &info.deployment)?;
-    let result = revoke_credentials(config, DatabasePlace::File(copy.path.clone()), master).await?;
+    let result = revoke_credentials(config, DatabaseLocation::File(copy.path.clone()), master).await?;
     sqlite_file::merge_wal(&copy.path).await.map_err(DatabaseCommandError::invalid_database(&copy.path))?;
-    files::give_to_owner_of_folder(&copy.path)
-        .and_then(|()| files::make_lasting(&copy.path))
+    files::chown_to_directory_owner(&copy.path)
+        .and_then(|()| files::sync(&copy.path))
         .map_err(DatabaseCommandError::file(&copy.path))?;
     let old = if exists { Some(keep_old(database).await?) } else { None };
-    for stale in SQLITE_SUFFIXES.map(|suffix| files::beside(database, suffix)) {
-        files::remove(&stale).map_err(DatabaseCommandError::file(&stale))?;
+    for stale in SQLITE_SUFFIXES.map(|suffix| files::with_suffix(database, suffix)) {
+        files::remove_if_exists(&stale).map_err(DatabaseCommandError::file(&stale))?;
     }
     copy.replace(database)?;
     let restored = format!("{}: restored from {}.", database.display(), file.display());
@@ -130,7 +130,7 @@ async fn restore_file(
 /// Gives the old database a second name, so that the path always leads to a database.
 async fn keep_old(database: &Path) -> Result<PathBuf, DatabaseCommandError> {
     let stamp: String = format_rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
-    let old = files::beside(database, &format!("{REPLACED_SUFFIX}{stamp}"));
+    let old = files::with_suffix(database, &format!("{REPLACED_SUFFIX}{stamp}"));
     match sqlite_file::merge_wal(database).await {
         Ok(()) => {}
         Err(error) if error.is_busy() => {
@@ -142,7 +142,7 @@ async fn keep_old(database: &Path) -> Result<PathBuf, DatabaseCommandError> {
         // The database is damaged, which may be the reason for the restore: keep the files beside it unchanged.
         Err(_) => {
             for suffix in SQLITE_SUFFIXES {
-                let (from, to) = (files::beside(database, suffix), files::beside(&old, suffix));
+                let (from, to) = (files::with_suffix(database, suffix), files::with_suffix(&old, suffix));
                 match fs::copy(&from, to) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
                         return Err(DatabaseCommandError::file(&from)(error));
@@ -152,7 +152,7 @@ async fn keep_old(database: &Path) -> Result<PathBuf, DatabaseCommandError> {
             }
         }
     }
-    files::name_also(database, &old).map_err(DatabaseCommandError::file(&old))?;
+    files::link_or_copy(database, &old).map_err(DatabaseCommandError::file(&old))?;
     Ok(old)
 }
 
@@ -163,26 +163,27 @@ struct StagedCopy {
 
 impl StagedCopy {
     fn create(file: &Path, database: &Path) -> Result<Self, DatabaseCommandError> {
-        files::make_private_folder(files::folder_of(database)).map_err(DatabaseCommandError::file(database))?;
-        let copy = Self { path: files::beside(database, ".restoring") };
+        files::create_private_directory(files::parent_directory(database))
+            .map_err(DatabaseCommandError::file(database))?;
+        let copy = Self { path: files::with_suffix(database, ".restoring") };
         copy.delete().map_err(DatabaseCommandError::file(&copy.path))?;
-        files::copy_private(file, &copy.path).map_err(DatabaseCommandError::file(file))?;
+        files::copy_to_private_file(file, &copy.path).map_err(DatabaseCommandError::file(file))?;
         // A database that was copied by hand, while no server ran, may have a write-ahead log.
-        let (from, to) = (files::beside(file, "-wal"), files::beside(&copy.path, "-wal"));
+        let (from, to) = (files::with_suffix(file, "-wal"), files::with_suffix(&copy.path, "-wal"));
         if from.is_file() {
-            files::copy_private(&from, &to).map_err(DatabaseCommandError::file(&from))?;
+            files::copy_to_private_file(&from, &to).map_err(DatabaseCommandError::file(&from))?;
         }
         Ok(copy)
     }
 
     fn replace(self, database: &Path) -> Result<(), DatabaseCommandError> {
-        let replaced = fs::rename(&self.path, database).and_then(|()| files::make_lasting(database));
+        let replaced = fs::rename(&self.path, database).and_then(|()| files::sync(database));
         replaced.map_err(DatabaseCommandError::file(database))
     }
 
     fn delete(&self) -> io::Result<()> {
-        files::remove(&self.path)?;
-        SQLITE_SUFFIXES.iter().try_for_each(|suffix| files::remove(&files::beside(&self.path, suffix)))
+        files::remove_if_exists(&self.path)?;
+        SQLITE_SUFFIXES.iter().try_for_each(|suffix| files::remove_if_exists(&files::with_suffix(&self.path, suffix)))
     }
 }
 
@@ -195,16 +196,16 @@ impl Drop for StagedCopy {
 /// Migrates the schema, and revokes all credentials whose state may have changed since the backup.
 async fn revoke_credentials(
     config: &Config,
-    location: DatabasePlace,
+    location: DatabaseLocation,
     master: &MasterKey,
 ) -> Result<RestoreReport, DatabaseCommandError> {
-    let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).map_err(AppError::from)?;
+    let metrics = Metrics::new(&LabelValues::default()).map_err(AppError::from)?;
     let store = open_at(location, config, (OpenMode::Serve, master), Arc::new(SystemClock), &metrics).await?;
     let found = deployment::find(store.read().await?.conn()).await?;
-    let found = found.ok_or(AppError::Foreign("this database is empty: restore a backup into it first"))?;
+    let found = found.ok_or(AppError::DatabaseRejected("this database is empty: restore a backup into it first"))?;
     check_existing_deployment(config, master, &found)?;
-    ensure_audit_started(&store).await.map_err(AppError::Audit)?;
-    let result = invalidate_credentials_after_restore(&store).await.map_err(AppError::Audit)?;
+    ensure_audit_started(&store).await.map_err(AppError::Operation)?;
+    let result = invalidate_credentials_after_restore(&store).await.map_err(AppError::Operation)?;
     store.close().await;
     Ok(result)
 }

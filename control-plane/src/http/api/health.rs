@@ -1,7 +1,7 @@
 //! `GET /health`: never behind a credential, never longer than a second.
 
 use crate::{
-    ephemeral::Presence,
+    ephemeral::RateLimitBackend,
     http::{
         error::Instant,
         openapi::{
@@ -95,10 +95,10 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>)
         QueueHealth::Behind => Check::Degraded,
         QueueHealth::Down => Check::Down,
     };
-    let (redis, backend) = match state.limits.presence() {
-        Presence::Own => (Check::Up, "memory"),
-        Presence::Shared => (Check::Up, "redis"),
-        Presence::Lost => (Check::Down, "redis"),
+    let (redis, backend) = match state.limits.backend() {
+        RateLimitBackend::Memory => (Check::Up, "memory"),
+        RateLimitBackend::Redis => (Check::Up, "redis"),
+        RateLimitBackend::MemoryFallback => (Check::Down, "redis"),
     };
     // Agents log in all the same.
     let status = if webhook_queue.max(redis) == Check::Up { status } else { status.max(Overall::Degraded) };

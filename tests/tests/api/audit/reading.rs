@@ -161,9 +161,9 @@ async fn the_command_line_lists_what_a_person_may_read() {
     let first = said.lines().nth(1).unwrap();
     assert!(first.contains("role.assigned") && first.contains(&agent.id) && first.contains(&role), "{said}");
     assert_eq!(said.lines().count(), 1 + 4);
-    let all = shell.json(&["audit", "list", "--all", "--limit", "3"]);
+    let all = shell.json(&["audit", "list", "--all-services", "--limit", "3"]);
     assert_eq!(all.as_array().unwrap(), &links(&control, "").await[..3]);
-    let some = shell.json(&["audit", "list", "--all", "--agent", &agent.id, "--act", "agent.registered"]);
+    let some = shell.json(&["audit", "list", "--all-services", "--agent", &agent.id, "--act", "agent.registered"]);
     assert_eq!(some.as_array().unwrap().len(), 1);
     let (code, error) = shell.failed(&["audit", "list", "--act", "role.made"]);
     assert!(code == 2 && error.contains("`act` must be one of"), "{code} {error}");

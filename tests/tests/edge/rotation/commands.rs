@@ -18,17 +18,17 @@ async fn an_administrator_lists_rotates_and_revokes() {
     let said = shell.run(&["signing-key", "rotate"]);
     let (data, advice) = (String::from_utf8(said.stdout).unwrap(), String::from_utf8(said.stderr).unwrap());
     assert!(data.contains(rotation["signsFrom"].as_str().unwrap()), "{data}");
-    assert!(advice.contains("from then on by itself") && advice.contains("\nNext: "), "{advice}");
+    assert!(advice.contains("without further action") && advice.contains("\nNext: "), "{advice}");
 
     let signing = keys[1]["kid"].as_str().unwrap();
-    assert_eq!(shell.json(&["signing-key", "revoke", signing])["revoked"], true);
+    assert_eq!(shell.json(&["signing-key", "revoke", signing, "--yes"])["revoked"], true);
     assert_eq!(control.verify(&token).await.error().2, "token_key_unknown");
-    assert!(shell.said(&["signing-key", "revoke", signing]).contains("it was already"));
+    assert!(shell.said(&["signing-key", "revoke", signing, "--yes"]).contains("it was already"));
 
     let (code, error) = shell.failed(&["signing-key", "revoke", "-nonsense"]);
-    assert!(code == 2 && error.contains("no id of a signing key") && error.contains("\nNext: "), "{error}");
+    assert!(code == 2 && error.contains("not the id of a signing key") && error.contains("\nNext: "), "{error}");
     let nobody = format!("-{}A", "a".repeat(41));
-    let (code, error) = shell.failed(&["signing-key", "revoke", &nobody]);
+    let (code, error) = shell.failed(&["signing-key", "revoke", &nobody, "--yes"]);
     assert!(code == 3 && error.contains("signing-key list"), "{error}");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("bob"));
     let (code, error) = shell.failed(&["signing-key", "rotate"]);

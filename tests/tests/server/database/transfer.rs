@@ -43,7 +43,7 @@ async fn fill(control: &mut ControlPlane, receiver: &Receiver) -> (Agent, Value)
     let agent = Agent::register(control, "agent ünïcode \u{1f600} ' \" \\ {}").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
-    let target = Target::make(control, &receiver.url).await;
+    let target = Target::create(control, &receiver.url).await;
     let body = json!({ "name": "twice", "description": "", "permissions": [] });
     let request = control.api.request("POST", &control.path("/roles")).bearer_auth(control.key()).json(&body);
     countersign_tests::HttpResponse::send(request.header("idempotency-key", "once")).await.expect(201);
@@ -201,7 +201,7 @@ async fn what_is_on_its_way_to_a_webhook_arrives_from_there() {
     let mut control = ControlPlane::start_with(&["webhooks.retry_seconds=1,1,1,1,1,1,1,1,1"]).await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.create_role("reader", &[]).await;
-    let _target = Target::make_for(&control, &receiver.url, &["agent.role_assigned"]).await;
+    let _target = Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await;
     control.assign(&agent.id, &role).await;
     receiver.until(1).await;
     control.terminate().await;
