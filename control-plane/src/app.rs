@@ -20,14 +20,15 @@ pub use error::AppError;
 pub use redis::check_files;
 
 use crate::{
+    address_guard::{HostResolver, SystemResolver},
     certificates::Certificate,
     config::{Config, TlsMode},
     ephemeral::RedisClient,
     files::{self, FileLock},
     http::{AppState, Limits, Proxies},
     humans::{HumanTokenVerifier, OperatorKey},
-    operations::settle_storms,
-    webhooks::{Names, Post, SystemNames},
+    operations::flush_suppressed_bursts,
+    webhooks::{DispatcherHealth, HttpSender},
 };
 use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng};
 use ports::Ports;
@@ -42,13 +43,13 @@ pub struct Dependencies {
     /// The random number generator.
     pub rng: Arc<dyn Rng>,
     /// Resolves the host names of webhooks.
-    pub resolver: Arc<dyn Names>,
+    pub resolver: Arc<dyn HostResolver>,
 }
 
 impl Default for Dependencies {
     /// Those of the operating system.
     fn default() -> Self {
-        Self { clock: Arc::new(SystemClock), rng: Arc::new(SystemRng), resolver: Arc::new(SystemNames) }
+        Self { clock: Arc::new(SystemClock), rng: Arc::new(SystemRng), resolver: Arc::new(SystemResolver) }
     }
 }
 
@@ -57,7 +58,8 @@ pub struct App {
     config: Config,
     state: AppState,
     redis: Option<Arc<RedisClient>>,
-    http_sender: Arc<Post>,
+    http_sender: Arc<HttpSender>,
+    dispatcher_health: Arc<DispatcherHealth>,
     certificate: Certificate,
     ports: Ports,
     database_lock: Option<FileLock>,
@@ -80,10 +82,13 @@ impl App {
         let metrics = wiring::metrics()?;
         let issuers = humans::issuers(&config, &dependencies.clock, &metrics).await?;
         let database_lock = database::lock_shared(&config)?;
-        let context = wiring::context(&config, &public_url, dependencies, &metrics).await?;
+        let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
+        let health = dispatcher_health.clone();
+        let queue_health = Arc::new(move || health.current());
+        let context = wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
         let pools = context.store.clone();
         metrics.expose_connection_pools(move || pools.connection_pools())?;
-        let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &context.guard)?);
+        let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &context.address_guard)?);
         let operator_key = humans::operator_key(&config, context.rng.as_ref())?.map(Arc::new);
         let (certificate, authority) = wiring::certificate(&config, context.now())?;
         metrics.certificate_expiry.set(certificate.expires_at()?.seconds());
@@ -99,7 +104,18 @@ impl App {
         let limiter = redis::rate_limiter(redis.clone(), &context);
         let limits = Arc::new(Limits::new(wiring::limits_per_minute(config.limits), limiter));
         let state = AppState { context, humans, metrics, limits, proxies, began: started_at };
-        Ok(Self { config, state, redis, http_sender, certificate, ports, database_lock, readiness, startup })
+        Ok(Self {
+            config,
+            state,
+            redis,
+            http_sender,
+            dispatcher_health,
+            certificate,
+            ports,
+            database_lock,
+            readiness,
+            startup,
+        })
     }
 
     /// The address of the API port.
@@ -120,7 +136,18 @@ impl App {
     /// Serves until shutdown is requested, and then until the requests in flight are answered.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AppError> {
         let (api, sync, admin) = (self.api_address()?, self.sync_address()?, self.admin_address()?);
-        let Self { config, state, redis, http_sender, certificate, ports, database_lock, readiness, startup } = self;
+        let Self {
+            config,
+            state,
+            redis,
+            http_sender,
+            dispatcher_health,
+            certificate,
+            ports,
+            database_lock,
+            readiness,
+            startup,
+        } = self;
         let context = state.context.clone();
         let mut tasks = Tasks::new();
         servers::serve_admin(&mut tasks, ports.admin, readiness, state.metrics.clone(), &shutdown);
@@ -131,12 +158,12 @@ impl App {
         if let Some(redis) = redis {
             jobs::spawn_redis_tasks(&mut tasks, &redis, &context.store, &shutdown);
         }
-        let dispatcher = wiring::webhook_dispatcher(&config.webhooks, &state, http_sender);
-        jobs::spawn_webhook_delivery(&mut tasks, &context, dispatcher, &shutdown);
+        let dispatcher = wiring::webhook_dispatcher(&config.webhooks, &state, http_sender, dispatcher_health.clone());
+        jobs::spawn_webhook_delivery(&mut tasks, &state, dispatcher, dispatcher_health, &shutdown);
         tracing::info!(url = context.config.issuer, %api, %sync, %admin, "ready");
         drop(startup);
         let result = servers::wait(tasks, &shutdown).await;
-        if let Err(error) = settle_storms(&context).await {
+        if let Err(error) = flush_suppressed_bursts(&context).await {
             tracing::warn!(%error, "webhook events about suppressed failed logins could not be written");
         }
         context.store.close().await;

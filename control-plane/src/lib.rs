@@ -4,6 +4,7 @@
 //! `store` in one transaction, together with the change that sidecars must receive; `sync` sends these changes to the sidecars.
 //! Only `app` depends on all modules and puts them together.
 
+mod address_guard;
 mod app;
 mod certificates;
 mod config;
@@ -20,6 +21,7 @@ mod store;
 mod sync;
 mod webhooks;
 
+pub use address_guard::{HostResolver, ResolveFuture, SystemResolver};
 pub use app::{
     App, AppError, AuditError, CommandReport, DatabaseCommandError, Dependencies, backup,
     check_files as check_redis_files, export_audit, migrate, migrate_to_postgres, mint_human_token, restore, run,
@@ -27,4 +29,3 @@ pub use app::{
 };
 pub use config::{Config, ConfigError, ConfigInspection};
 pub use http::api_description;
-pub use webhooks::{Found, Names, SystemNames};

@@ -40,6 +40,7 @@ const ROOMS: [(&str, &[Room]); 2] = [
     (
         "control-plane",
         &[
+            ("address_guard", &["domain"]),
             ("files", &[]),
             ("config", &[]),
             ("metrics", &[]),
@@ -49,8 +50,8 @@ const ROOMS: [(&str, &[Room]); 2] = [
             ("humans", &["domain", "files", "metrics"]),
             ("keyring", &["domain", "store", "files"]),
             ("sync", &["domain", "store", "metrics"]),
-            ("webhooks", &["domain", "store", "keyring", "metrics"]),
-            ("operations", &["domain", "store", "keyring", "webhooks"]),
+            ("webhooks", &["domain", "store", "keyring", "metrics", "address_guard"]),
+            ("operations", &["domain", "store", "keyring", "address_guard"]),
             ("http", &["operations", "domain", "ephemeral", "humans", "metrics"]),
             ("certificates", &["files"]),
             ("development", &["operations", "domain", "humans", "files"]),

@@ -7,11 +7,11 @@ use crate::{
     http::AppState,
     metrics::Metrics,
     operations::{
-        Context, OperationError, delete_expired_events, publish_trust_changes, rotate_signing_keys_if_due,
-        run_housekeeping, settle_storms, tell_ended_roles,
+        Context, OperationError, delete_expired_events, emit_ended_roles, flush_suppressed_bursts,
+        publish_trust_changes, rotate_signing_keys_if_due, run_housekeeping,
     },
     store::Store,
-    webhooks::{Courier, Sorter},
+    webhooks::{DispatcherHealth, EventFanout, WebhookDispatcher},
 };
 use countersign_identity::Timestamp;
 use countersign_process::Shutdown;
@@ -20,6 +20,9 @@ use tokio::time::{sleep, timeout};
 
 /// Interval at which the server checks that its database has not been replaced.
 const DATABASE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Interval at which the backlog of webhook deliveries is measured.
+const BACKLOG_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A job that runs repeatedly until shutdown.
 struct Job {
@@ -47,7 +50,7 @@ enum Schedule {
 const HOUSEKEEPING: Schedule =
     Schedule::UnlessWritable { pause: Duration::from_mins(1), read_only_pause: Duration::from_secs(5) };
 
-const JOBS: [Job; 7] = [
+const JOBS: [Job; 6] = [
     Job { name: "housekeeping", schedule: HOUSEKEEPING, run: |state| Box::pin(run_housekeeping(&state.context)) },
     Job {
         name: "event retention",
@@ -67,17 +70,12 @@ const JOBS: [Job; 7] = [
     Job {
         name: "role expiry events",
         schedule: Schedule::Every(Duration::from_secs(1)),
-        run: |state| Box::pin(tell_ended_roles(&state.context)),
+        run: |state| Box::pin(emit_ended_roles(&state.context)),
     },
     Job {
         name: "failed login events",
         schedule: Schedule::Every(Duration::from_secs(1)),
-        run: |state| Box::pin(settle_storms(&state.context)),
-    },
-    Job {
-        name: "webhook backlog metrics",
-        schedule: Schedule::Every(Duration::from_secs(5)),
-        run: |state| Box::pin(measure_webhook_backlog(state)),
+        run: |state| Box::pin(flush_suppressed_bursts(&state.context)),
     },
 ];
 
@@ -140,11 +138,6 @@ fn export_signing_keys(metrics: &Metrics, ring: &SigningKeyRing, now: Timestamp)
     metrics.signing_key_since.set(start.map_or(0.0, since_epoch));
 }
 
-async fn measure_webhook_backlog(state: &AppState) -> Result<(), OperationError> {
-    let AppState { context, metrics, .. } = state;
-    Ok(context.pulse.look(&context.store, &metrics.webhooks).await?)
-}
-
 /// Stops the server when another database is put in the place of the one that it serves: revoked credentials may be valid in
 /// it.
 pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &Shutdown) {
@@ -175,9 +168,25 @@ pub(super) fn spawn_redis_tasks(tasks: &mut Tasks, client: &Arc<RedisClient>, st
     spawn_until_shutdown(tasks, shutdown, async move { subscriber.receive_changes(|| notified_store.wake()).await });
 }
 
-/// Delivers events until shutdown is requested; deliveries in progress may finish.
-pub(super) fn spawn_webhook_delivery(tasks: &mut Tasks, context: &Context, dispatcher: Courier, shutdown: &Shutdown) {
-    let fanout = Sorter { store: context.store.clone(), pulse: context.pulse.clone() };
+/// Delivers events until shutdown is requested, and measures the backlog; deliveries in progress may finish.
+pub(super) fn spawn_webhook_delivery(
+    tasks: &mut Tasks,
+    state: &AppState,
+    dispatcher: WebhookDispatcher,
+    health: Arc<DispatcherHealth>,
+    shutdown: &Shutdown,
+) {
+    let AppState { context, metrics, .. } = state;
+    let (store, metrics) = (context.store.clone(), metrics.webhooks.clone());
+    let fanout = EventFanout { store: store.clone(), dispatcher_wakeup: context.dispatcher_wakeup.clone() };
+    spawn_until_shutdown(tasks, shutdown, async move {
+        loop {
+            if let Err(error) = health.measure_backlog(&store, &metrics).await {
+                tracing::warn!(%error, "the backlog of webhook deliveries could not be measured");
+            }
+            sleep(BACKLOG_INTERVAL).await;
+        }
+    });
     let (fanout, dispatcher) = (fanout.run(shutdown.clone()), dispatcher.run(shutdown.clone()));
     tasks.spawn(async {
         fanout.await;

@@ -9,7 +9,7 @@ use crate::{
         tls::{ForProxies, TlsOnly},
     },
     metrics::Metrics,
-    sync::{Reader, SyncService, Terms},
+    sync::{FeedReader, SidecarSettings, SyncService},
 };
 use axum::{Router, extract::ConnectInfo, middleware::AddExtension};
 use axum_server::accept::Accept;
@@ -61,15 +61,15 @@ pub(super) fn serve_sync(
     shutdown: &Shutdown,
 ) -> Result<(), AppError> {
     let AppState { context, metrics, .. } = state;
-    let terms = Terms { issuer: context.config.issuer.clone(), max_staleness: config.max_staleness() };
-    let reader = Reader::new(context.store.clone());
+    let settings = SidecarSettings { issuer: context.config.issuer.clone(), max_staleness: config.max_staleness() };
+    let reader = FeedReader::new(context.store.clone());
     let feed = reader.feed();
     let reading = reader.run(metrics.clone(), shutdown.clone());
     tasks.spawn(async {
         reading.await;
         Ok(())
     });
-    let service = SyncService::new(context.store.clone(), feed, terms, metrics.clone(), shutdown.clone());
+    let service = SyncService::new(context.store.clone(), feed, settings, metrics.clone(), shutdown.clone());
     let identity = Identity::from_pem(&certificate.chain, certificate.key.expose_secret());
     let server = Server::builder()
         .tls_config(ServerTlsConfig::new().identity(identity).timeout(CLIENT_TIMEOUT))

@@ -2,6 +2,7 @@
 
 use super::{AppError, Dependencies, database, ports::Ports};
 use crate::{
+    address_guard::AddressGuard,
     certificates::{Certificate, CertificateError},
     config::{self, Config, LimitSettings, WebhookSettings},
     development::{self, Endpoints},
@@ -9,7 +10,8 @@ use crate::{
         signing_key::RotationPolicy,
         webhook::{
             address::AllowedNetworks,
-            delivery::{AttemptFailure, Schedule},
+            delivery::{AttemptFailure, RetrySchedule},
+            health::QueueHealthProbe,
         },
     },
     files,
@@ -17,9 +19,9 @@ use crate::{
     humans::OperatorKey,
     keyring::{Keyring, MasterKey},
     metrics::{LabelValues, Metrics},
-    operations::{Context, OperationConfig, Storms, ensure_audit_started, rotate_signing_keys_if_due},
+    operations::{Context, OperationConfig, SuppressedBursts, ensure_audit_started, rotate_signing_keys_if_due},
     store::OpenMode,
-    webhooks::{Courier, CourierRules, Guard, Post, Pulse},
+    webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
 use countersign_identity::Timestamp;
 use secrecy::ExposeSecret;
@@ -43,6 +45,7 @@ pub(super) async fn context(
     config: &Config,
     issuer: &str,
     dependencies: Dependencies,
+    queue_health: QueueHealthProbe,
     metrics: &Metrics,
 ) -> Result<Arc<Context>, AppError> {
     let Dependencies { clock, rng, resolver } = dependencies;
@@ -63,8 +66,7 @@ pub(super) async fn context(
         public_registration: config.registration.public,
     };
     let (challenge_keys, keyring) = (master_key.challenge_keys(), Arc::new(Keyring::new(master_key)));
-    let guard = Guard::new(resolver, AllowedNetworks::new(config.webhooks.networks(config.dev)));
-    let (pulse, trust_marked, storms) = (Arc::new(Pulse::new(clock.clone())), Notify::new(), Storms::default());
+    let networks = AllowedNetworks::new(config.webhooks.networks(config.dev));
     let context = Context {
         store,
         keyring,
@@ -72,10 +74,11 @@ pub(super) async fn context(
         clock,
         rng,
         config: operation_config,
-        trust_marked,
-        guard,
-        pulse,
-        storms,
+        trust_marked: Notify::new(),
+        address_guard: AddressGuard::new(resolver, networks),
+        dispatcher_wakeup: Arc::new(Notify::new()),
+        queue_health,
+        suppressed_bursts: SuppressedBursts::default(),
     };
     ensure_audit_started(&context.store).await?;
     rotate_signing_keys_if_due(&context).await?;
@@ -89,27 +92,36 @@ pub(super) const fn limits_per_minute(settings: LimitSettings) -> PerMinute {
 }
 
 /// The HTTP client that sends events.
-pub(super) fn http_sender(settings: &WebhookSettings, guard: &Guard) -> Result<Post, AppError> {
+pub(super) fn http_sender(settings: &WebhookSettings, guard: &AddressGuard) -> Result<HttpSender, AppError> {
     let path = &settings.ca_file;
     let authorities =
         files::read_if_set(path).map_err(|error| AppError::setting_file("webhooks.ca_file", path, error))?;
-    Post::new(guard.clone(), authorities.as_deref(), settings.attempt_timeout())
+    HttpSender::new(guard.clone(), authorities.as_deref(), settings.attempt_timeout())
         .map_err(|error| AppError::setting("webhooks.ca_file", error))
 }
 
 /// The task that delivers events.
-pub(super) fn webhook_dispatcher(settings: &WebhookSettings, state: &AppState, post: Arc<Post>) -> Courier {
+pub(super) fn webhook_dispatcher(
+    settings: &WebhookSettings,
+    state: &AppState,
+    sender: Arc<HttpSender>,
+    health: Arc<DispatcherHealth>,
+) -> WebhookDispatcher {
     let AppState { context, metrics, .. } = state;
-    let (widest, widest_lane) = settings.concurrency();
-    let (schedule, patience) = (Schedule::new(settings.retry_pauses()), settings.attempt_timeout());
-    Courier {
+    let (total, per_target) = settings.concurrency();
+    WebhookDispatcher {
         store: context.store.clone(),
         keyring: context.keyring.clone(),
-        post,
+        sender,
         clock: context.clock.clone(),
         rng: context.rng.clone(),
-        rules: CourierRules { schedule, patience, widest, widest_lane },
-        pulse: context.pulse.clone(),
+        config: DispatcherConfig {
+            schedule: RetrySchedule::new(settings.retry_pauses()),
+            attempt_timeout: settings.attempt_timeout(),
+            limits: ConcurrencyLimits { total, per_target },
+        },
+        wakeup: context.dispatcher_wakeup.clone(),
+        health,
         metrics: metrics.webhooks.clone(),
     }
 }

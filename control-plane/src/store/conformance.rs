@@ -9,7 +9,7 @@ use super::{OpenMode, Read, Store, StoreError, StoreFailure, StoreOptions, Write
 use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry, chain::AuditKeys},
-        change::{Change, Span},
+        change::{Change, RevisionRange},
     },
     metrics::{LabelValues, Metrics},
 };
@@ -193,8 +193,8 @@ impl Fixture {
             while seen.len() < 2 * usize::try_from(CONCURRENCY).unwrap() {
                 let mut read = self.other.read().await.unwrap();
                 let until = feed::position(read.conn()).await.unwrap().revision;
-                let changes = feed::changes(read.conn(), Span { since, until }).await.unwrap();
-                assert!(changes.iter().all(|change| seen.insert(change.change)), "a change was returned twice");
+                let changes = feed::changes(read.conn(), RevisionRange { since, until }).await.unwrap();
+                assert!(changes.iter().all(|change| seen.insert(change.value)), "a change was returned twice");
                 since = until;
             }
         };

@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use countersign_control_plane::{Dependencies, Found, Names};
+use countersign_control_plane::{Dependencies, HostResolver, ResolveFuture};
 use countersign_tests::{HttpResponse, InProcessServer, Receiver, Reply, eventually};
 use serde_json::{Value, json};
 use std::{
@@ -30,8 +30,8 @@ impl Led {
     }
 }
 
-impl Names for Led {
-    fn addresses<'a>(&'a self, host: &'a str) -> Found<'a> {
+impl HostResolver for Led {
+    fn resolve<'a>(&'a self, host: &'a str) -> ResolveFuture<'a> {
         let found = self.0.lock().unwrap().get(host).cloned();
         Box::pin(async move { found.ok_or_else(|| io::Error::other("no such name")) })
     }

@@ -1,6 +1,7 @@
 //! `GET /health`: never behind a credential, never longer than a second.
 
 use crate::{
+    domain::webhook::health::QueueHealth,
     ephemeral::RateLimitBackend,
     http::{
         error::Instant,
@@ -10,7 +11,7 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{DatabaseHealth, QueueHealth, probe_database, probe_queue},
+    operations::{DatabaseHealth, probe_database, probe_queue},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use serde::Serialize;
