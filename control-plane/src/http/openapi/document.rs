@@ -108,6 +108,7 @@ fn extra_schemas() -> Vec<(String, RefOr<Schema>)> {
     let mut schemas = Vec::new();
     add_schema::<ErrorBody>(&mut schemas);
     add_schema::<TokenErrorBody>(&mut schemas);
+    add_schema::<schema::BearerAccessTokenSchema>(&mut schemas);
     add_schema::<schema::AgentIdSchema>(&mut schemas);
     add_schema::<schema::ServiceIdSchema>(&mut schemas);
     add_schema::<schema::RoleIdSchema>(&mut schemas);
