@@ -54,8 +54,8 @@ struct ErrorObject {
     message: String,
     /// Additional facts. `fields` maps each invalid field to what is wrong with it. `reason` says which credential was
     /// refused and why, or why it does not suffice. `expiredAt` is the expiry time of an expired token. If a credential does
-    /// not suffice, the details also say what is required and what the caller has: `requiredScope` and `scope`,
-    /// `requiredServiceId` and `serviceId`, or `required` with `issuer` and `subject` of the human user.
+    /// not suffice, `required` and `actual` say what is required and what the caller has: a `scope`, a `serviceId`, or the
+    /// `access` of an owner or administrator and the `issuer` and `subject` of the human user.
     details: Map<String, Value>,
 }
 
@@ -177,32 +177,30 @@ impl ApiError {
 
     /// The scope of the API key does not allow the request.
     pub fn scope_insufficient(scope: KeyScope) -> Self {
-        let details = [("requiredScope", json!(KeyScope::Full.as_str())), ("scope", json!(scope.as_str()))];
-        Self::from(Reason::ScopeInsufficient).with_details(details)
+        let [required, actual] = [KeyScope::Full, scope].map(|scope| json!({ "scope": scope.as_str() }));
+        Self::from(Reason::ScopeInsufficient).with_requirement(required, actual)
     }
 
     /// The API key belongs to another service.
-    pub fn other_service(required: ServiceId, service: ServiceId) -> Self {
-        let details = [("requiredServiceId", json!(required)), ("serviceId", json!(service))];
-        Self::from(Reason::NotYours).with_details(details)
+    pub fn other_service(required: ServiceId, actual: ServiceId) -> Self {
+        let [required, actual] = [required, actual].map(|service| json!({ "serviceId": service }));
+        Self::from(Reason::NotYours).with_requirement(required, actual)
     }
 
-    /// The human user is neither the owner nor an administrator. The details name the user, not the owner.
+    /// The human user is neither the owner nor an administrator. The details name the user, never the owner.
     pub fn owner_required(user: &Owner) -> Self {
-        Self::from(Reason::NotYours).with_user("owner or administrator", user)
+        let required = json!({ "access": ["owner", "administrator"] });
+        Self::from(Reason::NotYours).with_requirement(required, user_details(user))
     }
 
     /// The human user is not an administrator.
     pub fn admin_required(user: &Owner) -> Self {
-        Self::from(Reason::AdminRequired).with_user("administrator", user)
+        let required = json!({ "access": ["administrator"] });
+        Self::from(Reason::AdminRequired).with_requirement(required, user_details(user))
     }
 
-    fn with_user(self, required: &str, user: &Owner) -> Self {
-        self.with_details([
-            ("required", json!(required)),
-            ("issuer", json!(user.issuer)),
-            ("subject", json!(user.subject)),
-        ])
+    fn with_requirement(self, required: Value, actual: Value) -> Self {
+        self.with_details([("required", required), ("actual", actual)])
     }
 
     /// The reason of a refusal.
@@ -257,6 +255,11 @@ impl ApiError {
         response.extensions_mut().insert(ErrorLabels { code: self.code, reason: self.reason });
         response
     }
+}
+
+/// The identity of the caller itself.
+fn user_details(user: &Owner) -> Value {
+    json!({ "issuer": user.issuer, "subject": user.subject })
 }
 
 impl IntoResponse for ApiError {

@@ -268,22 +268,26 @@ async fn refusals_say_what_is_required_and_what_the_caller_has() {
     let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
     let details = async |credential: &str, path: &str| {
         let mut details = control.api.get_as(credential, path).await.expect(403)["error"]["details"].take();
-        let issuer = details.as_object_mut().unwrap().remove("issuer");
-        assert_eq!(issuer.is_some(), details["subject"].is_string(), "a user is named with their issuer");
+        let issuer = details["actual"].as_object_mut().unwrap().remove("issuer");
+        assert_eq!(issuer.is_some(), details["actual"]["subject"].is_string(), "a user is named with their issuer");
         details
     };
     let (service, roles) = (control.service(), control.path("/roles"));
-    let scope = json!({ "reason": "scope_insufficient", "requiredScope": "full", "scope": "sync" });
+    let scope =
+        json!({ "reason": "scope_insufficient", "required": { "scope": "full" }, "actual": { "scope": "sync" } });
     assert_eq!(details(&sync, &roles).await, scope);
     assert_eq!(details(&sync, "/status").await, scope);
-    let not_yours = json!({ "reason": "not_yours", "requiredServiceId": service, "serviceId": other });
+    let not_yours =
+        json!({ "reason": "not_yours", "required": { "serviceId": service }, "actual": { "serviceId": other } });
     assert_eq!(details(&other_key, &roles).await, not_yours);
     assert_eq!(details(&other_key, &control.path("/verify")).await, not_yours);
-    let owner = json!({ "reason": "not_yours", "required": "owner or administrator", "subject": "bob" });
+    let (owner_or_admin, bob_details) = (json!({ "access": ["owner", "administrator"] }), json!({ "subject": "bob" }));
+    let owner = json!({ "reason": "not_yours", "required": owner_or_admin, "actual": bob_details });
     for path in [&roles, &control.path("/keys"), &format!("/audit?serviceId={service}")] {
         assert_eq!(details(&bob, path).await, owner, "{path}");
     }
-    let admin = json!({ "reason": "admin_required", "required": "administrator", "subject": "bob" });
+    let admin =
+        json!({ "reason": "admin_required", "required": { "access": ["administrator"] }, "actual": bob_details });
     assert_eq!(details(&bob, "/signing-keys").await, admin);
 }
 
