@@ -22,8 +22,8 @@ use std::{
 pub async fn back_up(config: &Config, file: &Path) -> Result<Report, MovingError> {
     let DatabaseLocation::File(database) = place(config)? else {
         return MovingError::refused(
-            "PostgreSQL is backed up by its own tools: `pg_dump --format=custom --file=FILE DATABASE`; README.md says how \
-             it is restored",
+            "PostgreSQL is backed up by its own tools: `pg_dump --format=custom --file=FILE DATABASE`. How to \
+             restore it is in docs/run/backup-and-restore.md",
         );
     };
     if !database.exists() {
