@@ -54,7 +54,7 @@ pub(super) async fn context(
         hex => MasterKey::from_hex(hex)?,
     };
     let store = database::open(config, OpenMode::Serve, &master_key, clock.clone(), metrics).await?;
-    database::belong_together(&store, &master_key, config.dev.then(|| clock.now())).await?;
+    database::ensure_deployment(&store, &master_key, config.dev.then(|| clock.now())).await?;
     let access_token_lifetime = config.access_token_lifetime();
     let operation_config = OperationConfig {
         issuer: issuer.to_owned(),
