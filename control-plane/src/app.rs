@@ -5,18 +5,18 @@
 
 mod audit;
 mod database;
+mod database_commands;
 mod error;
 mod humans;
 mod jobs;
-mod moving;
 mod ports;
 mod redis;
 mod servers;
 mod wiring;
 
 pub use audit::{AuditError, export_audit, verify_audit};
+pub use database_commands::{CommandReport, DatabaseCommandError, backup, migrate, migrate_to_postgres, restore};
 pub use error::AppError;
-pub use moving::{MovingError, Report, back_up, migrate, move_to, restore};
 pub use redis::check_files;
 
 use crate::{
@@ -81,7 +81,7 @@ impl App {
         let startup = readiness.register("start");
         let metrics = wiring::metrics()?;
         let issuers = humans::issuers(&config, &dependencies.clock, &metrics).await?;
-        let database_lock = database::hold(&config)?;
+        let database_lock = database::lock_shared(&config)?;
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
         let queue_health = Arc::new(move || health.current());

@@ -23,8 +23,9 @@ mod webhooks;
 
 pub use address_guard::{HostResolver, ResolveFuture, SystemResolver};
 pub use app::{
-    App, AppError, AuditError, Dependencies, MovingError, Report, back_up, check_files as check_redis_files,
-    export_audit, migrate, mint_human_token, move_to, restore, run, verify_audit,
+    App, AppError, AuditError, CommandReport, DatabaseCommandError, Dependencies, backup,
+    check_files as check_redis_files, export_audit, migrate, migrate_to_postgres, mint_human_token, restore, run,
+    verify_audit,
 };
 pub use config::{Config, ConfigError, ConfigInspection};
 pub use http::api_description;

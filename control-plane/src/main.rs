@@ -2,8 +2,8 @@
 
 use clap::{Parser, Subcommand};
 use countersign_control_plane::{
-    Config, ConfigError, ConfigInspection, MovingError, api_description, back_up, check_redis_files, export_audit,
-    migrate, mint_human_token, move_to, restore, run, verify_audit,
+    Config, ConfigError, ConfigInspection, DatabaseCommandError, api_description, backup, check_redis_files,
+    export_audit, migrate, migrate_to_postgres, mint_human_token, restore, run, verify_audit,
 };
 use countersign_process::{Shutdown, telemetry};
 use secrecy::SecretString;
@@ -172,14 +172,14 @@ async fn audit(config: &Config, command: Audit) -> CommandResult {
     Ok(flushed?)
 }
 
-async fn database(config: &Config, command: DatabaseCommand) -> Result<(), MovingError> {
+async fn database(config: &Config, command: DatabaseCommand) -> Result<(), DatabaseCommandError> {
     let report = match command {
         DatabaseCommand::Migrate { to: None } => migrate(config).await,
-        DatabaseCommand::Migrate { to: Some(target) } => move_to(config, &target).await,
-        DatabaseCommand::Backup { file } => back_up(config, &file).await,
+        DatabaseCommand::Migrate { to: Some(target) } => migrate_to_postgres(config, &target).await,
+        DatabaseCommand::Backup { file } => backup(config, &file).await,
         DatabaseCommand::Restore { file, replace } => restore(config, file.as_deref(), replace).await,
     }?;
-    report.say(io::stdout())
+    report.write_to(io::stdout())
 }
 
 fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, ConfigError>) -> ExitCode {

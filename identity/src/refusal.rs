@@ -88,9 +88,9 @@ reasons! {
         TokenAudienceMismatch = "token_audience_mismatch", "The agent access token was issued for another service";
         /// The token is unbound, and this service does not accept unbound tokens.
         TokenUnbound = "token_unbound", "This service does not accept tokens that are bound to no service";
-        /// Older than what is remembered of changes.
-        TokenSuperseded = "token_superseded", "The agent access token is too old to be judged: log in again";
-        /// The token, its login or all tokens of the agent were revoked.
+        /// The `rev` of the token is below the floor, so later changes may be missing.
+        TokenSuperseded = "token_superseded", "The agent access token is too old to be verified: log in again";
+        /// The token, its session or all tokens of the agent were revoked.
         TokenRevoked = "token_revoked", "The agent access token has been revoked";
         /// The service API key is missing.
         ServiceKeyMissing = "service_key_missing", "A service API key is required";
@@ -107,15 +107,15 @@ reasons! {
         /// The challenge was not issued here.
         ChallengeInvalid = "challenge_invalid", "The challenge is unknown";
         /// The challenge has expired.
-        ChallengeExpired = "challenge_expired", "The challenge has expired: ask for a new one";
+        ChallengeExpired = "challenge_expired", "The challenge has expired: request a new one";
         /// The challenge was already used for a login.
-        ChallengeUsed = "challenge_used", "The challenge has been used: ask for a new one";
+        ChallengeUsed = "challenge_used", "The challenge has been used: request a new one";
         /// The refresh token was not issued here.
         RefreshInvalid = "refresh_invalid", "The refresh token is unknown";
         /// The refresh token has expired.
         RefreshExpired = "refresh_expired", "The refresh token has expired: log in again";
         /// The refresh token was used before: it was copied, so its session is ended.
-        RefreshReused = "refresh_reused", "The refresh token was used before: its login has been ended";
+        RefreshReused = "refresh_reused", "The refresh token was used before: its session has been ended";
         /// The session of the refresh token has ended.
         RefreshRevoked = "refresh_revoked", "The refresh token has been revoked: log in again";
     }
@@ -141,7 +141,7 @@ reasons! {
     }
     ServiceUnavailable {
         /// The keys of the issuer of a human's token cannot be fetched.
-        HumanIssuerUnavailable = "human_issuer_unavailable", "The issuer of the human's token cannot be asked for its keys right now";
+        HumanIssuerUnavailable = "human_issuer_unavailable", "The keys of the issuer of the human's token are not available right now";
         /// The sidecar has no data from the control plane yet.
         ViewMissing = "view_missing", "No data from the control plane yet";
         /// The last confirmation by the control plane is too old.
@@ -153,7 +153,7 @@ reasons! {
         /// The proxy sent an authorization request that cannot be read.
         RequestInvalid = "request_invalid", "The authorization request cannot be read";
         /// An internal error.
-        Internal = "internal", "The request could not be judged";
+        Internal = "internal", "The request could not be evaluated because of an internal error";
     }
 }
 

@@ -53,7 +53,7 @@ impl ControlPlane {
         Self::start_with(&[&shared, settings].concat()).await
     }
 
-    /// Starts with the defaults of `--dev`, including the rate limits.
+    /// Starts with the defaults of `--dev`, but with the default rate limits of production.
     pub async fn start_with_default_limits() -> Self {
         Self::start_with_default_limits_and(&[]).await
     }
@@ -62,7 +62,8 @@ impl ControlPlane {
     /// the one selected by `TEST_ENGINES`; an empty `database.url=` selects SQLite.
     pub async fn start_with_default_limits_and(settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+        let limits = default_limits().map(|(key, value)| format!("{key}={value}"));
+        let mut settings: Vec<String> = limits.chain(settings.iter().map(ToString::to_string)).collect();
         let names = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
         let (database, redis) = (names("database.url="), names("redis.url="));
         let lease = if database { None } else { engines::lease().await };
@@ -285,6 +286,14 @@ impl ControlPlane {
         assert!(output.status.success(), "{output:?}");
         String::from_utf8(output.stdout).expect("text").trim().to_owned()
     }
+}
+
+/// The rate limits without `--dev`, as settings.
+pub fn default_limits() -> impl Iterator<Item = (String, String)> {
+    let file = tools::root().join("control-plane/config.default.toml");
+    let text = std::fs::read_to_string(file).expect("the default settings");
+    let limits = text.lines().filter_map(|line| line.split_once(" = ")).filter(|(key, _)| key.ends_with("_per_minute"));
+    limits.map(|(key, value)| (format!("limits.{key}"), value.to_owned())).collect::<Vec<_>>().into_iter()
 }
 
 /// Settings with rate limits that no test reaches.

@@ -55,11 +55,11 @@ impl ProductionServer {
         ];
         let settings = own.iter().map(String::as_str).chain(settings.iter().copied());
         let arguments: Vec<_> = settings.flat_map(|setting| ["--set", setting]).collect();
-        let human = human.unwrap_or_else(|| mint(&arguments));
         let mut command = Command::new(tools::binary("countersign-control-plane"));
         command.args(&arguments);
         let process = Process::start(command, &folder.path().join("log"));
         ready(admin, &process).await;
+        let human = human.unwrap_or_else(|| mint(&arguments));
         let api = HttpClient::trusting(url, pair.cert.pem().as_bytes());
         let created = api.send_as(&human, "POST", "/services", json!({ "name": "first" })).await.expect(201);
         let service = text(&created["serviceId"]);

@@ -47,7 +47,7 @@ const ROOMS: [(&str, &[Room]); 2] = [
             ("domain", &[]),
             ("store", &["domain", "metrics"]),
             ("ephemeral", &["domain", "metrics"]),
-            ("humans", &["domain", "files"]),
+            ("humans", &["domain", "files", "metrics"]),
             ("keyring", &["domain", "store", "files"]),
             ("sync", &["domain", "store", "metrics"]),
             ("webhooks", &["domain", "store", "keyring", "metrics", "address_guard"]),

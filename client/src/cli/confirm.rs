@@ -25,8 +25,8 @@ impl ConfirmArgs {
             return Err(CliError::Usage(format!("{text}\nNext: add --yes to confirm; nothing was changed")));
         }
         let mut answer = String::new();
-        let asked = write!(io::stderr(), "{action}? {consequence} [y/N] ").and_then(|()| io::stderr().flush());
-        let read = asked.and_then(|()| io::stdin().read_line(&mut answer));
+        let prompted = write!(io::stderr(), "{action}? {consequence} [y/N] ").and_then(|()| io::stderr().flush());
+        let read = prompted.and_then(|()| io::stdin().read_line(&mut answer));
         read.map_err(|error| CliError::Failed(format!("confirmation: {error}")))?;
         if ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()) {
             return Ok(());

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 pub const HELP: &str = "\
-It creates nothing and logs nobody in. With --login it also logs the agent of the profile in and out again. Exit code 0 if
+It creates nothing and does not log in. With --login it also logs the agent of the profile in and out again. Exit code 0 if
 no check failed, otherwise that of the first failure.
 
 Examples:

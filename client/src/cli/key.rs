@@ -118,7 +118,7 @@ async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, Cl
     }
     let secret = key.api_key.expose_secret();
     json["apiKey"] = json!(secret);
-    let hint_if_lost = format!("the key was not shown to anybody, so revoke it: countersign key revoke {id}");
+    let hint_if_lost = format!("the key was not printed, so revoke it: countersign key revoke {id}");
     let note = format!("The key is shown only once. Its id is {id}.");
     Ok(CommandOutput::new(secret, json).with_note(note).with_hint_if_lost(hint_if_lost).with_error(error))
 }

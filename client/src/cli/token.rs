@@ -54,11 +54,13 @@ pub enum TokenCommand {
         service: Option<String>,
     },
     /// Revoke an access token, or a refresh token with its session
-    #[command(after_help = "Who has a token may revoke it. As RFC 7009 requires, the result does not say whether the \
+    #[command(
+        after_help = "Anyone with a token can revoke it. As RFC 7009 requires, the result does not say whether the \
         token was valid. Every proxy applies it when the change arrives there. An access token is revoked alone; with a \
         refresh token, all tokens of its session are revoked.\n\n\
         Examples:\n  $ countersign token revoke\n  $ countersign token revoke - < token.txt\n\n\
-        Next, for a new session: countersign agent login")]
+        Next, for a new session: countersign agent login"
+    )]
     Revoke {
         #[command(flatten)]
         server: ServerArgs,

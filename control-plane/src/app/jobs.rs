@@ -146,7 +146,7 @@ pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &S
         loop {
             sleep(DATABASE_CHECK_INTERVAL).await;
             // Other errors, such as an unavailable database, are reported by the requests that meet them.
-            if let Err(AppError::DatabaseRejected(reason)) = database::fit_to_serve(&store).await {
+            if let Err(AppError::DatabaseRejected(reason)) = database::refuse_quarantined(&store).await {
                 return reason;
             }
         }

@@ -4,7 +4,7 @@ use super::{AppError, Dependencies, database, ports::Ports};
 use crate::{
     address_guard::AddressGuard,
     certificates::{Certificate, CertificateError},
-    config::{Config, LimitSettings, WebhookSettings},
+    config::{self, Config, LimitSettings, WebhookSettings},
     development::{self, Endpoints},
     domain::{
         signing_key::RotationPolicy,
@@ -54,7 +54,7 @@ pub(super) async fn context(
         hex => MasterKey::from_hex(hex)?,
     };
     let store = database::open(config, OpenMode::Serve, &master_key, clock.clone(), metrics).await?;
-    database::belong_together(&store, &master_key, config.dev.then(|| clock.now())).await?;
+    database::ensure_deployment(&store, &master_key, config.dev.then(|| clock.now())).await?;
     let access_token_lifetime = config.access_token_lifetime();
     let operation_config = OperationConfig {
         issuer: issuer.to_owned(),
@@ -154,5 +154,9 @@ pub(super) async fn set_up_development(
     let endpoints = Endpoints { url, sync, admin, authority };
     let file = development::write_dev_env(context, operator_key, &config.data_dir, &endpoints).await?;
     tracing::info!("development: `set -a; . {}` sets the environment of clients", file.display());
+    tracing::info!(
+        "development: rate limits that are not set are {} calls per minute; without --dev they are much lower",
+        config::DEVELOPMENT_LIMIT
+    );
     Ok(())
 }

@@ -57,7 +57,7 @@ impl WebhookScope {
 }
 
 /// A URL that receives events, without its secrets.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WebhookTarget {
     /// Identifier.
     pub id: WebhookId,

@@ -28,7 +28,7 @@ const REFRESH_RETRY_INTERVAL: Duration = Duration::from_secs(15);
 /// issuer would delay all of them again and again.
 const BACKGROUND_REFRESH_PERIOD: Duration = Duration::from_mins(1);
 
-/// A place from which the keys of an issuer are fetched.
+/// Provides the keys of an issuer.
 pub trait KeySource: Send + Sync + 'static {
     /// Fetches all keys, in bounded time.
     fn fetch(&self) -> impl Future<Output = Result<JwkSet, impl Display + Send>> + Send;

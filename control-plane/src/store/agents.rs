@@ -189,9 +189,9 @@ fn read(row: &AnyRow) -> Result<Agent, StoreError> {
         status: read_status(row)?,
         cutoff: read_cutoff(row)?,
         trust: read_trust(row)?,
-        created_at: row::instant(row, "created_at")?,
-        updated_at: row::instant(row, "updated_at")?,
-        last_seen_at: row::optional_instant(row, "last_seen_at")?,
+        created_at: row::timestamp(row, "created_at")?,
+        updated_at: row::timestamp(row, "updated_at")?,
+        last_seen_at: row::optional_timestamp(row, "last_seen_at")?,
     })
 }
 

@@ -85,8 +85,8 @@ pub async fn remove(
 ) -> Result<Option<RemovedAssignment>, StoreError> {
     let query = sqlx::query(REMOVE).bind(agent.to_string()).bind(role.to_string()).bind(service.to_string());
     let read = |row: AnyRow| {
-        let expires_at = row::optional_instant(&row, "expires_at")?;
-        let expiry_notified = row::optional_instant(&row, "end_told_at")?.is_some();
+        let expires_at = row::optional_timestamp(&row, "expires_at")?;
+        let expiry_notified = row::optional_timestamp(&row, "end_told_at")?.is_some();
         Ok(RemovedAssignment { expires_at, expiry_notified })
     };
     query.fetch_optional(conn).await?.map(read).transpose()
@@ -117,7 +117,7 @@ pub async fn mark_expiry_notified(
     now: Timestamp,
 ) -> Result<Option<Timestamp>, StoreError> {
     let query = sqlx::query(MARK_EXPIRY_NOTIFIED).bind(now.micros()).bind(agent.to_string()).bind(role.to_string());
-    query.fetch_optional(conn).await?.map(|row| row::instant(&row, "expires_at")).transpose()
+    query.fetch_optional(conn).await?.map(|row| row::timestamp(&row, "expires_at")).transpose()
 }
 
 /// The loss of a role by an agent, queued for a webhook event.
@@ -153,7 +153,7 @@ pub async fn take_losses(conn: &mut Conn, at_most: i64) -> Result<Vec<RoleLoss>,
             service: row::parse(row, "service_id")?,
             role: row::parse(row, "role_id")?,
             name: row::convert(row, "role_name")?,
-            at: row::instant(row, "lost_at")?,
+            at: row::timestamp(row, "lost_at")?,
             reason,
         })
     };
@@ -174,7 +174,7 @@ pub async fn take_expired(conn: &mut Conn, now: Timestamp, at_most: i64) -> Resu
             agent: row::parse(row, "agent_id")?,
             role: row::parse(row, "role_id")?,
             service: row::parse(row, "service_id")?,
-            at: row::instant(row, "expires_at")?,
+            at: row::timestamp(row, "expires_at")?,
         })
     };
     rows.iter().map(read).collect()
@@ -244,5 +244,5 @@ pub async fn service_of_oldest_role(
 }
 
 fn read_grant(row: &AnyRow) -> Result<RoleGrant, StoreError> {
-    Ok(RoleGrant { role: row::parse(row, "role_id")?, until: row::optional_instant(row, "expires_at")? })
+    Ok(RoleGrant { role: row::parse(row, "role_id")?, until: row::optional_timestamp(row, "expires_at")? })
 }

@@ -3,7 +3,7 @@
 //!
 //! An event is inserted in the transaction whose change it reports, so that both are committed or neither is.
 
-use super::{Conn, StoreError, row};
+use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::webhook::{
     event::{Event, EventAudience, EventKind},
     suppressed_burst::SuppressedBurst,
@@ -11,18 +11,79 @@ use crate::domain::webhook::{
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp, WebhookId};
 use sqlx::{Any, any::AnyArguments, query::Query};
 
-/// The SQL condition for targets that receive an event. Targets of the deployment, whose `service_id` is empty, receive
-/// the events of every audience. $1 is the pattern of the kind and $2 the service or agent, see [`bind_audience`]. `now` is
-/// the placeholder of the time, which only the audience of an agent needs: roles that have ended do not count.
-fn recipients(audience: EventAudience, now: &str) -> String {
-    let subscribed = "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE $1)";
-    match audience {
-        EventAudience::Service(_) => format!("{subscribed} AND t.service_id IN ('', $2)"),
-        EventAudience::ServicesOf(_) => format!(
-            "{subscribed} AND t.service_id IN (SELECT '' UNION ALL SELECT a.service_id FROM assignments a \
-             WHERE a.agent_id = $2 AND (a.expires_at IS NULL OR a.expires_at > {now}))"
-        ),
-    }
+/// The condition for targets that receive an event of a service. $1 is the pattern of the kind and $2 the service, see
+/// [`bind_audience`]. Targets of the deployment, whose `service_id` is empty, receive the events of every audience.
+macro_rules! recipients_of_service {
+    () => {
+        "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE $1) AND t.service_id IN ('', $2)"
+    };
+}
+
+/// The same for an event of an agent, $2: targets of the services where it holds a role at the time of the placeholder.
+macro_rules! recipients_of_agent {
+    ($now:literal) => {
+        concat!(
+            "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE $1) \
+             AND t.service_id IN (SELECT '' UNION ALL SELECT a.service_id FROM assignments a \
+             WHERE a.agent_id = $2 AND (a.expires_at IS NULL OR a.expires_at > ",
+            $now,
+            "))"
+        )
+    };
+}
+
+macro_rules! has_recipients {
+    ($recipients:expr) => {
+        concat!("SELECT 1 AS one FROM webhook_targets t WHERE ", $recipients, " LIMIT 1")
+    };
+}
+
+macro_rules! enqueue {
+    ($recipients:expr) => {
+        concat!(
+            "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) SELECT $3, $4, $5, $6, $7, $8 \
+             WHERE EXISTS (SELECT 1 FROM webhook_targets t WHERE ",
+            $recipients,
+            ")"
+        )
+    };
+}
+
+macro_rules! insert_deliveries {
+    ($recipients:expr) => {
+        concat!(
+            "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts) \
+             SELECT $3, t.id, $4, 0 FROM webhook_targets t WHERE ",
+            $recipients
+        )
+    };
+}
+
+statements! { STATEMENTS:
+    SERVICE_HAS_RECIPIENTS = has_recipients!(recipients_of_service!());
+    AGENT_HAS_RECIPIENTS = has_recipients!(recipients_of_agent!("$3"));
+    ENQUEUE_FOR_SERVICE = enqueue!(recipients_of_service!());
+    ENQUEUE_FOR_AGENT = enqueue!(recipients_of_agent!("$9"));
+    INSERT_DELIVERIES_FOR_SERVICE = insert_deliveries!(recipients_of_service!());
+    INSERT_DELIVERIES_FOR_AGENT = insert_deliveries!(recipients_of_agent!("$4"));
+    ANY = "SELECT 1 AS one FROM webhook_outbox LIMIT 1";
+    TAKE = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1) \
+         RETURNING id, kind, body, occurred_at, service_id, agent_id";
+    INSERT_TEST_DELIVERY = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_asked_at) \
+         VALUES ($1, $2, $3, 0, $3)";
+    INSERT_EVENT = "INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)";
+    EVENT_BODY = "SELECT body FROM webhook_events WHERE id = $1";
+    ANY_EVENT_BEFORE = "SELECT 1 AS one FROM webhook_events WHERE id < $1 LIMIT 1";
+    DELETE_EVENTS_BEFORE =
+        "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id < $1 ORDER BY id LIMIT $2)";
+    LOCK_BURST = "INSERT INTO webhook_storms (agent_id, service_id, began_at, told, suppressed) VALUES ($1, $2, $3, 0, 0) \
+         ON CONFLICT (agent_id, service_id) DO UPDATE SET told = webhook_storms.told \
+         RETURNING began_at, told, suppressed";
+    UPDATE_BURST = "UPDATE webhook_storms SET began_at = $1, told = $2, suppressed = $3 \
+         WHERE agent_id = $4 AND service_id = $5";
+    ANY_BURST_UNTIL = "SELECT 1 AS one FROM webhook_storms WHERE began_at <= $1 LIMIT 1";
+    TAKE_BURSTS =
+        "DELETE FROM webhook_storms WHERE began_at <= $1 RETURNING agent_id, service_id, began_at, told, suppressed";
 }
 
 type BoundQuery<'q> = Query<'q, Any, AnyArguments>;
@@ -34,20 +95,22 @@ pub async fn has_recipients(
     audience: EventAudience,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let sql = format!("SELECT 1 AS one FROM webhook_targets t WHERE {} LIMIT 1", recipients(audience, "$3"));
-    let query = bind_audience(sqlx::query(sqlx::AssertSqlSafe(sql)), kind, audience);
+    let query = match audience {
+        EventAudience::Service(_) => sqlx::query(SERVICE_HAS_RECIPIENTS),
+        EventAudience::ServicesOf(_) => sqlx::query(AGENT_HAS_RECIPIENTS),
+    };
+    let query = bind_audience(query, kind, audience);
     Ok(bind_time(query, audience, now).fetch_optional(conn).await?.is_some())
 }
 
 /// Inserts an event for the fan-out. Returns false and inserts nothing if no target receives it.
 pub async fn enqueue(conn: &mut Conn, event: &Event, now: Timestamp) -> Result<bool, StoreError> {
     let Some(audience) = event.data.audience() else { return Ok(false) };
-    let sql = format!(
-        "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) SELECT $3, $4, $5, $6, $7, $8 \
-         WHERE EXISTS (SELECT 1 FROM webhook_targets t WHERE {})",
-        recipients(audience, "$9")
-    );
-    let query = bind_audience(sqlx::query(sqlx::AssertSqlSafe(sql)), event.data.kind(), audience);
+    let query = match audience {
+        EventAudience::Service(_) => sqlx::query(ENQUEUE_FOR_SERVICE),
+        EventAudience::ServicesOf(_) => sqlx::query(ENQUEUE_FOR_AGENT),
+    };
+    let query = bind_audience(query, event.data.kind(), audience);
     let (service, agent) = audience_columns(audience);
     let query = query.bind(event.id.to_string()).bind(event.data.kind().as_str()).bind(event.body());
     let query = query.bind(event.at.micros()).bind(service).bind(agent);
@@ -56,15 +119,13 @@ pub async fn enqueue(conn: &mut Conn, event: &Event, now: Timestamp) -> Result<b
 
 /// Whether any event waits for its fan-out.
 pub async fn has_events(conn: &mut Conn) -> Result<bool, StoreError> {
-    Ok(sqlx::query("SELECT 1 AS one FROM webhook_outbox LIMIT 1").fetch_optional(conn).await?.is_some())
+    Ok(sqlx::query(ANY).fetch_optional(conn).await?.is_some())
 }
 
 /// Removes up to `limit` events from the outbox and inserts a delivery for each of their targets. Returns the number of
 /// events. Concurrent calls get different events.
 pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<usize, StoreError> {
-    let sql = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1) \
-               RETURNING id, kind, body, occurred_at, service_id, agent_id";
-    let rows = sqlx::query(sql).bind(limit).fetch_all(&mut *conn).await?;
+    let rows = sqlx::query(TAKE).bind(limit).fetch_all(&mut *conn).await?;
     for row in &rows {
         let id: String = row::get(row, "id")?;
         let kind = EventKind::parse(&row::get::<String>(row, "kind")?).ok_or(StoreError::Corrupt("kind"))?;
@@ -72,14 +133,13 @@ pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<usiz
             "" => EventAudience::ServicesOf(row::parse(row, "agent_id")?),
             _ => EventAudience::Service(row::parse(row, "service_id")?),
         };
-        let sql = format!(
-            "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts) \
-             SELECT $3, t.id, $4, 0 FROM webhook_targets t WHERE {}",
-            recipients(audience, "$4")
-        );
-        let query = bind_audience(sqlx::query(sqlx::AssertSqlSafe(sql)), kind, audience);
+        let query = match audience {
+            EventAudience::Service(_) => sqlx::query(INSERT_DELIVERIES_FOR_SERVICE),
+            EventAudience::ServicesOf(_) => sqlx::query(INSERT_DELIVERIES_FOR_AGENT),
+        };
+        let query = bind_audience(query, kind, audience);
         if query.bind(&id).bind(now.micros()).execute(&mut *conn).await?.rows_affected() > 0 {
-            let (body, at) = (row::get::<String>(row, "body")?, row::instant(row, "occurred_at")?);
+            let (body, at) = (row::get::<String>(row, "body")?, row::timestamp(row, "occurred_at")?);
             insert_event(&mut *conn, (&id, kind), &body, at).await?;
         }
     }
@@ -88,8 +148,8 @@ pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<usiz
 
 /// Inserts a test event with its one delivery.
 pub async fn insert_test(conn: &mut Conn, event: &Event, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
-    let sql = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_asked_at) VALUES ($1, $2, $3, 0, $3)";
-    let query = sqlx::query(sql).bind(event.id.to_string()).bind(target.to_string()).bind(now.micros());
+    let query =
+        sqlx::query(INSERT_TEST_DELIVERY).bind(event.id.to_string()).bind(target.to_string()).bind(now.micros());
     query.execute(&mut *conn).await?;
     insert_event(conn, (&event.id.to_string(), event.data.kind()), &event.body(), event.at).await
 }
@@ -100,13 +160,7 @@ async fn insert_event(
     body: &str,
     at: Timestamp,
 ) -> Result<(), StoreError> {
-    sqlx::query("INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)")
-        .bind(id)
-        .bind(kind.as_str())
-        .bind(body)
-        .bind(at.micros())
-        .execute(conn)
-        .await?;
+    sqlx::query(INSERT_EVENT).bind(id).bind(kind.as_str()).bind(body).bind(at.micros()).execute(conn).await?;
     Ok(())
 }
 
@@ -115,7 +169,7 @@ fn bind_audience(query: BoundQuery<'_>, kind: EventKind, audience: EventAudience
     query.bind(format!("%,{},%", kind.as_str())).bind(service + &agent)
 }
 
-/// Binds the time where [`recipients`] has a placeholder for it.
+/// Binds the time where [`recipients_of_agent`] has a placeholder for it.
 fn bind_time(query: BoundQuery<'_>, audience: EventAudience, now: Timestamp) -> BoundQuery<'_> {
     match audience {
         EventAudience::Service(_) => query,
@@ -133,21 +187,19 @@ fn audience_columns(audience: EventAudience) -> (String, String) {
 
 /// The exact body of an event.
 pub async fn event_body(conn: &mut Conn, event: EventId) -> Result<Option<String>, StoreError> {
-    let query = sqlx::query("SELECT body FROM webhook_events WHERE id = $1").bind(event.to_string());
+    let query = sqlx::query(EVENT_BODY).bind(event.to_string());
     query.fetch_optional(conn).await?.map(|row| row::get(&row, "body")).transpose()
 }
 
 /// Whether there is an event older than this id.
 pub async fn has_events_before(conn: &mut Conn, before: EventId) -> Result<bool, StoreError> {
-    let query = sqlx::query("SELECT 1 AS one FROM webhook_events WHERE id < $1 LIMIT 1").bind(before.to_string());
+    let query = sqlx::query(ANY_EVENT_BEFORE).bind(before.to_string());
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
 /// Deletes up to `limit` events older than this id.
 pub async fn delete_events_before(conn: &mut Conn, before: EventId, limit: i64) -> Result<(), StoreError> {
-    let sql =
-        "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id < $1 ORDER BY id LIMIT $2)";
-    sqlx::query(sql).bind(before.to_string()).bind(limit).execute(conn).await?;
+    sqlx::query(DELETE_EVENTS_BEFORE).bind(before.to_string()).bind(limit).execute(conn).await?;
     Ok(())
 }
 
@@ -158,10 +210,7 @@ pub async fn lock_burst(
     service: Option<ServiceId>,
     now: Timestamp,
 ) -> Result<SuppressedBurst, StoreError> {
-    let sql = "INSERT INTO webhook_storms (agent_id, service_id, began_at, told, suppressed) VALUES ($1, $2, $3, 0, 0) \
-               ON CONFLICT (agent_id, service_id) DO UPDATE SET told = webhook_storms.told \
-               RETURNING began_at, told, suppressed";
-    let query = sqlx::query(sql).bind(agent.to_string()).bind(service_text(service)).bind(now.micros());
+    let query = sqlx::query(LOCK_BURST).bind(agent.to_string()).bind(service_text(service)).bind(now.micros());
     read_burst(&query.fetch_one(conn).await?)
 }
 
@@ -173,9 +222,7 @@ pub async fn update_burst(
     burst: &SuppressedBurst,
 ) -> Result<(), StoreError> {
     let SuppressedBurst { began_at, emitted, suppressed } = burst;
-    let sql =
-        "UPDATE webhook_storms SET began_at = $1, told = $2, suppressed = $3 WHERE agent_id = $4 AND service_id = $5";
-    sqlx::query(sql)
+    sqlx::query(UPDATE_BURST)
         .bind(began_at.micros())
         .bind(i64::from(*emitted))
         .bind(i64::try_from(*suppressed).unwrap_or(i64::MAX))
@@ -188,7 +235,7 @@ pub async fn update_burst(
 
 /// Whether any burst began at or before `horizon`.
 pub async fn has_bursts_until(conn: &mut Conn, horizon: Timestamp) -> Result<bool, StoreError> {
-    let query = sqlx::query("SELECT 1 AS one FROM webhook_storms WHERE began_at <= $1 LIMIT 1").bind(horizon.micros());
+    let query = sqlx::query(ANY_BURST_UNTIL).bind(horizon.micros());
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
@@ -197,9 +244,7 @@ pub async fn take_bursts(
     conn: &mut Conn,
     horizon: Timestamp,
 ) -> Result<Vec<(AgentId, Option<ServiceId>, SuppressedBurst)>, StoreError> {
-    let sql =
-        "DELETE FROM webhook_storms WHERE began_at <= $1 RETURNING agent_id, service_id, began_at, told, suppressed";
-    let rows = sqlx::query(sql).bind(horizon.micros()).fetch_all(conn).await?;
+    let rows = sqlx::query(TAKE_BURSTS).bind(horizon.micros()).fetch_all(conn).await?;
     let read = |row| {
         let service: String = row::get(row, "service_id")?;
         let service = (!service.is_empty()).then(|| row::parse(row, "service_id")).transpose()?;
@@ -214,7 +259,7 @@ fn service_text(service: Option<ServiceId>) -> String {
 
 fn read_burst(row: &sqlx::any::AnyRow) -> Result<SuppressedBurst, StoreError> {
     Ok(SuppressedBurst {
-        began_at: row::instant(row, "began_at")?,
+        began_at: row::timestamp(row, "began_at")?,
         emitted: row::number(row, "told")?,
         suppressed: row::number(row, "suppressed")?,
     })

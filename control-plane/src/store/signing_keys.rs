@@ -93,11 +93,11 @@ fn read(row: &AnyRow) -> Result<SigningKey, StoreError> {
     Ok(SigningKey {
         kid: row::parse(row, "kid")?,
         public,
-        published_at: row::instant(row, "published_at")?,
-        signs_from: row::optional_instant(row, "signs_from")?,
-        retires_at: row::optional_instant(row, "retires_at")?,
+        published_at: row::timestamp(row, "published_at")?,
+        signs_from: row::optional_timestamp(row, "signs_from")?,
+        retires_at: row::optional_timestamp(row, "retires_at")?,
         token_lifetime: Duration::from_micros(life),
-        removed_at: row::optional_instant(row, "removed_at")?,
-        revoked_at: row::optional_instant(row, "revoked_at")?,
+        removed_at: row::optional_timestamp(row, "removed_at")?,
+        revoked_at: row::optional_timestamp(row, "revoked_at")?,
     })
 }

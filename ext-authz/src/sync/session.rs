@@ -89,13 +89,13 @@ impl Session {
     pub fn apply(&mut self, message: v1::FollowResponse) -> Result<SessionUpdate, MessageError> {
         let v1::FollowResponse { message } = message;
         match message.ok_or(MessageError::Missing("message"))? {
-            Message::Snapshot(page) => self.page(decode::page(page)?),
-            Message::Delta(delta) => self.delta(delta),
-            Message::Pong(pong) => self.pong(pong),
+            Message::Snapshot(page) => self.apply_page(decode::page(page)?),
+            Message::Delta(delta) => self.apply_delta(delta),
+            Message::Pong(pong) => self.apply_pong(pong),
         }
     }
 
-    fn page(&mut self, page: Page) -> Result<SessionUpdate, MessageError> {
+    fn apply_page(&mut self, page: Page) -> Result<SessionUpdate, MessageError> {
         let Page { revision, floor, header, agents, revocations, last } = page;
         let continues = |partial: &mut Snapshot| partial.revision == revision && partial.floor == floor;
         let partial = if header.is_none() { self.partial_snapshot.take_if(continues) } else { None };
@@ -130,7 +130,7 @@ impl Session {
         Ok(Snapshot { revision, floor, settings, keys, roles, agents, revocations: vec![] })
     }
 
-    fn delta(&mut self, delta: v1::Delta) -> Result<SessionUpdate, MessageError> {
+    fn apply_delta(&mut self, delta: v1::Delta) -> Result<SessionUpdate, MessageError> {
         let mut delta = decode::delta(delta)?;
         if self.partial_snapshot.is_some() {
             return Err(MessageError::OutOfOrder("a delta within a snapshot"));
@@ -149,7 +149,7 @@ impl Session {
 
     /// A pong confirms the view that was sent completely before it. Without such a view it only shows that the server is
     /// alive.
-    fn pong(&mut self, pong: v1::Pong) -> Result<SessionUpdate, MessageError> {
+    fn apply_pong(&mut self, pong: v1::Pong) -> Result<SessionUpdate, MessageError> {
         let v1::Pong { number, revision, floor } = pong;
         let position = self.unanswered_pings.iter().position(|(sent_number, _)| *sent_number == number);
         let position = position.ok_or(MessageError::OutOfOrder("an answer to a ping that was not sent"))?;

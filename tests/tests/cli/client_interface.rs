@@ -14,9 +14,9 @@ use std::{
 const ALL: [&str; 5] = ["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"];
 const REGISTER: [&str; 6] = ["agent", "register", "--email", "a@example.org", "--name", "Typed"];
 
-fn registered(shell: &Shell) -> String {
-    shell.said(&["agent", "keygen"]);
-    shell.said(&REGISTER)
+fn register(shell: &Shell) -> String {
+    shell.stdout(&["agent", "keygen"]);
+    shell.stdout(&REGISTER)
 }
 
 /// The exit code, standard output and standard error.
@@ -52,10 +52,10 @@ fn on_terminal(shell: &Shell, columns: u16, arguments: &[&str], input: &str) -> 
 #[tokio::test]
 async fn irreversible_commands_without_a_terminal_require_yes() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &ALL);
-    let agent = registered(&shell);
-    shell.said(&["role", "create", "reader"]);
-    let webhook = shell.said(&["webhook", "create", "http://127.0.0.1:9999/", "--out", "secret"]);
+    let shell = Shell::with_env(&control, &ALL);
+    let agent = register(&shell);
+    shell.stdout(&["role", "create", "reader"]);
+    let webhook = shell.stdout(&["webhook", "create", "http://127.0.0.1:9999/", "--out", "secret"]);
     let key = shell.json(&["key", "list"])[0]["keyId"].as_str().unwrap().to_owned();
     let kid = shell.json(&["signing-key", "list"])[0]["kid"].as_str().unwrap().to_owned();
     let before = shell.json(&["audit", "list", "--all-services", "--all"]);
@@ -67,10 +67,10 @@ async fn irreversible_commands_without_a_terminal_require_yes() {
         ["key", "revoke", &key],
         ["signing-key", "revoke", &kid],
     ] {
-        let (code, error) = shell.failed(&arguments);
+        let (code, error) = shell.failure(&arguments);
         assert_eq!(code, 2, "{arguments:?}: {error}");
         assert!(error.contains("confirmation required: ") && error.contains("\nNext: add --yes"), "{error}");
-        let (_, error) = shell.failed(&[&["-o", "json"], &arguments[..]].concat());
+        let (_, error) = shell.failure(&[&["-o", "json"], &arguments[..]].concat());
         let error: Value = serde_json::from_str(&error).unwrap();
         assert_eq!(error["error"]["code"], "USAGE", "{error}");
     }
@@ -81,18 +81,18 @@ async fn irreversible_commands_without_a_terminal_require_yes() {
 #[tokio::test]
 async fn irreversible_commands_on_a_terminal_ask() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &ALL);
-    let role = shell.said(&["role", "create", "reader"]);
+    let shell = Shell::with_env(&control, &ALL);
+    let role = shell.stdout(&["role", "create", "reader"]);
     for answer in ["n\n", "\n", "reader\n"] {
         let (code, shown) = on_terminal(&shell, 200, &["role", "delete", "reader"], answer);
         assert_eq!(code, Some(1), "{shown}");
         assert!(shown.contains(&format!("Delete the role {role} (reader)")) && shown.contains("[y/N]"), "{shown}");
         assert!(shown.contains("nothing was changed"), "{shown}");
     }
-    assert!(shell.said(&["role", "list"]).contains("reader"));
+    assert!(shell.stdout(&["role", "list"]).contains("reader"));
     let (code, shown) = on_terminal(&shell, 200, &["role", "delete", "reader"], "y\n");
     assert_eq!(code, Some(0), "{shown}");
-    assert!(!shell.said(&["role", "list"]).contains("reader"));
+    assert!(!shell.stdout(&["role", "list"]).contains("reader"));
 }
 
 #[test]
@@ -105,21 +105,21 @@ fn usage_errors_suggest_no_irreversible_command() {
         (&["webhook", "rotate-secre", "x"], "rotate-secret"),
         (&["role", "delete", "reader", "--ye"], "--yes"),
     ] {
-        let (code, error) = shell.failed(arguments);
+        let (code, error) = shell.failure(arguments);
         assert!(code == 2 && !error.contains(&format!("'{suggestion}'")), "{arguments:?}: {error}");
     }
-    assert!(shell.failed(&["role", "lst"]).1.contains("'list'"), "other suggestions stay");
-    assert!(shell.failed(&["role", "list", "--quie"]).1.contains("'--quiet'"));
+    assert!(shell.failure(&["role", "lst"]).1.contains("'list'"), "other suggestions stay");
+    assert!(shell.failure(&["role", "list", "--quie"]).1.contains("'--quiet'"));
 }
 
 #[tokio::test]
 async fn quiet_prints_data_and_errors_only() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &ALL);
+    let shell = Shell::with_env(&control, &ALL);
     let (code, printed, notes) = parts(&shell.run(&["-q", "role", "create", "reader"]));
     assert_eq!((code, notes.as_str()), (Some(0), ""));
     assert!(printed.starts_with("role_"), "{printed}");
-    let (code, error) = shell.failed(&["role", "assign", "reader", "nope", "--quiet"]);
+    let (code, error) = shell.failure(&["role", "assign", "reader", "nope", "--quiet"]);
     assert!(code == 2 && error.contains("`nope` is not the id") && !error.contains("Next"), "{error}");
 }
 
@@ -134,7 +134,7 @@ async fn timeout_limits_each_request() {
     let (code, _, error) = parts(&in_shell(&shell, "exec timeout 20 \"$0\" \"$@\"", &arguments).output().unwrap());
     assert!(code == Some(4) && error.contains("timed out") && error.contains("--timeout"), "{code:?} {error}");
     for wrong in ["5", "0s", "soon"] {
-        let (code, error) = shell.failed(&["doctor", "--url", &url, "--timeout", wrong]);
+        let (code, error) = shell.failure(&["doctor", "--url", &url, "--timeout", wrong]);
         assert!(code == 2 && error.contains("write a duration with a unit"), "{wrong}: {error}");
     }
 }
@@ -142,8 +142,8 @@ async fn timeout_limits_each_request() {
 #[tokio::test]
 async fn verbose_prints_each_request_without_secrets() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &ALL);
-    registered(&shell);
+    let shell = Shell::with_env(&control, &ALL);
+    register(&shell);
     let (_, _, trace) = parts(&shell.run(&["-v", "role", "list"]));
     let expected = format!("GET {}/services/{}/roles: 200 in ", control.env["URL"], control.service());
     assert!(trace.starts_with(&expected) && trace.contains("request id "), "{trace}");
@@ -164,7 +164,7 @@ async fn verbose_prints_each_request_without_secrets() {
 #[tokio::test]
 async fn json_is_the_format_of_notes_and_usage_errors_too() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &ALL);
+    let shell = Shell::with_env(&control, &ALL);
     let (_, _, note) = parts(&shell.run(&["-o", "json", "role", "create", "reader"]));
     let note: Value = serde_json::from_str(&note).unwrap();
     assert_eq!(note["note"]["next"], "countersign role assign reader AGENT");
@@ -190,17 +190,17 @@ async fn json_is_the_format_of_notes_and_usage_errors_too() {
 #[tokio::test]
 async fn agent_is_a_positional_argument_and_the_old_option_works() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &ALL);
-    let agent = registered(&shell);
-    shell.said(&["role", "create", "reader"]);
-    let text = shell.said(&["role", "assign", "reader", &agent]);
+    let shell = Shell::with_env(&control, &ALL);
+    let agent = register(&shell);
+    shell.stdout(&["role", "create", "reader"]);
+    let text = shell.stdout(&["role", "assign", "reader", &agent]);
     assert!(text.contains(&format!("{agent} (Typed)")) && text.contains(" (reader)"), "names beside ids: {text}");
     assert_eq!(shell.json(&["role", "revoke", "reader", "--agent", &agent])["revoked"], true);
-    assert!(shell.said(&["agent", "login", &agent]).contains('.'));
-    assert!(shell.said(&["agent", "exec", &agent, "--", "printenv", "COUNTERSIGN_TOKEN"]).contains('.'));
-    assert_eq!(shell.failed(&["role", "assign", "reader", &agent, "--agent", &agent]).0, 2);
+    assert!(shell.stdout(&["agent", "login", &agent]).contains('.'));
+    assert!(shell.stdout(&["agent", "exec", &agent, "--", "printenv", "COUNTERSIGN_TOKEN"]).contains('.'));
+    assert_eq!(shell.failure(&["role", "assign", "reader", &agent, "--agent", &agent]).0, 2);
     for command in [&["role", "assign"][..], &["role", "revoke"], &["agent", "login"], &["agent", "call"]] {
-        let help = shell.said(&[command, &["--help"]].concat());
+        let help = shell.stdout(&[command, &["--help"]].concat());
         assert!(help.contains("[AGENT]") && !help.contains("--agent"), "{help}");
     }
 }
@@ -208,9 +208,9 @@ async fn agent_is_a_positional_argument_and_the_old_option_works() {
 #[tokio::test]
 async fn times_are_durations_or_rfc_3339() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &ALL);
-    let agent = registered(&shell);
-    shell.said(&["role", "create", "reader"]);
+    let shell = Shell::with_env(&control, &ALL);
+    let agent = register(&shell);
+    shell.stdout(&["role", "create", "reader"]);
     for (option, value) in [("--expires", "8h"), ("--expires-at", "2w"), ("--expires", "2100-01-31T12:00:00Z")] {
         let assigned = shell.json(&["role", "assign", "reader", &agent, option, value]);
         assert!(assigned["expiresAt"].as_str().unwrap().ends_with('Z'), "{assigned}");
@@ -232,7 +232,7 @@ async fn audit_list_states_its_filter_and_all_reads_every_page() {
     }
     let agent = Agent::register(&control, "Listed").await;
     control.assign(&agent.id, &control.create_role("reader", &[]).await).await;
-    let shell = Shell::knowing(&control, &ALL);
+    let shell = Shell::with_env(&control, &ALL);
     let (_, table, note) = parts(&shell.run(&["audit", "list", "--limit", "3"]));
     assert_eq!(table.lines().count(), 1 + 3);
     assert!(table.contains("(reader)") && table.contains(&format!("{} (Listed)", agent.id)), "{table}");
@@ -249,23 +249,23 @@ async fn audit_list_states_its_filter_and_all_reads_every_page() {
         assert_eq!(entries[0]["action"], "role.created");
         assert!(note.contains("action role.created. Showing 206 entries."), "{note}");
     }
-    assert_eq!(shell.failed(&["audit", "list", "--all", "--limit", "3"]).0, 2);
+    assert_eq!(shell.failure(&["audit", "list", "--all", "--limit", "3"]).0, 2);
 }
 
 #[test]
 fn unreachable_url_is_shown_with_its_port() {
     let shell = Shell::new();
-    let (code, error) = shell.failed(&["doctor", "--url", "https://localhost"]);
+    let (code, error) = shell.failure(&["doctor", "--url", "https://localhost"]);
     assert!(code == 4 && error.contains("cannot reach https://localhost:443/: "), "{code} {error}");
     assert!(error.contains("8443 by default"), "{error}");
-    let (_, error) = shell.failed(&["doctor", "--url", "https://localhost:1"]);
+    let (_, error) = shell.failure(&["doctor", "--url", "https://localhost:1"]);
     assert!(error.contains("cannot reach https://localhost:1/: ") && !error.contains("8443"), "{error}");
 }
 
 #[tokio::test]
 async fn closed_or_full_standard_output_causes_no_panic() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &ALL);
+    let shell = Shell::with_env(&control, &ALL);
     for arguments in
         [&["--help"][..], &["--version"], &["role", "assign", "--help"], &["completions", "bash"], &["role", "list"]]
     {
@@ -286,9 +286,9 @@ async fn closed_or_full_standard_output_causes_no_panic() {
 #[tokio::test]
 async fn tables_fit_the_terminal_and_keep_ids() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &ALL);
+    let shell = Shell::with_env(&control, &ALL);
     let description = "a long description that does not fit into a line of this terminal ".repeat(3);
-    let role = shell.said(&["role", "create", "reader", "--permission", "read", "--description", &description]);
+    let role = shell.stdout(&["role", "create", "reader", "--permission", "read", "--description", &description]);
     let (_, shown) = on_terminal(&shell, 100, &["-q", "role", "list"], "");
     let table: Vec<_> = shown.lines().filter(|line| !line.is_empty()).collect();
     assert_eq!(table.len(), 2, "{shown}");
@@ -296,19 +296,19 @@ async fn tables_fit_the_terminal_and_keep_ids() {
     assert!(table[1].starts_with(&role) && table[1].contains('…'), "{shown}");
     let (_, shown) = on_terminal(&shell, 40, &["-q", "role", "list"], "");
     assert!(shown.contains(&format!("id           {role}\n")) && shown.contains("name         reader\n"), "{shown}");
-    assert!(shell.said(&["role", "list"]).contains(description.trim()), "complete in a pipe");
+    assert!(shell.stdout(&["role", "list"]).contains(description.trim()), "complete in a pipe");
 }
 
 #[tokio::test]
 async fn values_are_completed() {
     let control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA"]);
-    let agent = registered(&shell);
+    let mut shell = Shell::with_env(&control, &["URL", "CA"]);
+    let agent = register(&shell);
     shell.export("_COUNTERSIGN_COMPLETE", "bash");
     shell.export("_CLAP_IFS", "\n");
     let mut candidates = |line: &[&str]| {
         shell.export("_CLAP_COMPLETE_INDEX", &(line.len()).to_string());
-        shell.said(&[&["--", "countersign"], line].concat())
+        shell.stdout(&[&["--", "countersign"], line].concat())
     };
     assert!(candidates(&["role", ""]).contains("assign"));
     assert_eq!(candidates(&["key", "create", "--scope", ""]).lines().collect::<Vec<_>>(), ["full", "sync"]);
@@ -323,11 +323,12 @@ async fn values_are_completed() {
 #[tokio::test]
 async fn doctor_creates_nothing() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &ALL);
+    let shell = Shell::with_env(&control, &ALL);
     assert_eq!(shell.run(&["doctor"]).status.code(), Some(0));
-    assert!(!shell.kept("").exists(), "no folder for profiles");
-    registered(&shell);
-    let files = || fs::read_dir(shell.kept("")).unwrap().map(|file| file.unwrap().file_name()).collect::<Vec<_>>();
+    assert!(!shell.profile_path("").exists(), "no folder for profiles");
+    register(&shell);
+    let files =
+        || fs::read_dir(shell.profile_path("")).unwrap().map(|file| file.unwrap().file_name()).collect::<Vec<_>>();
     let before = files();
     let checks = shell.json(&["doctor"]);
     let agent = checks.as_array().unwrap().iter().find(|check| check["check"] == "agent").unwrap();
@@ -339,7 +340,7 @@ async fn doctor_creates_nothing() {
 #[tokio::test]
 async fn doctor_reports_rate_limits_as_warnings() {
     let control = ControlPlane::start_with_default_limits_and(&["limits.management_per_minute=1"]).await;
-    let shell = Shell::knowing(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
     let (mut code, mut checks) = (None, Value::Null);
     for _ in 0..3 {
         let output = shell.run(&["-o", "json", "doctor"]);
@@ -353,7 +354,7 @@ async fn doctor_reports_rate_limits_as_warnings() {
 #[tokio::test]
 async fn signing_key_rotate_states_when_and_why_the_switch_comes() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
     let (_, _, note) = parts(&shell.run(&["signing-key", "rotate"]));
     let rotation = shell.json(&["signing-key", "rotate"]);
     let time = rotation["signsFrom"].as_str().unwrap();
@@ -362,7 +363,7 @@ async fn signing_key_rotate_states_when_and_why_the_switch_comes() {
 
 #[test]
 fn help_groups_the_commands_and_has_examples() {
-    let help = Shell::new().said(&["--help"]);
+    let help = Shell::new().stdout(&["--help"]);
     for text in
         ["Agent commands:\n  agent ", "Service commands:\n  service ", "Examples:", "Exit codes:", "Global options:"]
     {

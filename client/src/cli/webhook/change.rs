@@ -85,9 +85,8 @@ pub async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput
     let result = scoped.api.create_webhook(scoped.credential, &scoped.scope, &request).await;
     let NewWebhook { webhook, secret } = result.map_err(with_limit_hint)?;
     let (id, option) = (webhook.webhook_id.clone(), scoped.option());
-    let hint_if_lost = format!(
-        "the secret of {id} was not shown to anybody; create another: countersign webhook rotate-secret{option} {id}"
-    );
+    let hint_if_lost =
+        format!("the secret of {id} was not printed; create another: countersign webhook rotate-secret{option} {id}");
     let note = format!("\nNext: countersign webhook test{option} {id}");
     Ok(secret_output(&id, &secret, json!(webhook), file, hint_if_lost, &note))
 }
@@ -109,9 +108,8 @@ pub async fn rotate(context: &Context, args: RotateArgs) -> Result<CommandOutput
     let NewSecret { secret, previous_secret_expires_at: until } =
         scoped.api.rotate_webhook_secret(scoped.credential, &scoped.scope, &id).await?;
     let option = scoped.option();
-    let hint_if_lost = format!(
-        "the new secret was not shown to anybody; create another: countersign webhook rotate-secret{option} {id}"
-    );
+    let hint_if_lost =
+        format!("the new secret was not printed; create another: countersign webhook rotate-secret{option} {id}");
     let note = format!(
         " Requests are signed with the previous secret too until {until}.\nNext: countersign webhook test{option} {id}"
     );

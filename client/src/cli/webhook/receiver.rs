@@ -79,7 +79,7 @@ impl ReceivedRequest {
     /// Whether the signature is valid, also if the body is not an event.
     pub const fn is_signed(&self) -> bool {
         match self.problem {
-            None | Some(WebhookError::NoEvent) => true,
+            None | Some(WebhookError::NotAnEvent) => true,
             Some(
                 WebhookError::Missing(_)
                 | WebhookError::Repeated(_)

@@ -21,7 +21,7 @@ const MAX_TARGET_RETRY_AFTER: Duration = Duration::from_mins(5);
 const FAILURES_BEFORE_BACKOFF: u32 = 3;
 
 /// One event for one target.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
     /// The event.
     pub event: EventId,
@@ -91,7 +91,7 @@ impl DeliveryState {
 }
 
 /// The outcome of one attempt.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     /// When the attempt ended.
     pub at: Timestamp,

@@ -2,8 +2,8 @@
 
 use super::Fixture;
 use crate::store::{
-    agents, assignments, audit, conn, deployment, engine, feed, idempotency, pools, postgres, roles,
-    schema::MIGRATIONS_TABLE, services, sessions, signing_keys, sqlite_file, transfer, trust,
+    agents, assignments, audit, conn, deliveries, deployment, engine, feed, idempotency, outbox, pools, postgres,
+    roles, schema::MIGRATIONS_TABLE, services, sessions, signing_keys, sqlite_file, transfer, trust, webhook_targets,
 };
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
@@ -11,19 +11,22 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row
 pub type List = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-const COMMON: [List; 12] = [
+const COMMON: [List; 15] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
     ("conn.rs", "STATEMENTS", conn::STATEMENTS),
+    ("deliveries.rs", "STATEMENTS", deliveries::STATEMENTS),
     ("deployment.rs", "STATEMENTS", deployment::STATEMENTS),
     ("feed.rs", "STATEMENTS", feed::STATEMENTS),
     ("idempotency.rs", "STATEMENTS", idempotency::STATEMENTS),
+    ("outbox.rs", "STATEMENTS", outbox::STATEMENTS),
     ("roles.rs", "STATEMENTS", roles::STATEMENTS),
     ("services.rs", "STATEMENTS", services::STATEMENTS),
     ("sessions.rs", "STATEMENTS", sessions::STATEMENTS),
     ("signing_keys.rs", "STATEMENTS", signing_keys::STATEMENTS),
     ("trust.rs", "STATEMENTS", trust::STATEMENTS),
+    ("webhook_targets.rs", "STATEMENTS", webhook_targets::STATEMENTS),
 ];
 
 /// The statements for SQLite only.

@@ -71,8 +71,8 @@ fn expected(request: &CheckRequest) -> Expected {
     };
     let (token_header, authorization) = (values("x-agent-token"), values("authorization"));
     match (token_header.as_slice(), authorization.as_slice()) {
-        ([value], _) if words(value) == [VALID.as_str()] || is_bearer_of_valid(value) => Expected::Verified,
-        ([], [value]) if is_bearer_of_valid(value) => Expected::Verified,
+        ([value], _) if words(value) == [VALID.as_str()] || is_bearer_with_valid_token(value) => Expected::Verified,
+        ([], [value]) if is_bearer_with_valid_token(value) => Expected::Verified,
         ([], []) if anonymous => Expected::Anonymous,
         ([], [value]) if anonymous && has_no_bearer_token(value) => Expected::Anonymous,
         _ => Expected::Denied,
@@ -84,7 +84,7 @@ fn words(value: &[u8]) -> Vec<&str> {
     text.split([' ', '\t']).filter(|word| !word.is_empty()).collect()
 }
 
-fn is_bearer_of_valid(value: &[u8]) -> bool {
+fn is_bearer_with_valid_token(value: &[u8]) -> bool {
     matches!(words(value)[..], [scheme, token] if scheme.eq_ignore_ascii_case("bearer") && token == *VALID)
 }
 
@@ -157,23 +157,23 @@ fn check_identity_headers(headers: &[HeaderValueOption]) -> Result<(), TestCaseE
 }
 
 fn check_no_forged_header(request: &CheckRequest, ok: &OkHttpResponse) -> Result<(), TestCaseError> {
-    let set: Vec<&str> = ok.headers.iter().map(|option| option.header.as_ref().unwrap().key.as_str()).collect();
+    let set_names: Vec<&str> = ok.headers.iter().map(|option| option.header.as_ref().unwrap().key.as_str()).collect();
     let removed = |name: &str| ok.headers_to_remove.iter().any(|removed| removed.eq_ignore_ascii_case(name));
-    prop_assert!(!set.iter().any(|name| removed(name)), "a header that is set is also removed");
+    prop_assert!(!set_names.iter().any(|name| removed(name)), "a header that is set is also removed");
     let rules = &request.attributes.as_ref().unwrap().context_extensions;
     let forwards_token = rules.get("forward_token").is_some_and(|value| value == "true");
     let own_names = IDENTITY_HEADERS.into_iter().chain(["x-agent-reason", "x-agent-token"]).map(str::as_bytes);
     for (name, value) in headers_of(request).unwrap() {
-        let overwritten = set.iter().any(|set| name.eq_ignore_ascii_case(set));
+        let overwritten = set_names.iter().any(|set_name| name.eq_ignore_ascii_case(set_name));
         if removed(&name) || overwritten {
             continue;
         }
         let token = name.eq_ignore_ascii_case("x-agent-token") && forwards_token;
         prop_assert!(token || !own_names.clone().any(|own| fold(&name) == own), "{:?} is forwarded", name);
-        let credential = name.eq_ignore_ascii_case("authorization") && is_bearer_of_valid(&value);
-        let is_token_header = credential
+        let credential = name.eq_ignore_ascii_case("authorization") && is_bearer_with_valid_token(&value);
+        let is_used_token = credential
             && !headers_of(request).unwrap().iter().any(|(name, _)| name.eq_ignore_ascii_case("x-agent-token"));
-        prop_assert!(!is_token_header || forwards_token, "the token is forwarded");
+        prop_assert!(!is_used_token || forwards_token, "the token is forwarded");
     }
     Ok(())
 }

@@ -19,17 +19,17 @@ impl Sign for By<'_> {
 #[tokio::test]
 async fn the_command_line_says_when_to_come_back() {
     let control = ControlPlane::start_with_default_limits_and(&["limits.auth_per_minute=2"]).await;
-    let shell = Shell::knowing(&control, &["URL", "CA"]);
-    shell.said(&["agent", "keygen"]);
-    shell.said(&["agent", "register", "--email", "a@example.org", "--name", "Typed"]);
-    shell.said(&["agent", "login"]);
-    let (code, error) = shell.failed(&["agent", "login"]);
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    shell.stdout(&["agent", "keygen"]);
+    shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "Typed"]);
+    shell.stdout(&["agent", "login"]);
+    let (code, error) = shell.failure(&["agent", "login"]);
     let (said, next) = error.split_once("\nNext: wait ").unwrap_or_else(|| panic!("{error}"));
     assert!(code == 1 && said.starts_with("countersign: 429 RATE_LIMIT_EXCEEDED: "), "{error}");
     let (seconds, then) = next.split_once(" second").unwrap();
     assert!((1..=60).contains(&seconds.parse::<u32>().unwrap()) && then.contains("the same again"), "{error}");
 
-    let (_, error) = shell.failed(&["agent", "login", "-o", "json"]);
+    let (_, error) = shell.failure(&["agent", "login", "-o", "json"]);
     let error: Value = serde_json::from_str(&error).unwrap();
     assert_eq!(error["error"]["code"], "RATE_LIMIT_EXCEEDED");
     assert!(error["error"]["retryAfterSeconds"].as_u64().is_some_and(|wait| (1..=60).contains(&wait)), "{error}");

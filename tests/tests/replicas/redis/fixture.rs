@@ -157,7 +157,7 @@ impl Fleet {
 
     /// How often either has lost Redis.
     pub fn losses(&self) -> usize {
-        self.both().map(|control| logged(control, "redis is lost")).iter().sum()
+        self.both().map(|control| logged(control, "redis connection lost")).iter().sum()
     }
 
     /// Waits until both say this of Redis.

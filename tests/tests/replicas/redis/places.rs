@@ -20,11 +20,11 @@ async fn a_password_opens_and_is_never_logged() {
     }
 }
 
-/// As README says it to operators.
+/// The ACL of docs/run/redis.md.
 pub const MAY: &str = "user limited on >secret ~{countersign:* &{countersign:* -@all +eval +evalsha +time +llen +lindex +ltrim \
                    +rpush +del +pexpire +publish +subscribe +unsubscribe +ping";
 
-/// What README adds for a cluster.
+/// What docs/run/redis.md adds for a cluster.
 pub const MAY_IN_A_CLUSTER: &str = "+cluster|slots +asking";
 
 /// The URL for that user.

@@ -1,4 +1,4 @@
-//! The wire between sidecar and control plane, which can be cut.
+//! A TCP proxy between sidecar and control plane that can be disconnected.
 
 use std::{
     net::SocketAddr,
@@ -9,8 +9,8 @@ use tokio::{
     task::{AbortHandle, JoinHandle},
 };
 
-/// Forwards connections while it is whole.
-pub struct Wire {
+/// Forwards connections to its target, if it has one.
+pub struct TcpProxy {
     pub address: SocketAddr,
     state: Arc<Mutex<State>>,
     accepting: JoinHandle<()>,
@@ -22,7 +22,7 @@ struct State {
     connections: Vec<AbortHandle>,
 }
 
-impl Wire {
+impl TcpProxy {
     pub async fn new() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -31,22 +31,22 @@ impl Wire {
         Self { address, state, accepting }
     }
 
-    /// From now on connections lead there.
-    pub fn lead_to(&self, target: SocketAddr) {
+    /// Sets the target of new connections.
+    pub fn set_target(&self, target: SocketAddr) {
         self.state.lock().unwrap().target = Some(target);
     }
 
-    /// Ends all connections, and lets none come about.
-    pub fn cut(&self) {
+    /// Closes all connections and rejects new ones.
+    pub fn disconnect(&self) {
         let mut state = self.state.lock().unwrap();
         state.target = None;
         state.connections.drain(..).for_each(|connection| connection.abort());
     }
 }
 
-impl Drop for Wire {
+impl Drop for TcpProxy {
     fn drop(&mut self) {
-        self.cut();
+        self.disconnect();
         self.accepting.abort();
     }
 }
