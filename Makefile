@@ -32,7 +32,7 @@ soak: build ## repeat the property tests and histories for SOAK_SECONDS (600)
 	cargo test --workspace --no-run
 	end=$$((SECONDS + $${SOAK_SECONDS:-600})); while ((SECONDS < end)); do \
 		PROPTEST_CASES=$${SOAK_CASES:-4096} HISTORIES=$${SOAK_HISTORIES:-600} \
-		cargo test --workspace --lib --test edge --test histories -- fuzz whatever_happens; done
+		cargo test --workspace --lib --test edge --test histories -- fuzz match_the_model; done
 
 demo: build ## run the whole system on this machine, step by step (DEMO_KEEP=1 keeps it running)
 	scripts/tools.sh envoy

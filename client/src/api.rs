@@ -1,122 +1,65 @@
-//! The calls, each one request: the connection and the errors here, the calls by who makes them.
+//! The HTTP API of the control plane: one method per request.
+//!
+//! This module holds the connection and the error type. The submodules hold the requests, by subject.
 
 mod agent;
 mod audit;
-mod condition;
+mod error;
+mod exchange;
+mod health;
 mod management;
-mod place;
+mod redact;
 mod signing_key;
 mod webhook;
 
-pub use agent::{Registered, Tokens};
-pub use audit::{Act, ActFilter, Actor, Object};
-pub use condition::{Health, Status};
-pub use management::{ApiKey, ListedKey, Page, Role, Service};
-pub use place::place;
+pub use agent::{RegisteredAgent, Tokens};
+pub use audit::{AuditActor, AuditEntry, AuditFilter, AuditObject};
+pub use error::{ApiError, ErrorDetails, innermost, requirement};
+pub use exchange::{Exchange, Observer};
+pub use health::{Health, Status};
+pub use management::{AgentWithRoles, ListedKey, NewApiKey, Page, Role, Service};
+pub use redact::{redacted_url, url_with_port};
 pub use signing_key::{Rotation, SigningKey};
-pub use webhook::{NewSecret, NewWebhook, Targets, Webhook, WebhookChange, WebhookDelivery};
+pub use webhook::{NewSecret, NewWebhook, Webhook, WebhookChange, WebhookDelivery, WebhookScope};
 
-use crate::KeyError;
-use reqwest::{Method, Url, header::RETRY_AFTER};
+use reqwest::{Method, Response, Url};
 use secrecy::{ExposeSecret, SecretString};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::time::Duration;
 
-/// How long a call may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The default timeout of one request, its response included.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The status that says that there were more calls than pass.
-const TOO_MANY: u16 = 429;
-
-/// Why a call did not succeed.
-#[derive(Debug, thiserror::Error)]
-pub enum ApiError {
-    /// The control plane does not answer.
-    #[error("cannot reach {url}: {}", innermost(error))]
-    Unreachable {
-        /// The URL.
-        url: String,
-        /// What went wrong.
-        error: reqwest::Error,
-    },
-    /// The control plane says no.
-    #[error("{status} {code}: {message}")]
-    Refused {
-        /// The HTTP status.
-        status: u16,
-        /// The error code.
-        code: String,
-        /// One sentence.
-        message: String,
-        /// The reason, if there is one.
-        reason: Option<String>,
-        /// How long to wait before the same is worth asking again, if it says.
-        retry_after: Option<Duration>,
-    },
-    /// The answer is none that we know.
-    #[error("the answer of {0} cannot be read: it is none of Countersign's")]
-    Unreadable(String),
-    /// The URL of the control plane.
-    #[error("`{}` is no https URL", place(.0))]
-    Url(String),
-    /// What should hold the trusted authorities, or the system's.
-    #[error("the certificate authorities cannot be used: {0}")]
-    Authority(String),
-    /// The agent's key.
-    #[error(transparent)]
-    Key(#[from] KeyError),
-}
-
-impl ApiError {
-    /// Whether the login is over: a new one is the answer.
-    pub fn ends_login(&self) -> bool {
-        matches!(self, Self::Refused { status: 401, reason: Some(reason), .. } if reason.starts_with("refresh_"))
-    }
-
-    /// How long to wait before the same is worth asking again, if the control plane says.
-    pub const fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Refused { retry_after, .. } => *retry_after,
-            Self::Unreachable { .. } | Self::Unreadable(_) | Self::Url(_) | Self::Authority(_) | Self::Key(_) => None,
-        }
-    }
-
-    /// Whether the control plane cannot answer now, though it may later; too many calls are that, too.
-    pub const fn is_outage(&self) -> bool {
-        match self {
-            Self::Unreachable { .. } | Self::Unreadable(_) => true,
-            Self::Refused { status, .. } => *status >= 500 || *status == TOO_MANY,
-            Self::Url(_) | Self::Authority(_) | Self::Key(_) => false,
-        }
-    }
-}
-
-/// What the system said, rather than that a request failed.
-pub fn innermost(error: &reqwest::Error) -> String {
-    let mut cause: &dyn std::error::Error = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    // What reqwest says itself ends with the whole URL, and that may hold a secret.
-    let text = cause.to_string();
-    text.split(" for url (").next().unwrap_or_default().to_owned()
-}
-
-/// A control plane.
+/// A client of one control plane.
 #[derive(Debug, Clone)]
 pub struct Api {
     url: Url,
     http: reqwest::Client,
+    timeout: Duration,
+    observer: Option<Observer>,
 }
 
 impl Api {
-    /// Talks to the control plane at `url`; `authority` is a PEM to trust instead of the system's.
+    /// Creates a client for the control plane at `url`. `authority` is a PEM bundle that replaces the trusted
+    /// authorities of the system.
     pub fn new(url: &str, authority: Option<&[u8]>) -> Result<Self, ApiError> {
         let parsed = Url::parse(url).ok().filter(|parsed| parsed.scheme() == "https" && parsed.has_host());
         let parsed = parsed.ok_or_else(|| ApiError::Url(url.to_owned()))?;
         let http = http_client(authority, |http| http.https_only(true))?;
-        Ok(Self { url: parsed, http })
+        Ok(Self { url: parsed, http, timeout: REQUEST_TIMEOUT, observer: None })
+    }
+
+    /// Replaces the timeout of each request, by default 30 seconds.
+    #[must_use]
+    pub fn with_timeout(self, timeout: Duration) -> Self {
+        Self { timeout, ..self }
+    }
+
+    /// Calls `observer` after each request with its method, URL and result.
+    #[must_use]
+    pub fn with_observer(self, observer: Observer) -> Self {
+        Self { observer: Some(observer), ..self }
     }
 
     async fn call<T: DeserializeOwned>(
@@ -126,67 +69,65 @@ impl Api {
         bearer: Option<&SecretString>,
         body: Option<&Value>,
     ) -> Result<T, ApiError> {
-        let mut request = self.http.request(method, self.at(path)?);
+        let mut request = self.http.request(method, self.endpoint(path)?);
         if let Some(body) = body {
             request = request.json(body);
         }
         if let Some(bearer) = bearer {
             request = request.bearer_auth(bearer.expose_secret());
         }
-        self.answer(request).await
+        self.send(request).await
     }
 
-    async fn answer<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T, ApiError> {
-        let url = place(self.url.as_str());
-        let unreachable = |error| ApiError::Unreachable { url: url.clone(), error };
-        let response = request.send().await.map_err(unreachable)?;
-        let status = response.status();
-        if status.is_success() {
-            return response.json().await.map_err(|_| ApiError::Unreadable(url));
+    /// Sends a request and parses the body of a 2xx response. Other responses become [`ApiError::Refused`].
+    async fn send<T: DeserializeOwned>(&self, request: reqwest::RequestBuilder) -> Result<T, ApiError> {
+        let response = self.execute(request).await?;
+        let url = || redacted_url(self.url.as_str());
+        if response.status().is_success() {
+            return response.json().await.map_err(|_| ApiError::Unreadable(url()));
         }
-        let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok()?.parse().ok());
-        let body: Value = response.json().await.map_err(|_| ApiError::Unreadable(url))?;
-        let text = |pointer| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
-        Err(ApiError::Refused {
-            status: status.as_u16(),
-            code: text("/error/code").unwrap_or_default(),
-            message: text("/error/message").unwrap_or_default(),
-            reason: text("/error/details/reason"),
-            retry_after: retry_after.map(Duration::from_secs),
-        })
+        Err(ApiError::from_response(response).await.unwrap_or_else(|| ApiError::Unreadable(url())))
     }
 
-    /// Segments are encoded: what a user typed for an id never reaches into another path.
-    fn at(&self, path: &[&str]) -> Result<Url, ApiError> {
+    /// Sends a request and returns its response, of whatever status.
+    async fn execute(&self, request: reqwest::RequestBuilder) -> Result<Response, ApiError> {
+        let unreachable = |error| ApiError::Unreachable { url: url_with_port(&self.url), error };
+        let request = request.timeout(self.timeout).build().map_err(unreachable)?;
+        Exchange::execute(&self.http, request, self.observer).await.map_err(unreachable)
+    }
+
+    /// The URL of a path. Segments are percent-encoded, so that an id from a user cannot reach another path.
+    fn endpoint(&self, path: &[&str]) -> Result<Url, ApiError> {
         let mut url = self.url.clone();
         url.path_segments_mut().map_err(|()| ApiError::Url(self.url.to_string()))?.pop_if_empty().extend(path);
         Ok(url)
     }
 }
 
-/// How every client of ours is made; `authority` is a PEM to trust instead of the system's.
+/// Builds an HTTP client with the settings that all clients of this crate share. `authority` is a PEM bundle that
+/// replaces the trusted authorities of the system.
 pub fn http_client(
     authority: Option<&[u8]>,
-    more: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
+    configure: impl FnOnce(reqwest::ClientBuilder) -> reqwest::ClientBuilder,
 ) -> Result<reqwest::Client, ApiError> {
-    // Installed already if something else in the process uses TLS.
+    // Fails if another part of the process has installed a provider, which is fine.
     let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let mut http = reqwest::Client::builder()
-        // A redirect would take signatures and tokens to whoever it names.
+        // A followed redirect would send signatures and tokens to the host that it names.
         .redirect(reqwest::redirect::Policy::none())
-        .timeout(PATIENCE);
+        .timeout(REQUEST_TIMEOUT);
     if let Some(pem) = authority {
-        let none = || ApiError::Authority("it holds no certificate in PEM (`-----BEGIN CERTIFICATE-----`)".into());
+        let none = || ApiError::Authority("it contains no certificate in PEM (`-----BEGIN CERTIFICATE-----`)".into());
         let certificates = reqwest::Certificate::from_pem_bundle(pem).map_err(|_| none())?;
-        // Nobody would be trusted, and it would look as if the server were to blame.
+        // With an empty list every server would be refused, and the error would blame the server.
         if certificates.is_empty() {
             return Err(none());
         }
         http = http.tls_certs_only(certificates);
     }
-    more(http).build().map_err(|error| {
+    configure(http).build().map_err(|error| {
         ApiError::Authority(match authority {
-            Some(_) => "a certificate in it cannot be read".into(),
+            Some(_) => "a certificate in it cannot be parsed".into(),
             None => innermost(&error),
         })
     })

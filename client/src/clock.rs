@@ -1,10 +1,10 @@
-//! The only place of the client that asks what time it is.
+//! The wall clock. No other module of this crate reads it.
 
 use countersign_identity::Timestamp;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Now, by the wall clock.
-#[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+/// The current wall-clock time.
+#[expect(clippy::disallowed_methods, reason = "the only place in this crate that reads the wall clock")]
 pub fn now() -> Timestamp {
     let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timestamp::from_micros(i64::try_from(since_epoch.as_micros()).unwrap_or(i64::MAX))

@@ -1,12 +1,11 @@
-//! What talks to Countersign: an agent's key, and the calls that turn it into tokens; the calls of services
-//! and people that manage roles.
+//! Client library for Countersign: agent keys, login, and the calls of services, human users and administrators.
 //!
-//! Neighbours: the control plane's HTTP API on the other side; the command line `countersign` on this
-//! one. The rule of the room: a private key never leaves [`key::PrivateKey`] or whatever a
-//! [`signer::SignerCommand`] asks; tokens are never printed unless asked for.
+//! Depends on the HTTP API of the control plane. The command `countersign` depends on this library.
+//! Invariant: a private key never leaves [`key::PrivateKey`] or the external [`signer::SignerCommand`], and no token
+//! is printed unless the caller asks for it.
 //!
-//! Reading order: [`key`] and [`signer`] answer challenges; [`api`] is one request each; [`session`] keeps a
-//! login alive; [`profile`] is what is remembered between processes. [`webhook`] is for services that receive events.
+//! [`key`] and [`signer`] answer challenges. [`api`] has one method per request. [`session`] keeps tokens current.
+//! [`profile`] stores state between processes. [`webhook`] verifies webhook requests at a service.
 
 pub mod api;
 pub mod clock;
@@ -19,6 +18,6 @@ pub mod webhook;
 pub use api::{Api, ApiError, Tokens};
 pub use key::{KeyError, PrivateKey};
 pub use profile::{Profile, ProfileError, Profiles};
-pub use session::{Held, Session};
+pub use session::{Session, SessionTokens};
 pub use signer::{Sign, Signer, SignerCommand};
 pub use webhook::{Verifier, WebhookError, WebhookSecret};

@@ -1,61 +1,36 @@
-//! The command line `countersign`, for whoever runs an agent or a service.
+//! The command `countersign`.
 
 mod cli;
 
-use cli::{Failure, Output, with_profile};
-use std::{
-    io::{self, Write},
-    process::ExitCode,
-};
+use cli::{Arguments, CommandOutput, Messages, OutputFormat, print};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    // Before there is a second thread, since it changes the environment.
+    cli::complete_from_environment();
+    match cli::parse() {
+        Ok(arguments) => run(arguments),
+        Err(code) => code,
+    }
+}
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> ExitCode {
-    let arguments = cli::parse();
-    let teller = Teller { output: arguments.output(), profile: arguments.named_profile() };
-    match cli::run(arguments).await {
-        Ok(said) => {
-            let printed = print(&said.printed(teller.output)).map_err(|error| said.unprinted(&error));
-            // A program finds the error on standard error, and nothing beside it.
-            if teller.output == Output::Text || (printed.is_ok() && said.failure.is_none()) {
-                teller.complain(&said.note);
-            }
-            let printed = printed.map_or_else(|failure| teller.failed(&failure), |()| ExitCode::SUCCESS);
-            said.failure.map_or(printed, |failure| teller.failed(&failure))
-        }
-        Err(failure) => teller.failed(&failure),
+async fn run(arguments: Arguments) -> ExitCode {
+    let messages = arguments.messages();
+    match cli::run(arguments, &messages).await {
+        Ok(output) => finish(&output, &messages),
+        Err(error) => messages.error(&error),
     }
 }
 
-/// What it writes to standard error for, and the profile that advice has to name.
-struct Teller {
-    output: Output,
-    profile: Option<String>,
-}
-
-impl Teller {
-    fn failed(&self, failure: &Failure) -> ExitCode {
-        match self.output {
-            Output::Text => {
-                let next = failure.next().map(|next| format!("\nNext: {next}")).unwrap_or_default();
-                self.complain(&format!("countersign: {failure}{next}"));
-            }
-            Output::Json => self.complain(&format!("{:#}", failure.value())),
-        }
-        failure.code().into()
+/// Prints the data, then the note, then the errors.
+fn finish(output: &CommandOutput, messages: &Messages) -> ExitCode {
+    let printed = print(&output.bytes(messages.format())).map_err(|error| output.not_printed(&error));
+    let failed = printed.is_err() || output.error.is_some();
+    // As JSON, standard error has either a note or an error.
+    if messages.format() == OutputFormat::Text || !failed {
+        messages.note(&output.note);
     }
-
-    fn complain(&self, text: &str) {
-        if !text.is_empty() {
-            let _closed = writeln!(io::stderr(), "{}", with_profile(text, self.profile.as_deref()));
-        }
-    }
-}
-
-fn print(data: &[u8]) -> io::Result<()> {
-    let mut out = io::stdout();
-    match out.write_all(data).and_then(|()| out.flush()) {
-        // A reader that has gone away is no fault of the command's.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error),
-        _ => Ok(()),
-    }
+    let code = printed.map_or_else(|error| messages.error(&error), |()| ExitCode::SUCCESS);
+    output.error.as_ref().map_or(code, |error| messages.error(error))
 }

@@ -1,12 +1,13 @@
-//! What is remembered between processes: profiles, and beside them the tokens of their agent.
+//! Profiles: the state that is stored between processes, with the tokens of the profile's agent.
 //!
-//! A folder of the user's (mode 0700) with `NAME.toml`, `NAME.tokens.json` and `NAME.key` (mode 0600).
-//! API keys of services and people's tokens are never kept.
+//! Each profile has the files `NAME.toml`, `NAME.tokens.json` and `NAME.key` (mode 0600) in a folder of the user (mode
+//! 0700). Invariant: API keys of services and tokens of human users are never stored.
 
-use crate::Held;
+use crate::SessionTokens;
 use countersign_identity::Timestamp;
 use etcetera::BaseStrategy;
 use reqwest::Url;
+use rustix::fs::Access;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -17,83 +18,86 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Why a profile cannot be used.
+/// Why a profile cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum ProfileError {
-    /// There is no place for it.
+    /// The user has no home directory.
     #[error("there is no home directory: set XDG_CONFIG_HOME")]
-    Homeless,
-    /// No name for a file.
-    #[error("`{0}` cannot be the name of a profile: letters, digits, `-`, `_` and `.`, not at the beginning")]
+    NoHomeDirectory,
+    /// The name cannot be the name of a file.
+    #[error(
+        "`{0}` is not a valid name of a profile: use letters, digits, `-`, `_` and, not as the first character, `.`"
+    )]
     Name(String),
     /// A file cannot be read or written.
     #[error("{path}: {error}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         error: io::Error,
     },
-    /// A file cannot be understood.
+    /// A file cannot be parsed.
     #[error("{path}: {message}")]
     Malformed {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error of the parser.
         message: String,
     },
 }
 
-/// What a profile says; flags and the environment win over it.
+/// The settings of a profile. Flags and environment variables override them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Profile {
-    /// The control plane.
+    /// The URL of the control plane.
     pub url: Option<String>,
-    /// A PEM file with the authorities to trust instead of the system's.
+    /// A PEM file with the authorities that replace those of the system.
     pub ca: Option<PathBuf>,
-    /// The agent's id.
+    /// The id of the agent.
     pub agent: Option<String>,
-    /// Its private key.
+    /// The file with its private key.
     pub key: Option<PathBuf>,
-    /// Or a command that signs.
+    /// The command of an external signer, instead of `key`.
     pub signer: Option<String>,
-    /// The hash of its public half.
+    /// The hash of its public key.
     pub public_key_hash: Option<String>,
-    /// The service that the agent's tokens are for.
+    /// The service that is the audience of the agent's tokens.
     pub audience: Option<String>,
-    /// The service that is managed.
+    /// The service that management commands use.
     pub service: Option<String>,
 }
 
-/// The user's profiles.
+/// The profiles of the user.
 #[derive(Debug, Clone)]
 pub struct Profiles {
     folder: PathBuf,
 }
 
-/// Whose tokens are kept: others are no good for this profile any more.
+/// The subject of stored tokens. Tokens of another subject are not used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Holder {
-    /// The control plane.
+pub struct TokenSubject {
+    /// The URL of the control plane.
     pub url: String,
-    /// The agent.
+    /// The id of the agent.
     pub agent: String,
-    /// The service asked for.
+    /// The requested audience.
     pub audience: Option<String>,
 }
 
-impl Holder {
-    /// Whether it is the same, in whatever way the control plane's URL is written.
-    pub fn is(&self, other: &Self) -> bool {
+impl TokenSubject {
+    /// Whether both are the same, also if the URL of the control plane is spelled differently.
+    pub fn matches(&self, other: &Self) -> bool {
         let Self { url, agent, audience } = other;
-        self.agent == *agent && self.audience == *audience && same_place(&self.url, url)
+        self.agent == *agent && self.audience == *audience && same_endpoint(&self.url, url)
     }
 }
 
 #[derive(Deserialize)]
-struct Kept {
-    holder: Holder,
+struct StoredTokens {
+    #[serde(rename = "holder")]
+    subject: TokenSubject,
     access_token: SecretString,
     refresh_token: SecretString,
     refresh_at: i64,
@@ -101,20 +105,24 @@ struct Kept {
 }
 
 impl Profiles {
-    /// Those of this user: in `$XDG_CONFIG_HOME/countersign` or `~/.config/countersign`.
+    /// The profiles of the current user, in `$XDG_CONFIG_HOME/countersign` or `~/.config/countersign`.
     pub fn of_user() -> Result<Self, ProfileError> {
-        let base = etcetera::choose_base_strategy().map_err(|_| ProfileError::Homeless)?;
+        let base = etcetera::choose_base_strategy().map_err(|_| ProfileError::NoHomeDirectory)?;
         Ok(Self { folder: base.config_dir().join("countersign") })
     }
 
-    /// Where a profile keeps a file of its own, such as `toml` or `key`.
-    pub fn path(&self, name: &str, kind: &str) -> Result<PathBuf, ProfileError> {
-        let plain = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
-        let named = (1..=64).contains(&name.len()) && name.chars().all(plain) && !name.starts_with('.');
-        if named { Ok(self.folder.join(format!("{name}.{kind}"))) } else { Err(ProfileError::Name(name.to_owned())) }
+    /// The path of a file of a profile. `extension` is `toml`, `key`, `tokens.json` or `lock`.
+    pub fn path(&self, name: &str, extension: &str) -> Result<PathBuf, ProfileError> {
+        let allowed = |character: char| character.is_ascii_alphanumeric() || "-_.".contains(character);
+        let valid = (1..=64).contains(&name.len()) && name.chars().all(allowed) && !name.starts_with('.');
+        if valid {
+            Ok(self.folder.join(format!("{name}.{extension}")))
+        } else {
+            Err(ProfileError::Name(name.to_owned()))
+        }
     }
 
-    /// Reads a profile; one that was never saved is empty.
+    /// Reads a profile. A profile that does not exist is empty.
     pub fn load(&self, name: &str) -> Result<Profile, ProfileError> {
         let path = self.path(name, "toml")?;
         let Some(text) = read(&path)? else { return Ok(Profile::default()) };
@@ -129,32 +137,32 @@ impl Profiles {
         self.write(&path, &text)
     }
 
-    /// The tokens that were kept for this holder. What cannot be read is as good as nothing: a login mends it.
-    pub fn tokens(&self, name: &str, holder: &Holder) -> Result<Option<Held>, ProfileError> {
+    /// The stored tokens of this subject. A malformed file counts as none, since a login replaces it.
+    pub fn tokens(&self, name: &str, subject: &TokenSubject) -> Result<Option<SessionTokens>, ProfileError> {
         let Some(text) = read(&self.path(name, "tokens.json")?)?.map(SecretString::from) else { return Ok(None) };
-        let kept: Option<Kept> = serde_json::from_str(text.expose_secret()).ok();
-        Ok(kept.filter(|kept| kept.holder.is(holder)).map(|kept| Held {
-            access_token: kept.access_token,
-            refresh_token: kept.refresh_token,
-            refresh_at: Timestamp::from_micros(kept.refresh_at),
-            expires_at: Timestamp::from_micros(kept.expires_at),
+        let stored: Option<StoredTokens> = serde_json::from_str(text.expose_secret()).ok();
+        Ok(stored.filter(|stored| stored.subject.matches(subject)).map(|stored| SessionTokens {
+            access_token: stored.access_token,
+            refresh_token: stored.refresh_token,
+            refresh_at: Timestamp::from_micros(stored.refresh_at),
+            expires_at: Timestamp::from_micros(stored.expires_at),
         }))
     }
 
-    /// Keeps tokens for a later process.
-    pub fn keep_tokens(&self, name: &str, holder: &Holder, held: &Held) -> Result<(), ProfileError> {
-        let kept = json!({
-            "holder": holder,
-            "access_token": held.access_token.expose_secret(),
-            "refresh_token": held.refresh_token.expose_secret(),
-            "refresh_at": held.refresh_at.micros(),
-            "expires_at": held.expires_at.micros(),
+    /// Stores tokens for later processes.
+    pub fn save_tokens(&self, name: &str, subject: &TokenSubject, tokens: &SessionTokens) -> Result<(), ProfileError> {
+        let stored = json!({
+            "holder": subject,
+            "access_token": tokens.access_token.expose_secret(),
+            "refresh_token": tokens.refresh_token.expose_secret(),
+            "refresh_at": tokens.refresh_at.micros(),
+            "expires_at": tokens.expires_at.micros(),
         });
-        self.write(&self.path(name, "tokens.json")?, &kept.to_string())
+        self.write(&self.path(name, "tokens.json")?, &stored.to_string())
     }
 
-    /// Forgets the tokens that were kept.
-    pub fn forget_tokens(&self, name: &str) -> Result<(), ProfileError> {
+    /// Deletes the stored tokens.
+    pub fn delete_tokens(&self, name: &str) -> Result<(), ProfileError> {
         let path = self.path(name, "tokens.json")?;
         match fs::remove_file(&path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&path)(error)),
@@ -162,17 +170,17 @@ impl Profiles {
         }
     }
 
-    /// Keeps other processes from this profile's tokens until the file is dropped: two that refresh with one
-    /// refresh token would end the login.
+    /// Locks the tokens of a profile until the file is dropped. Two processes that use one refresh token would end the
+    /// session.
     pub fn lock(&self, name: &str) -> Result<File, ProfileError> {
         let path = self.path(name, "lock")?;
-        self.make_folder()?;
+        self.create_folder()?;
         let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&path);
         file.and_then(|file| file.lock().map(|()| file)).map_err(failed(&path))
     }
 
-    /// Makes sure of the folder, for its owner only.
-    fn make_folder(&self) -> Result<(), ProfileError> {
+    /// Creates the folder if it does not exist, with mode 0700.
+    fn create_folder(&self) -> Result<(), ProfileError> {
         let Some(parent) = self.folder.parent() else { return Ok(()) };
         fs::create_dir_all(parent).map_err(failed(parent))?;
         match DirBuilder::new().mode(0o700).create(&self.folder) {
@@ -181,37 +189,55 @@ impl Profiles {
         }
     }
 
-    /// Finds out whether a profile can be saved, before something is done that would have to be remembered.
+    /// Checks that a profile can be saved, by writing and deleting a file. Commands call it before an action whose
+    /// result they have to save.
     pub fn check_writable(&self, name: &str) -> Result<(), ProfileError> {
         let path = self.path(name, "toml")?;
-        let beside = self.write_beside(&path, "whether there is room\n")?;
-        fs::remove_file(&beside).map_err(failed(&beside))
+        let temporary = self.write_temporary(&path, "write test\n")?;
+        fs::remove_file(&temporary).map_err(failed(&temporary))
     }
 
-    /// Whole or not at all, and never readable by others, not even for a moment.
+    /// Whether a profile could be saved, by the permissions of the file system. It creates and writes nothing.
+    pub fn is_writable(&self, name: &str) -> Result<bool, ProfileError> {
+        let path = self.path(name, "toml")?;
+        // A save replaces the file by a rename, so only the permissions of its folder matter.
+        let existing = path.ancestors().skip(1).find(|folder| folder.exists());
+        Ok(existing.is_some_and(|folder| rustix::fs::access(folder, Access::WRITE_OK | Access::EXEC_OK).is_ok()))
+    }
+
+    /// The names of the profiles that exist, sorted.
+    pub fn names(&self) -> Vec<String> {
+        let files = fs::read_dir(&self.folder).into_iter().flatten().flatten();
+        let names = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".toml")?.to_owned()));
+        let mut names: Vec<_> = names.collect();
+        names.sort();
+        names
+    }
+
+    /// Writes a file atomically. Other users can never read it.
     fn write(&self, path: &Path, text: &str) -> Result<(), ProfileError> {
-        let beside = self.write_beside(path, text)?;
-        fs::rename(&beside, path).map_err(failed(path))
+        let temporary = self.write_temporary(path, text)?;
+        fs::rename(&temporary, path).map_err(failed(path))
     }
 
-    /// Writes to a file of this process, to be moved to where it belongs.
-    fn write_beside(&self, path: &Path, text: &str) -> Result<PathBuf, ProfileError> {
-        self.make_folder()?;
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(format!(".{}", std::process::id()));
-        let beside = PathBuf::from(beside);
-        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside);
+    /// Writes a temporary file next to `path`, with the process id in its name.
+    fn write_temporary(&self, path: &Path, text: &str) -> Result<PathBuf, ProfileError> {
+        self.create_folder()?;
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(format!(".{}", std::process::id()));
+        let temporary = PathBuf::from(temporary);
+        let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary);
         file.and_then(|mut file| file.write_all(text.as_bytes())).map_err(|error| {
-            // Half a file is of no use to anybody.
-            let _left = fs::remove_file(&beside);
+            // A partial file is of no use.
+            let _ignored = fs::remove_file(&temporary);
             failed(path)(error)
         })?;
-        Ok(beside)
+        Ok(temporary)
     }
 }
 
-/// Case of the host, the usual port and a slash at the end make no difference.
-fn same_place(one: &str, other: &str) -> bool {
+/// The case of the host, a default port and a trailing slash do not matter.
+fn same_endpoint(one: &str, other: &str) -> bool {
     let parsed = |url: &str| Url::parse(url.trim_end_matches('/')).ok();
     one == other || parsed(one).is_some_and(|one| parsed(other) == Some(one))
 }
@@ -234,7 +260,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_control_plane_may_be_written_in_several_ways() {
+    fn same_endpoint_ignores_spelling() {
         for (other, same) in [
             ("https://host.example", true),
             ("https://HOST.example/", true),
@@ -244,9 +270,9 @@ mod tests {
             ("https://host.example/path", false),
             ("https://other.example", false),
         ] {
-            assert_eq!(same_place("https://host.example", other), same, "{other}");
+            assert_eq!(same_endpoint("https://host.example", other), same, "{other}");
         }
-        assert!(same_place("https://host/path/", "https://host:443/path"));
-        assert!(!same_place("nonsense", "other nonsense"));
+        assert!(same_endpoint("https://host/path/", "https://host:443/path"));
+        assert!(!same_endpoint("nonsense", "other nonsense"));
     }
 }

@@ -1,6 +1,6 @@
-//! An agent's login over time: tokens replaced before they expire, and a login that died begun anew.
+//! An agent's session: tokens are refreshed before they expire, and a new login replaces a session that ended.
 //!
-//! Neighbours: [`crate::api`] makes the calls, [`crate::profile`] keeps what is [`Held`] between processes.
+//! Depends on [`crate::api`]. [`crate::profile`] stores the [`SessionTokens`] between processes.
 
 use crate::{Api, ApiError, Sign, Tokens, clock};
 use countersign_identity::Timestamp;
@@ -8,67 +8,68 @@ use secrecy::SecretString;
 use std::time::Duration;
 use tokio::sync::Mutex;
 
-/// A token is replaced this long before it expires, or at three quarters of a life that is short.
-const MARGIN: Duration = Duration::from_mins(1);
+/// A token is refreshed this long before it expires, or after three quarters of a short lifetime.
+const REFRESH_MARGIN: Duration = Duration::from_mins(1);
 
-/// Tokens, and until when they are good by the clock of this machine.
+/// A token pair with its times by the clock of this machine.
 #[derive(Debug, Clone)]
-pub struct Held {
+pub struct SessionTokens {
     /// The access token, a JWT.
     pub access_token: SecretString,
-    /// Good for one refresh.
+    /// The refresh token, which can be used once.
     pub refresh_token: SecretString,
-    /// From here on it is replaced before it is used.
+    /// From this time on the access token is refreshed before it is used.
     pub refresh_at: Timestamp,
-    /// From here on it is dead.
+    /// The access token expires at this time.
     pub expires_at: Timestamp,
 }
 
-impl Held {
-    /// Tokens that were issued between `asked` and now.
-    fn since(asked: Timestamp, tokens: Tokens) -> Self {
-        let life = Duration::from_secs(tokens.expires_in);
+impl SessionTokens {
+    /// Counts the lifetime from the time of the request, which is before the time of issue.
+    fn from_response(requested_at: Timestamp, tokens: Tokens) -> Self {
+        let lifetime = Duration::from_secs(tokens.expires_in);
         Self {
             access_token: tokens.access_token,
             refresh_token: tokens.refresh_token,
-            refresh_at: asked.saturating_add(life.saturating_sub(MARGIN.min(life / 4))),
-            expires_at: asked.saturating_add(life),
+            refresh_at: requested_at.saturating_add(lifetime.saturating_sub(REFRESH_MARGIN.min(lifetime / 4))),
+            expires_at: requested_at.saturating_add(lifetime),
         }
     }
 }
 
-/// One agent's login, for as long as it is needed. To be shared: callers at once cause one refresh.
+/// The session of one agent. Share it between tasks: concurrent callers cause one refresh.
 #[derive(Debug)]
 pub struct Session<S> {
     api: Api,
     signer: S,
     agent: String,
     service: Option<String>,
-    held: Mutex<Option<Held>>,
+    tokens: Mutex<Option<SessionTokens>>,
 }
 
 impl<S: Sign> Session<S> {
-    /// A session of this agent; `service` is whom the tokens are for, left out: that of its oldest role.
+    /// Creates a session. `service` is the audience of the tokens; without it, that of the agent's oldest role.
     pub fn new(api: Api, signer: S, agent: String, service: Option<String>) -> Self {
-        Self { api, signer, agent, service, held: Mutex::new(None) }
+        Self { api, signer, agent, service, tokens: Mutex::new(None) }
     }
 
-    /// Goes on with tokens of an earlier process.
-    pub fn resume(mut self, held: Option<Held>) -> Self {
-        self.held = Mutex::new(held);
+    /// Continues with the tokens of an earlier process.
+    #[must_use]
+    pub fn resume(mut self, tokens: Option<SessionTokens>) -> Self {
+        self.tokens = Mutex::new(tokens);
         self
     }
 
-    /// Tokens that are good now: those held, else refreshed, else of a new login.
+    /// Valid tokens: the current ones, else refreshed ones, else those of a new login.
     ///
-    /// While the control plane is out, or says that there were too many calls, a token that still lives is given though
-    /// its replacement is due; if it says when to come back, nothing is asked before.
-    pub async fn tokens(&self) -> Result<Held, ApiError> {
-        let mut held = self.held.lock().await;
+    /// If the refresh fails because of an outage or a rate limit, the current token is returned until it expires. After
+    /// a response with `Retry-After`, the next refresh waits for that time.
+    pub async fn tokens(&self) -> Result<SessionTokens, ApiError> {
+        let mut tokens = self.tokens.lock().await;
         let now = clock::now();
-        let next = match held.as_mut() {
+        let next = match tokens.as_mut() {
             Some(current) if now < current.refresh_at => return Ok(current.clone()),
-            Some(current) => match self.replaced(current).await {
+            Some(current) => match self.refreshed(current).await {
                 Err(error) if error.is_outage() && now < current.expires_at => {
                     if let Some(wait) = error.retry_after() {
                         current.refresh_at = now.saturating_add(wait).min(current.expires_at);
@@ -77,41 +78,41 @@ impl<S: Sign> Session<S> {
                 }
                 next => next?,
             },
-            None => self.logged_in().await?,
+            None => self.new_login().await?,
         };
-        Ok(held.insert(next).clone())
+        Ok(tokens.insert(next).clone())
     }
 
-    /// Replaces the tokens now, due or not.
-    pub async fn refresh(&self) -> Result<Held, ApiError> {
-        let mut held = self.held.lock().await;
-        let next = match held.as_ref() {
-            Some(current) => self.replaced(current).await?,
-            None => self.logged_in().await?,
+    /// Refreshes the tokens now, whether they are due or not.
+    pub async fn refresh(&self) -> Result<SessionTokens, ApiError> {
+        let mut tokens = self.tokens.lock().await;
+        let next = match tokens.as_ref() {
+            Some(current) => self.refreshed(current).await?,
+            None => self.new_login().await?,
         };
-        Ok(held.insert(next).clone())
+        Ok(tokens.insert(next).clone())
     }
 
-    /// Logs in, whatever is held.
-    pub async fn login(&self) -> Result<Held, ApiError> {
-        let mut held = self.held.lock().await;
-        let next = self.logged_in().await?;
-        Ok(held.insert(next).clone())
+    /// Logs in, also if the current tokens are valid.
+    pub async fn login(&self) -> Result<SessionTokens, ApiError> {
+        let mut tokens = self.tokens.lock().await;
+        let next = self.new_login().await?;
+        Ok(tokens.insert(next).clone())
     }
 
-    async fn replaced(&self, current: &Held) -> Result<Held, ApiError> {
-        let asked = clock::now();
+    async fn refreshed(&self, current: &SessionTokens) -> Result<SessionTokens, ApiError> {
+        let requested_at = clock::now();
         match self.api.refresh_with(&current.refresh_token).await {
-            Ok(tokens) => Ok(Held::since(asked, tokens)),
-            // The key is here, so a dead refresh token is no reason to trouble anybody.
-            Err(error) if error.ends_login() => self.logged_in().await,
+            Ok(tokens) => Ok(SessionTokens::from_response(requested_at, tokens)),
+            // The key is available, so a new login needs no action of the user.
+            Err(error) if error.ends_session() => self.new_login().await,
             Err(error) => Err(error),
         }
     }
 
-    async fn logged_in(&self) -> Result<Held, ApiError> {
-        let asked = clock::now();
+    async fn new_login(&self) -> Result<SessionTokens, ApiError> {
+        let requested_at = clock::now();
         let tokens = self.api.login(&self.signer, &self.agent, self.service.as_deref()).await?;
-        Ok(Held::since(asked, tokens))
+        Ok(SessionTokens::from_response(requested_at, tokens))
     }
 }

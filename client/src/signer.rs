@@ -1,33 +1,33 @@
-//! What answers a challenge: a key in a file, or a command that asks whatever holds the key.
+//! Signers of challenges: a key in a file, or an external command.
 //!
-//! The command is how a TPM, an HSM or an agent of the platform plugs in: it gets the nonce on standard
-//! input and writes the signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes,
-//! r‖s or DER. Standard error is left to it, for a prompt.
+//! An external command connects a TPM, an HSM or a platform agent. It reads the nonce from standard input and writes the
+//! signature (ECDSA P-256 with SHA-256) to standard output, as hex or as bytes, r‖s or DER. It inherits standard error,
+//! so that it can prompt.
 
 use crate::{KeyError, PrivateKey};
 use countersign_identity::{P256PublicKey, public_key::EcdsaSignature};
 use std::{fmt, process::Stdio, time::Duration};
 use tokio::{io::AsyncWriteExt, process::Command, time::timeout};
 
-/// How long a command may take: somebody may have to touch a token or type a PIN.
-const PATIENCE: Duration = Duration::from_mins(2);
+/// The timeout of a command. It leaves time to touch a security key or to type a PIN.
+const COMMAND_TIMEOUT: Duration = Duration::from_mins(2);
 
 /// Signs nonces.
 pub trait Sign {
-    /// The signature over the nonce as it was sent, in hex.
+    /// The signature over the text of the nonce, in hex.
     fn sign_nonce(&self, nonce: &str) -> impl Future<Output = Result<String, KeyError>> + Send;
 }
 
-/// Whatever holds an agent's private key.
+/// A signer with an agent's private key.
 #[derive(Debug)]
 pub enum Signer {
     /// A key in a file.
     Key(PrivateKey),
-    /// A command.
+    /// An external command.
     Command(SignerCommand),
 }
 
-/// A command line for `sh -c`. It may contain a PIN, so only its first word is ever shown.
+/// A command line for `sh -c`. It may contain a PIN, so only its first word is shown.
 #[derive(Clone)]
 pub struct SignerCommand(String);
 
@@ -52,15 +52,15 @@ impl SignerCommand {
         Self(line.into())
     }
 
-    /// The first word: enough to recognise it by.
+    /// The first word of the command line, for messages.
     pub fn program(&self) -> &str {
         self.0.split_whitespace().next().unwrap_or_default()
     }
 
-    /// Whether it holds the private half of this key, which it shows by signing a nonce.
-    pub async fn holds(&self, public: P256PublicKey) -> Result<bool, KeyError> {
-        let nonce = PrivateKey::fresh_nonce();
-        Ok(fits(public, &nonce, &self.sign_nonce(&nonce).await?))
+    /// Whether the command signs with the private key of this public key. Runs the command with a random nonce.
+    pub async fn holds(&self, public_key: P256PublicKey) -> Result<bool, KeyError> {
+        let nonce = PrivateKey::random_nonce();
+        Ok(verifies(public_key, &nonce, &self.sign_nonce(&nonce).await?))
     }
 
     fn failed(&self, problem: impl Into<String>) -> KeyError {
@@ -72,8 +72,8 @@ impl SignerCommand {
         command.arg("-c").arg(&self.0).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
         let mut child = command.spawn()?;
         if let Some(mut stdin) = child.stdin.take() {
-            // A command that does not read its input is judged by its signature, not by a broken pipe.
-            let _closed_early = stdin.write_all(nonce.as_bytes()).await;
+            // A command need not read its input; only its signature counts.
+            let _ignored = stdin.write_all(nonce.as_bytes()).await;
         }
         child.wait_with_output().await
     }
@@ -81,26 +81,28 @@ impl SignerCommand {
 
 impl Sign for SignerCommand {
     async fn sign_nonce(&self, nonce: &str) -> Result<String, KeyError> {
-        let output = timeout(PATIENCE, self.run(nonce)).await.map_err(|_| self.failed("did not answer in time"))?;
+        let output = timeout(COMMAND_TIMEOUT, self.run(nonce)).await.map_err(|_| self.failed("timed out"))?;
         let output = output.map_err(|error| self.failed(error.to_string()))?;
         if !output.status.success() {
-            return Err(self.failed(format!("ended with {}", output.status)));
+            return Err(self.failed(format!("failed: {}", output.status)));
         }
-        signature(&output.stdout).ok_or_else(|| self.failed("printed no P-256 signature (hex or bytes, r‖s or DER)"))
+        parse_signature(&output.stdout)
+            .ok_or_else(|| self.failed("printed no P-256 signature (hex or bytes, r‖s or DER)"))
     }
 }
 
-/// As the control plane has it: over the text of the nonce, or over the bytes that the text stands for.
-fn fits(public: P256PublicKey, nonce: &str, signature: &str) -> bool {
+/// Whether a signature covers the text of the nonce, or the bytes that its hex stands for. The control plane accepts
+/// both.
+fn verifies(public_key: P256PublicKey, nonce: &str, signature: &str) -> bool {
     let bytes = hex::decode(nonce).unwrap_or_default();
-    EcdsaSignature::from_hex(signature).is_ok_and(|read| public.verifies(&[nonce.as_bytes(), &bytes], &read))
+    EcdsaSignature::from_hex(signature).is_ok_and(|parsed| public_key.verifies(&[nonce.as_bytes(), &bytes], &parsed))
 }
 
-/// Hex as it is, bytes as hex; nothing that is no signature.
-fn signature(output: &[u8]) -> Option<String> {
+/// The signature in the output of a command, in hex. The output is hex text or bytes.
+fn parse_signature(output: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(output).ok().map(|text| text.trim().to_ascii_lowercase());
-    let readings = [text, Some(hex::encode(output))];
-    readings.into_iter().flatten().find(|text| EcdsaSignature::from_hex(text).is_ok())
+    let candidates = [text, Some(hex::encode(output))];
+    candidates.into_iter().flatten().find(|text| EcdsaSignature::from_hex(text).is_ok())
 }
 
 impl fmt::Debug for SignerCommand {
@@ -114,35 +116,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signature_is_read_as_hex_and_as_bytes() {
+    fn parse_signature_accepts_hex_and_bytes() {
         let bytes = hex::decode(PrivateKey::generate().sign("nonce")).unwrap();
         let text = hex::encode(&bytes);
-        assert_eq!(signature(&bytes), Some(text.clone()));
-        assert_eq!(signature(format!("{}\n", text.to_uppercase()).as_bytes()), Some(text));
+        assert_eq!(parse_signature(&bytes), Some(text.clone()));
+        assert_eq!(parse_signature(format!("{}\n", text.to_uppercase()).as_bytes()), Some(text));
         for wrong in [&b""[..], b"hello", &[0; 64], b"00"] {
-            assert_eq!(signature(wrong), None);
+            assert_eq!(parse_signature(wrong), None);
         }
     }
 
     #[test]
-    fn a_signature_fits_over_the_nonces_text_and_over_its_bytes() {
+    fn verifies_accepts_signatures_over_the_text_and_over_the_bytes() {
         let (key, other) = (PrivateKey::generate(), PrivateKey::generate());
-        let public = P256PublicKey::from_pem(&key.public_pem().unwrap()).unwrap();
-        // The bytes of a text, so that a key that signs texts signs these.
+        let public_key = P256PublicKey::from_pem(&key.public_pem().unwrap()).unwrap();
+        // The hex of a text, since the key signs texts only.
         let nonce = hex::encode("sixteen letters.");
-        for (signature, good) in [
+        for (signature, valid) in [
             (key.sign(&nonce), true),
             (key.sign("sixteen letters."), true),
             (key.sign("another"), false),
             (other.sign(&nonce), false),
         ] {
-            assert_eq!(fits(public, &nonce, &signature), good);
+            assert_eq!(verifies(public_key, &nonce, &signature), valid);
         }
-        assert_ne!(PrivateKey::fresh_nonce(), PrivateKey::fresh_nonce());
+        assert_ne!(PrivateKey::random_nonce(), PrivateKey::random_nonce());
     }
 
     #[test]
-    fn nothing_but_the_first_word_of_a_command_is_shown() {
+    fn debug_and_errors_show_only_the_first_word_of_a_command() {
         let command = SignerCommand::new("hsm-sign --pin 1234");
         assert!(!format!("{command:?} {}", command.failed("failed")).contains("1234"));
     }

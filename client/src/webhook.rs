@@ -1,7 +1,7 @@
-//! For services that receive webhooks: whether a request was signed with the secret of their target.
+//! Verification of webhook requests, for services that receive them.
 //!
-//! The signatures are those of Standard Webhooks, version `v1`: HMAC-SHA256 over `id.timestamp.body`. The rule of the
-//! room: a secret does not print, signatures are compared in constant time, and `now` is an argument.
+//! Signatures are those of Standard Webhooks, version `v1`: HMAC-SHA256 over `id.timestamp.body`. Invariants: secrets are
+//! not printed, signatures are compared in constant time, and the current time is an argument.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,7 +13,7 @@
 //! // The headers and the body of a request, the body byte for byte as it came.
 //! fn receive(verifier: &Verifier, headers: &HeaderMap, body: &[u8]) -> u16 {
 //!     match verifier.verify(headers, body, clock::now()).and_then(|signed| signed.event()) {
-//!         // At least once means that it may be the second time: keep `event.id`, and pass over one that is known.
+//!         // Delivery is at least once: store `event.id`, and ignore an event that was processed before.
 //!         Ok(event) => { println!("{} {}: {}", event.id, event.kind, event.data); 200 }
 //!         Err(problem) => { eprintln!("refused: {problem}"); 401 }
 //!     }
@@ -37,71 +37,71 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::{fmt, ops::RangeInclusive, str::FromStr, time::Duration};
 
-/// The event's id, the same on every try.
+/// The header with the id of the event, the same on every attempt.
 pub const ID: &str = "webhook-id";
 
-/// When this try was made, in seconds since 1970.
+/// The header with the time of the attempt, in seconds since 1970.
 pub const TIMESTAMP: &str = "webhook-timestamp";
 
-/// One signature or several, separated by spaces.
+/// The header with one or more signatures, separated by spaces.
 pub const SIGNATURE: &str = "webhook-signature";
 
-/// How far the clocks of sender and receiver may be apart, the way included.
+/// The largest accepted age of an attempt, and the largest accepted time in the future.
 pub const TOLERANCE: Duration = Duration::from_mins(5);
 
-/// What secrets begin with.
+/// The prefix of secrets.
 const PREFIX: &str = "whsec_";
 
-/// What signatures that we know begin with.
+/// The prefix of signatures of the supported version.
 const VERSION: &str = "v1,";
 
-/// Bytes of a secret: fewer are guessed, and of more only a hash would count.
-const SECRET: RangeInclusive<usize> = 24..=64;
+/// The length of a secret in bytes. HMAC-SHA256 hashes a longer key, so more bytes add nothing.
+const SECRET_LENGTH: RangeInclusive<usize> = 24..=64;
 
-/// Why a text is no secret of a webhook.
+/// Why a text is not the secret of a webhook.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SecretError {
-    /// It begins with something else.
-    #[error("a webhook's secret begins with {PREFIX}")]
+    /// It has another prefix.
+    #[error("the secret of a webhook begins with {PREFIX}")]
     Prefix,
-    /// It does not go on in Base64.
-    #[error("behind {PREFIX}, a webhook's secret is Base64, with `=` at the end where that is needed")]
+    /// The rest is not Base64.
+    #[error("after {PREFIX}, the secret of a webhook is Base64 with padding")]
     Encoding,
-    /// It is shorter or longer than any.
-    #[error("a webhook's secret has {} to {} bytes behind {PREFIX}", SECRET.start(), SECRET.end())]
+    /// It is too short or too long.
+    #[error("after {PREFIX}, the secret of a webhook has {} to {} bytes", SECRET_LENGTH.start(), SECRET_LENGTH.end())]
     Length,
 }
 
-/// Why a request is not believed.
+/// Why a request is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum WebhookError {
-    /// A header is not there.
+    /// A header is missing.
     #[error("the header {0} is missing")]
     Missing(&'static str),
-    /// A header stands there more than once.
-    #[error("the header {0} is there more than once")]
+    /// A header occurs more than once.
+    #[error("the header {0} occurs more than once")]
     Repeated(&'static str),
-    /// A header holds what no sender writes.
-    #[error("the header {0} cannot be read")]
+    /// A header has an invalid value.
+    #[error("the header {0} cannot be parsed")]
     Unreadable(&'static str),
-    /// There are signatures, but none of a kind that is known.
-    #[error("{SIGNATURE} holds no signature that begins with {VERSION}")]
+    /// No signature has a supported version.
+    #[error("{SIGNATURE} contains no signature that begins with {VERSION}")]
     UnknownVersion,
-    /// Nobody who has the secret signed this.
-    #[error("the signature is wrong: another secret, or the body is not as it was sent")]
+    /// No signature matches.
+    #[error("the signature is wrong: it was made with another secret, or the body was changed")]
     WrongSignature,
-    /// The signature is good, but old: somebody may have kept the request to send it again.
-    #[error("the signature is good, but made more than five minutes ago")]
+    /// The signature is valid but old: the request may be a replay.
+    #[error("the signature is valid, but was made more than five minutes ago")]
     TooOld,
-    /// The signature is good, but made in the future: a clock is wrong.
-    #[error("the signature is good, but made more than five minutes ahead: is the clock right?")]
+    /// The signature is valid but from the future: a clock is wrong.
+    #[error("the signature is valid, but was made more than five minutes in the future: is the clock right?")]
     TooNew,
-    /// It is signed, but its body is no event.
-    #[error("the signature is good, but the body is no event of Countersign's")]
-    NoEvent,
+    /// The signature is valid, but the body is not an event.
+    #[error("the signature is valid, but the body is not an event of Countersign")]
+    NotAnEvent,
 }
 
-/// The secret of a webhook, as it was shown when the target was made. It does not print.
+/// The secret of a webhook. `Debug` does not print it.
 #[derive(Clone)]
 pub struct WebhookSecret(hmac::Key);
 
@@ -111,7 +111,7 @@ impl FromStr for WebhookSecret {
     fn from_str(text: &str) -> Result<Self, SecretError> {
         let encoded = text.strip_prefix(PREFIX).ok_or(SecretError::Prefix)?;
         let bytes = STANDARD.decode(encoded).map(Zeroizing::new).map_err(|_| SecretError::Encoding)?;
-        if !SECRET.contains(&bytes.len()) {
+        if !SECRET_LENGTH.contains(&bytes.len()) {
             return Err(SecretError::Length);
         }
         Ok(Self(hmac::Key::new(hmac::HMAC_SHA256, &bytes)))
@@ -124,33 +124,33 @@ impl fmt::Debug for WebhookSecret {
     }
 }
 
-/// Believes what was signed with one of its secrets.
+/// Verifies requests with one or more secrets.
 #[derive(Debug, Clone)]
 pub struct Verifier {
     secrets: Vec<WebhookSecret>,
 }
 
-/// A request that was signed, and lately.
+/// A request with a valid and recent signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Signed<'a> {
-    /// The event's id: whoever has seen it before, passes over it.
+pub struct SignedRequest<'a> {
+    /// The id of the event. Ignore an event that was processed before.
     pub id: &'a str,
-    /// When this try was made.
+    /// The time of the attempt.
     pub sent_at: Timestamp,
-    /// What was signed.
+    /// The body.
     pub body: &'a [u8],
 }
 
-/// What happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
-    /// The event's id: whoever has seen it before, passes over it.
+    /// The id. Ignore an event that was processed before.
     pub id: String,
-    /// Its kind, such as `agent.role_assigned`. More may come: pass over one that is unknown.
+    /// The kind, such as `agent.role_assigned`. Ignore unknown kinds, since more will follow.
     pub kind: String,
-    /// When it happened (RFC 3339).
+    /// When it occurred (RFC 3339).
     pub timestamp: String,
-    /// The rest, by kind.
+    /// Further fields, by kind.
     pub data: Value,
 }
 
@@ -162,73 +162,77 @@ struct Body {
 }
 
 impl Verifier {
-    /// Believes what was signed with this secret.
+    /// A verifier with one secret.
     pub fn new(secret: WebhookSecret) -> Self {
         Self { secrets: vec![secret] }
     }
 
-    /// Believes another secret too: the old one beside the new one, while it is being replaced.
+    /// Accepts another secret too, during a rotation.
+    #[must_use]
     pub fn or(mut self, secret: WebhookSecret) -> Self {
         self.secrets.push(secret);
         self
     }
 
-    /// Whether a request with these headers and exactly this body was signed, and that lately.
+    /// Verifies the signature and the time of a request. `body` is the body byte for byte.
     pub fn verify<'a>(
         &self,
         headers: &'a HeaderMap,
         body: &'a [u8],
         now: Timestamp,
-    ) -> Result<Signed<'a>, WebhookError> {
-        let (id, timestamp, signatures) = (one(headers, ID)?, one(headers, TIMESTAMP)?, one(headers, SIGNATURE)?);
-        // With one in it, the same bytes could be signed for another id.
+    ) -> Result<SignedRequest<'a>, WebhookError> {
+        let (id, timestamp, signatures) =
+            (single(headers, ID)?, single(headers, TIMESTAMP)?, single(headers, SIGNATURE)?);
+        // An id with a dot would allow the same signed bytes to be split into another id and timestamp.
         if id.is_empty() || id.contains('.') {
             return Err(WebhookError::Unreadable(ID));
         }
         let seconds = timestamp.parse().map_err(|_| WebhookError::Unreadable(TIMESTAMP))?;
-        self.find(signatures, &[id.as_bytes(), b".", timestamp.as_bytes(), b".", body])?;
+        self.check_signature(signatures, &[id.as_bytes(), b".", timestamp.as_bytes(), b".", body])?;
         let sent_at = Timestamp::from_seconds(seconds);
-        // Whole seconds are sent, so whole seconds are compared.
+        // The header has whole seconds, so the comparison has too.
         if now.truncated_to_second().duration_since(sent_at) > TOLERANCE {
             return Err(WebhookError::TooOld);
         }
         if sent_at.duration_since(now.truncated_to_second()) > TOLERANCE {
             return Err(WebhookError::TooNew);
         }
-        Ok(Signed { id, sent_at, body })
+        Ok(SignedRequest { id, sent_at, body })
     }
 
-    /// Looks for a signature that one of the secrets made.
-    fn find(&self, signatures: &str, signed: &[&[u8]]) -> Result<(), WebhookError> {
-        let given: Vec<_> = signatures.split(' ').filter_map(|signature| signature.strip_prefix(VERSION)).collect();
-        if given.is_empty() {
+    /// Checks that one of the signatures was made with one of the secrets over the concatenation of `parts`.
+    fn check_signature(&self, signatures: &str, parts: &[&[u8]]) -> Result<(), WebhookError> {
+        let supported: Vec<_> = signatures.split(' ').filter_map(|signature| signature.strip_prefix(VERSION)).collect();
+        if supported.is_empty() {
             return Err(WebhookError::UnknownVersion);
         }
-        let given: Vec<_> = given.into_iter().filter_map(|signature| STANDARD.decode(signature).ok()).collect();
-        let mut made = self.secrets.iter().map(|WebhookSecret(key)| {
+        let candidates: Vec<_> =
+            supported.into_iter().filter_map(|signature| STANDARD.decode(signature).ok()).collect();
+        let mut expected = self.secrets.iter().map(|WebhookSecret(key)| {
             let mut context = hmac::Context::with_key(key);
-            for part in signed {
+            for part in parts {
                 context.update(part);
             }
             context.sign()
         });
-        let equal = |tag: &hmac::Tag, given: &[u8]| constant_time::verify_slices_are_equal(tag.as_ref(), given).is_ok();
-        let found = made.any(|tag| given.iter().any(|given| equal(&tag, given)));
-        if found { Ok(()) } else { Err(WebhookError::WrongSignature) }
+        let equal =
+            |tag: &hmac::Tag, candidate: &[u8]| constant_time::verify_slices_are_equal(tag.as_ref(), candidate).is_ok();
+        let valid = expected.any(|tag| candidates.iter().any(|candidate| equal(&tag, candidate)));
+        if valid { Ok(()) } else { Err(WebhookError::WrongSignature) }
     }
 }
 
-impl Signed<'_> {
-    /// What it says.
+impl SignedRequest<'_> {
+    /// Parses the body as an event.
     pub fn event(&self) -> Result<Event, WebhookError> {
         let Body { event: kind, timestamp, data } =
-            serde_json::from_slice(self.body).map_err(|_| WebhookError::NoEvent)?;
+            serde_json::from_slice(self.body).map_err(|_| WebhookError::NotAnEvent)?;
         Ok(Event { id: self.id.to_owned(), kind, timestamp, data })
     }
 }
 
-/// A header that must be there once.
-fn one<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, WebhookError> {
+/// The value of a header that must occur exactly once.
+fn single<'a>(headers: &'a HeaderMap, name: &'static str) -> Result<&'a str, WebhookError> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().ok_or(WebhookError::Missing(name))?;
     if values.next().is_some() {

@@ -1,371 +1,195 @@
-//! Where the parts meet: settings in, running servers out, and a graceful stop.
+//! Assembles the control plane from its settings, runs its servers and jobs, and stops them gracefully.
+//!
+//! The only module that depends on all others. [`wiring`] builds the parts, [`servers`] runs the three ports, [`jobs`] the
+//! background tasks; the other modules implement the commands that work on the database.
 
 mod audit;
 mod database;
-mod moving;
-mod people;
+mod database_commands;
+mod error;
+mod humans;
+mod jobs;
+mod ports;
+mod redis;
 mod servers;
-mod windows;
+mod wiring;
 
 pub use audit::{AuditError, export_audit, verify_audit};
-pub use moving::{MovingError, Report, back_up, migrate, move_to, restore};
-pub use windows::unreadable;
+pub use database_commands::{CommandReport, DatabaseCommandError, backup, migrate, migrate_to_postgres, restore};
+pub use error::AppError;
+pub use redis::check_files;
 
 use crate::{
-    certificates::{Certificate, CertificateError},
-    config::{Config, LimitSettings, TlsMode, WebhookSettings},
-    development::{self, DevelopmentError, Places},
-    domain::{
-        signing_key::KeyRules,
-        webhook::{
-            address::AllowedNetworks,
-            delivery::{AttemptFailure, Schedule},
-        },
-    },
-    ephemeral::Redis,
-    files::{self, Lock},
-    http::{AppState, ErrorCode, Limits, PerMinute, Proxies, RATE_CATEGORIES},
-    humans::{Humans, OperatorError},
-    keyring::{Keyring, MasterKey, MasterKeyError},
-    metrics::{Labels, Metrics},
-    operations::{
-        Context, OperationConfig, OperationError, Storms, ensure_audit_started, rotate_signing_keys_if_due,
-        settle_storms,
-    },
-    store::{OpenMode, StoreError},
-    webhooks::{Courier, CourierRules, Guard, Names, Post, PostError, Pulse, Sorter, SystemNames},
+    address_guard::{HostResolver, SystemResolver},
+    certificates::Certificate,
+    config::{Config, TlsMode},
+    ephemeral::RedisClient,
+    files::{self, FileLock},
+    http::{AppState, Limits, Proxies},
+    humans::{HumanTokenVerifier, OperatorKey},
+    operations::flush_suppressed_bursts,
+    webhooks::{DispatcherHealth, HttpSender},
 };
 use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng};
+use ports::Ports;
 use secrecy::ExposeSecret;
-use servers::Servers;
-use std::{
-    io,
-    net::SocketAddr,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
-use tokio::{net::TcpListener, sync::Notify};
+use servers::Tasks;
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-/// Why the control plane does not run.
-#[derive(Debug, thiserror::Error)]
-pub enum AppError {
-    /// An address that cannot be bound.
-    #[error("cannot listen on {address} ({setting}): {error}")]
-    Bind {
-        /// The address.
-        address: SocketAddr,
-        /// The setting that names it.
-        setting: &'static str,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// The data folder or the database's file cannot be made.
-    #[error("{path}: {error}")]
-    Folder {
-        /// The folder or file.
-        path: PathBuf,
-        /// What the system said.
-        error: io::Error,
-    },
-    /// The database's URL.
-    #[error("{0}")]
-    Place(String),
-    /// The database belongs to another kind of deployment or another master key.
-    #[error("{0}")]
-    Foreign(&'static str),
-    /// The database.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The audit could not begin.
-    #[error("audit: {0}")]
-    Audit(OperationError),
-    /// The signing keys cannot be made or opened.
-    #[error("signing keys: {0}")]
-    Keys(OperationError),
-    /// The master key.
-    #[error(transparent)]
-    Master(#[from] MasterKeyError),
-    /// The operator key.
-    #[error(transparent)]
-    Operator(#[from] OperatorError),
-    /// The operator key is out of use.
-    #[error("{0}")]
-    NoOperator(&'static str),
-    /// A file, or what else a setting names.
-    #[error("{setting}: {error}")]
-    Setting {
-        /// The setting.
-        setting: String,
-        /// What is wrong with what it names.
-        error: String,
-    },
-    /// TLS.
-    #[error(transparent)]
-    Certificate(#[from] CertificateError),
-    /// `--dev`.
-    #[error(transparent)]
-    Development(#[from] DevelopmentError),
-    /// What is said of Redis.
-    #[error("redis: {0}")]
-    Redis(#[from] redis::RedisError),
-    /// What events are sent with.
-    #[error("webhooks.ca_file: {0}")]
-    Webhooks(#[from] PostError),
-    /// The metrics contradict each other.
-    #[error(transparent)]
-    Metrics(#[from] prometheus::Error),
-    /// The sync port.
-    #[error("sync port: {0}")]
-    Sync(#[from] tonic::transport::Error),
-    /// A server ended on its own.
-    #[error("a server ended: {0}")]
-    Server(#[from] io::Error),
-}
-
-impl AppError {
-    fn folder(path: &Path) -> impl FnOnce(io::Error) -> Self {
-        |error| Self::Folder { path: path.to_owned(), error }
-    }
-}
-
-/// The three bound ports.
-struct Ports {
-    api: std::net::TcpListener,
-    sync: TcpListener,
-    admin: TcpListener,
-}
-
-/// What a control plane is told from outside. Tests bring their own.
-pub struct Surroundings {
-    /// What time it is.
+/// The dependencies of a control plane on its system. Tests replace them.
+pub struct Dependencies {
+    /// The clock.
     pub clock: Arc<dyn Clock>,
-    /// The dice.
+    /// The random number generator.
     pub rng: Arc<dyn Rng>,
-    /// Where hosts are that events are sent to.
-    pub names: Arc<dyn Names>,
+    /// Resolves the host names of webhooks.
+    pub resolver: Arc<dyn HostResolver>,
 }
 
-impl Default for Surroundings {
-    /// Those of the machine.
+impl Default for Dependencies {
+    /// Those of the operating system.
     fn default() -> Self {
-        Self { clock: Arc::new(SystemClock), rng: Arc::new(SystemRng), names: Arc::new(SystemNames) }
+        Self { clock: Arc::new(SystemClock), rng: Arc::new(SystemRng), resolver: Arc::new(SystemResolver) }
     }
 }
 
-/// A control plane that listens and does not answer yet.
+/// A control plane whose ports are bound and do not answer yet.
 pub struct App {
     config: Config,
     state: AppState,
-    redis: Option<Arc<Redis>>,
-    post: Arc<Post>,
+    redis: Option<Arc<RedisClient>>,
+    http_sender: Arc<HttpSender>,
+    dispatcher_health: Arc<DispatcherHealth>,
     certificate: Certificate,
     ports: Ports,
-    lock: Option<Lock>,
+    database_lock: Option<FileLock>,
     readiness: Readiness,
-    unready: ReadinessGuard,
+    startup: ReadinessGuard,
 }
 
 impl App {
-    /// Opens ports, database and keys, and puts the parts together.
-    pub async fn bind(config: Config, surroundings: Surroundings) -> Result<Self, AppError> {
-        install_crypto();
-        make_folder(&config)?;
+    /// Binds the ports, opens the database and the keys, and builds the application.
+    pub async fn bind(config: Config, dependencies: Dependencies) -> Result<Self, AppError> {
+        install_crypto_provider();
+        create_data_dir(&config)?;
         let ports = Ports::bind(&config).await?;
         let public_url = match config.public_url.as_str() {
             "" => format!("https://localhost:{}", ports.api.local_addr()?.port()),
-            stated => stated.trim_end_matches('/').to_owned(),
+            configured => configured.trim_end_matches('/').to_owned(),
         };
         let readiness = Readiness::default();
-        let unready = readiness.register("start");
-
-        let codes: Vec<_> = ErrorCode::ALL.iter().map(|code| code.as_str()).collect();
-        let failures: Vec<_> = AttemptFailure::ALL.iter().map(|failure| failure.as_str()).collect();
-        let metrics = Metrics::new(&Labels { codes: &codes, limits: &RATE_CATEGORIES, failures: &failures })?;
-        let issuers = people::issuers(&config, &surroundings.clock).await?;
-        let lock = database::hold(&config)?;
-        let context = open(&config, &public_url, surroundings, &metrics).await?;
-        let post = Arc::new(post(&config.webhooks, &context.guard)?);
-        let operator = people::operator_if_any(&config, context.rng.as_ref())?.map(Arc::new);
-        let (certificate, authority) = certificate(&config, &context)?;
+        let startup = readiness.register("start");
+        let metrics = wiring::metrics()?;
+        let issuers = humans::issuers(&config, &dependencies.clock, &metrics).await?;
+        let database_lock = database::lock_shared(&config)?;
+        let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
+        let health = dispatcher_health.clone();
+        let queue_health = Arc::new(move || health.current());
+        let context = wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
+        let pools = context.store.clone();
+        metrics.expose_connection_pools(move || pools.connection_pools())?;
+        let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &context.address_guard)?);
+        let operator_key = humans::operator_key(&config, context.rng.as_ref())?.map(Arc::new);
+        let (certificate, authority) = wiring::certificate(&config, context.now())?;
         metrics.certificate_expiry.set(certificate.expires_at()?.seconds());
-        if let (true, Some(operator)) = (config.dev, &operator) {
-            let (sync, admin) = (ports.sync.local_addr()?, ports.admin.local_addr()?);
-            let places = Places { url: &public_url, sync, admin, authority: authority.as_deref() };
-            let file = development::settle(&context, operator, &config.data_dir, &places).await?;
-            tracing::info!("development: `set -a; . {}` gives clients everything they need", file.display());
+        if let (true, Some(operator_key)) = (config.dev, &operator_key) {
+            wiring::set_up_development(&config, &context, operator_key, &ports, &public_url, authority.as_deref())
+                .await?;
         }
-        let began = context.clock.since_boot();
-        let humans = Arc::new(Humans::new(operator, issuers));
+        let started_at = context.clock.since_boot();
+        let humans = Arc::new(HumanTokenVerifier::new(operator_key, issuers));
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
         let proxies = Arc::new(Proxies { trusted: config.proxies.networks(), terminate_tls });
-        let redis = windows::redis(&config, &context, &metrics).await?.map(Arc::new);
-        let windows = windows::windows(redis.clone(), &context);
-        let limits = Arc::new(Limits::new(per_minute(config.limits), windows));
-        let state = AppState { context, humans, metrics, limits, proxies, began };
-        Ok(Self { config, state, redis, post, certificate, ports, lock, readiness, unready })
+        let redis = redis::connect(&config, &context, &metrics).await?.map(Arc::new);
+        let limiter = redis::rate_limiter(redis.clone(), &context);
+        let limits = Arc::new(Limits::new(wiring::limits_per_minute(config.limits), limiter));
+        let state = AppState { context, humans, metrics, limits, proxies, began: started_at };
+        Ok(Self {
+            config,
+            state,
+            redis,
+            http_sender,
+            dispatcher_health,
+            certificate,
+            ports,
+            database_lock,
+            readiness,
+            startup,
+        })
     }
 
-    /// Where agents and services reach the API.
+    /// The address of the API port.
     pub fn api_address(&self) -> io::Result<SocketAddr> {
         self.ports.api.local_addr()
     }
 
-    /// Where sidecars follow.
+    /// The address of the sync port.
     pub fn sync_address(&self) -> io::Result<SocketAddr> {
         self.ports.sync.local_addr()
     }
 
-    /// Where the platform reaches us.
+    /// The address of the admin port.
     pub fn admin_address(&self) -> io::Result<SocketAddr> {
         self.ports.admin.local_addr()
     }
 
-    /// Answers until the process is asked to stop, and then until all requests under way are answered.
+    /// Serves until shutdown is requested, and then until the requests in flight are answered.
     pub async fn serve(self, shutdown: Shutdown) -> Result<(), AppError> {
         let (api, sync, admin) = (self.api_address()?, self.sync_address()?, self.admin_address()?);
-        let Self { config, state, redis, post, certificate, ports, lock, readiness, unready } = self;
-        let issuer = &state.context.config.issuer;
-        let mut servers = Servers::new();
-        servers::serve_admin(&mut servers, ports.admin, readiness, state.metrics.clone(), &shutdown);
-        servers::serve_sync(&mut servers, ports.sync, &certificate, &config, &state, &shutdown)?;
-        servers::serve_api(&mut servers, ports.api, &certificate, state.clone(), &shutdown)?;
+        let Self {
+            config,
+            state,
+            redis,
+            http_sender,
+            dispatcher_health,
+            certificate,
+            ports,
+            database_lock,
+            readiness,
+            startup,
+        } = self;
+        let context = state.context.clone();
+        let mut tasks = Tasks::new();
+        servers::serve_admin(&mut tasks, ports.admin, readiness, state.metrics.clone(), &shutdown);
+        servers::serve_sync(&mut tasks, ports.sync, &certificate, &config, &state, &shutdown)?;
+        servers::serve_api(&mut tasks, ports.api, &certificate, state.clone(), &shutdown)?;
+        jobs::spawn_periodic(&mut tasks, &state, &shutdown);
+        jobs::spawn_database_check(&mut tasks, context.store.clone(), &shutdown);
         if let Some(redis) = redis {
-            windows::keep(&mut servers, &redis, &state.context.store, &shutdown);
+            jobs::spawn_redis_tasks(&mut tasks, &redis, &context.store, &shutdown);
         }
-        servers::keep_house(&mut servers, state.context.clone(), &shutdown);
-        servers::keep_keys(&mut servers, &state, &shutdown);
-        servers::watch_place(&mut servers, state.context.store.clone(), &shutdown);
-        servers::keep_trust_told(&mut servers, state.context.clone(), &shutdown);
-        let sorter = Sorter { store: state.context.store.clone(), pulse: state.context.pulse.clone() };
-        servers::deliver(&mut servers, sorter, courier(&config.webhooks, &state, post), &shutdown);
-        servers::keep_webhooks_told(&mut servers, &state, &shutdown);
-        tracing::info!(url = issuer, %api, %sync, %admin, "ready");
-        drop(unready);
-        let ended = servers::wait(servers, &shutdown).await;
-        if let Err(error) = settle_storms(&state.context).await {
-            tracing::warn!(%error, "failed logins that were counted are not told to webhooks");
+        let dispatcher = wiring::webhook_dispatcher(&config.webhooks, &state, http_sender, dispatcher_health.clone());
+        jobs::spawn_webhook_delivery(&mut tasks, &state, dispatcher, dispatcher_health, &shutdown);
+        tracing::info!(url = context.config.issuer, %api, %sync, %admin, "ready");
+        drop(startup);
+        let result = servers::wait(tasks, &shutdown).await;
+        if let Err(error) = flush_suppressed_bursts(&context).await {
+            tracing::warn!(%error, "webhook events about suppressed failed logins could not be written");
         }
-        state.context.store.close().await;
-        drop(lock);
-        ended
+        context.store.close().await;
+        drop(database_lock);
+        result
     }
 }
 
-/// Runs until the process is asked to stop.
+/// Runs the control plane until shutdown is requested.
 pub async fn run(config: Config, shutdown: Shutdown) -> Result<(), AppError> {
-    App::bind(config, Surroundings::default()).await?.serve(shutdown).await
+    App::bind(config, Dependencies::default()).await?.serve(shutdown).await
 }
 
-/// Mints a token for a person with the operator key: for the first minutes, until an issuer is set up.
-pub fn mint_human_token(config: &Config, subject: &str, admin: bool, life: Duration) -> Result<String, AppError> {
-    make_folder(config)?;
-    let operator = people::operator(config, &SystemRng)?;
-    Ok(operator.mint(subject, admin, life, SystemClock.now())?.expose_secret().to_owned())
+/// Issues a token for a human user with the operator key of the server that uses these settings.
+pub fn mint_human_token(config: &Config, subject: &str, admin: bool, lifetime: Duration) -> Result<String, AppError> {
+    humans::check_operator_key_enabled(config)?;
+    let operator_key = OperatorKey::read(&humans::operator_key_file(config))?;
+    Ok(operator_key.mint(subject, admin, lifetime, SystemClock.now())?.expose_secret().to_owned())
 }
 
-fn make_folder(config: &Config) -> Result<(), AppError> {
-    files::make_private_folder(&config.data_dir)
-        .map_err(|error| AppError::Folder { path: config.data_dir.clone(), error })
+fn create_data_dir(config: &Config) -> Result<(), AppError> {
+    let path = &config.data_dir;
+    files::create_private_directory(path).map_err(|error| AppError::setting_file("data_dir", path, error))
 }
 
-fn install_crypto() {
-    // Installed already if this is not the first server in the process.
+fn install_crypto_provider() {
+    // Fails if another server in this process has installed it, which is fine.
     let _installed = rustls::crypto::aws_lc_rs::default_provider().install_default();
-}
-
-impl Ports {
-    async fn bind(config: &Config) -> Result<Self, AppError> {
-        let api = bind("listen.api", config.listen.api).await?;
-        Ok(Self {
-            api: api.into_std()?,
-            sync: bind("listen.sync", config.listen.sync).await?,
-            admin: bind("listen.admin", config.listen.admin).await?,
-        })
-    }
-}
-
-async fn bind(setting: &'static str, address: SocketAddr) -> Result<TcpListener, AppError> {
-    TcpListener::bind(address).await.map_err(|error| AppError::Bind { address, setting, error })
-}
-
-/// Opens database and keys.
-async fn open(
-    config: &Config,
-    issuer: &str,
-    surroundings: Surroundings,
-    metrics: &Metrics,
-) -> Result<Arc<Context>, AppError> {
-    let Surroundings { clock, rng, names } = surroundings;
-    let master = match config.secrets.master_key.expose_secret() {
-        "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng.as_ref())?,
-        hex => MasterKey::from_hex(hex)?,
-    };
-    let store = database::open(config, OpenMode::Serve, &master, clock.clone(), metrics).await?;
-    database::belong_together(&store, &master, config.dev.then(|| clock.now())).await?;
-    let operation_config = OperationConfig {
-        issuer: issuer.to_owned(),
-        access_token_lifetime: config.access_token_lifetime(),
-        session_lifetime: config.session_lifetime(),
-        challenge_lifetime: config.challenge_lifetime(),
-        event_retention: config.webhooks.event_retention(),
-        keys: KeyRules::new(config.max_staleness(), config.rotation(), config.access_token_lifetime()),
-        public_registration: config.registration.public,
-    };
-    let (challenge_keys, keyring) = (master.challenge_keys(), Arc::new(Keyring::new(master)));
-    let guard = Guard::new(names, AllowedNetworks::new(config.webhooks.networks(config.dev)));
-    let (pulse, trust_marked, storms) = (Arc::new(Pulse::new(clock.clone())), Notify::new(), Storms::default());
-    let context = Context {
-        store,
-        keyring,
-        challenge_keys,
-        clock,
-        rng,
-        config: operation_config,
-        trust_marked,
-        guard,
-        pulse,
-        storms,
-    };
-    ensure_audit_started(&context.store).await.map_err(AppError::Audit)?;
-    rotate_signing_keys_if_due(&context).await.map_err(AppError::Keys)?;
-    Ok(Arc::new(context))
-}
-
-const fn per_minute(settings: LimitSettings) -> PerMinute {
-    let LimitSettings { auth, auth_address, verification, management, feedback, failures } = settings;
-    PerMinute { auth, auth_address, verification, feedback, management, failures }
-}
-
-/// What events are sent with.
-fn post(settings: &WebhookSettings, guard: &Guard) -> Result<Post, AppError> {
-    let file = &settings.ca_file;
-    let authorities = files::read_named(file);
-    let authorities = authorities.map_err(|error| AppError::Folder { path: file.clone(), error })?;
-    Ok(Post::new(guard.clone(), authorities.as_deref(), settings.patience())?)
-}
-
-fn courier(settings: &WebhookSettings, state: &AppState, post: Arc<Post>) -> Courier {
-    let AppState { context, metrics, .. } = state;
-    let (widest, widest_lane) = settings.widths();
-    let (schedule, patience) = (Schedule::new(settings.pauses()), settings.patience());
-    Courier {
-        store: context.store.clone(),
-        keyring: context.keyring.clone(),
-        post,
-        clock: context.clock.clone(),
-        rng: context.rng.clone(),
-        rules: CourierRules { schedule, patience, widest, widest_lane },
-        pulse: context.pulse.clone(),
-        metrics: metrics.webhooks.clone(),
-    }
-}
-
-fn certificate(config: &Config, context: &Context) -> Result<(Certificate, Option<PathBuf>), AppError> {
-    if config.tls.certificate.as_os_str().is_empty() {
-        let (certificate, authority) =
-            Certificate::for_development(&config.data_dir, development::year(context.now()))?;
-        return Ok((certificate, Some(authority)));
-    }
-    Ok((Certificate::read(&config.tls.certificate, &config.tls.private_key)?, None))
 }

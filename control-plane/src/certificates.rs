@@ -1,4 +1,4 @@
-//! The certificate that both TLS ports show: from the operator's files, or made for development.
+//! The TLS certificate of the API and the sync port: read from files, or generated for development.
 
 use countersign_identity::Timestamp;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd};
@@ -11,29 +11,29 @@ use std::{
     sync::Arc,
 };
 
-/// Names for which the development certificate is good.
-const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
+/// Subject alternative names of the development certificate.
+const LOOPBACK_NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
-/// Why there is no certificate.
+/// Why the certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// A file that cannot be read or written.
+    /// A file cannot be read or written.
     #[error("{path}: {error}")]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// A file that holds something else.
-    #[error("{0}: no certificate or private key in PEM")]
+    /// A file contains no PEM certificate or private key.
+    #[error("{0}: contains no PEM certificate or private key")]
     Malformed(PathBuf),
-    /// Certificate and key do not go together.
-    #[error("the TLS certificate cannot be used: {0}")]
-    Refused(#[from] rustls::Error),
-    /// The development certificate could not be made.
-    #[error("the development certificate could not be made: {0}")]
-    Made(#[from] rcgen::Error),
+    /// The certificate is invalid or does not match the key.
+    #[error("tls.certificate, tls.private_key: {0}")]
+    Unusable(#[from] rustls::Error),
+    /// The development certificate cannot be generated.
+    #[error("generating the development certificate failed: {0}")]
+    Generation(#[from] rcgen::Error),
 }
 
 /// A certificate chain and its key, as PEM.
@@ -45,23 +45,23 @@ pub struct Certificate {
 }
 
 impl Certificate {
-    /// Reads the operator's files.
+    /// Reads the configured files.
     pub fn read(chain: &Path, key: &Path) -> Result<Self, CertificateError> {
         Ok(Self { chain: read(chain)?, key: read(key)?.into() })
     }
 
-    /// Makes a certificate for loopback, signed by the development authority in the folder, which is made
-    /// once. Returns the authority's file beside it: what clients trust.
-    pub fn for_development(folder: &Path, year: i32) -> Result<(Self, PathBuf), CertificateError> {
-        let (ca_file, ca_key_file) = (folder.join("ca.pem"), folder.join("ca.key"));
+    /// Generates a certificate for loopback, signed by the development authority in this directory, which is created if it is
+    /// missing. Also returns the file of the authority's certificate, which clients must trust.
+    pub fn for_development(directory: &Path, year: i32) -> Result<(Self, PathBuf), CertificateError> {
+        let (ca_file, ca_key_file) = (directory.join("ca.pem"), directory.join("ca.key"));
         if !ca_key_file.exists() || !ca_file.exists() {
-            make_authority(&ca_file, &ca_key_file, year)?;
+            create_authority(&ca_file, &ca_key_file, year)?;
         }
         let ca_key = SecretString::from(read(&ca_key_file)?);
         let ca_key = KeyPair::from_pem(ca_key.expose_secret())?;
         let authority_params = authority_params(year);
         let authority = Issuer::from_params(&authority_params, ca_key);
-        let mut params = CertificateParams::new(LOOPBACK.map(String::from))?;
+        let mut params = CertificateParams::new(LOOPBACK_NAMES.map(String::from))?;
         params.not_before = date_time_ymd(year - 1, 1, 1);
         params.not_after = date_time_ymd(year + 2, 1, 1);
         params.distinguished_name.push(DnType::CommonName, "localhost");
@@ -72,17 +72,17 @@ impl Certificate {
         Ok((Self { chain, key: key.serialize_pem().into() }, ca_file))
     }
 
-    /// When it expires: the first of the chain to do so.
+    /// The earliest expiry in the chain.
     pub fn expires_at(&self) -> Result<Timestamp, CertificateError> {
-        let malformed = || CertificateError::Malformed("tls".into());
+        let malformed = || CertificateError::Malformed("tls.certificate, tls.private_key".into());
         let chain = CertificateDer::pem_slice_iter(self.chain.as_bytes());
-        let ends: Option<Vec<_>> = chain.map(|der| not_after(&der.ok()?)).collect();
-        ends.and_then(|ends| ends.into_iter().min()).ok_or_else(malformed)
+        let expiries: Option<Vec<_>> = chain.map(|der| not_after(&der.ok()?)).collect();
+        expiries.and_then(|expiries| expiries.into_iter().min()).ok_or_else(malformed)
     }
 
-    /// What the HTTPS port is configured with.
+    /// The rustls configuration of the API port.
     pub fn server_config(&self) -> Result<Arc<ServerConfig>, CertificateError> {
-        let malformed = |_| CertificateError::Malformed("tls".into());
+        let malformed = |_| CertificateError::Malformed("tls.certificate, tls.private_key".into());
         let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(self.chain.as_bytes()).collect();
         let key = PrivateKeyDer::from_pem_slice(self.key.expose_secret().as_bytes()).map_err(malformed)?;
         let mut config =
@@ -92,7 +92,7 @@ impl Certificate {
     }
 }
 
-/// The instant from which a certificate is not good any more (RFC 5280, 4.1.2.5).
+/// The `notAfter` of a certificate (RFC 5280, section 4.1.2.5).
 fn not_after(der: &[u8]) -> Option<Timestamp> {
     let (_, certificate) = x509_parser::parse_x509_certificate(der).ok()?;
     Some(Timestamp::from_seconds(certificate.validity().not_after.timestamp()))
@@ -108,11 +108,11 @@ fn authority_params(year: i32) -> CertificateParams {
     params
 }
 
-fn make_authority(file: &Path, key_file: &Path, year: i32) -> Result<(), CertificateError> {
+fn create_authority(file: &Path, key_file: &Path, year: i32) -> Result<(), CertificateError> {
     let key = KeyPair::generate()?;
     let certificate = authority_params(year).self_signed(&key)?;
     crate::files::write_secret(key_file, key.serialize_pem().as_bytes()).map_err(failed(key_file))?;
-    crate::files::write(file, certificate.pem().as_bytes(), 0o644).map_err(failed(file))
+    crate::files::write_atomically(file, certificate.pem().as_bytes(), 0o644).map_err(failed(file))
 }
 
 fn read(path: &Path) -> Result<String, CertificateError> {

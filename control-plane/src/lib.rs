@@ -1,10 +1,10 @@
-//! The server that registers agents, challenges them and issues their tokens.
+//! The control plane: registers agents, authenticates them by challenges, issues their access tokens and verifies them.
 //!
-//! The way of a request: `http` parses it, `operations` do one thing, `domain` holds the rules, `store`
-//! keeps the outcome in one transaction with the change that sidecars must learn; `sync` tells them.
-//! Neighbours: agents and services over HTTPS, `ext-authz` over the sync stream. The rule of the room:
-//! parts meet in `app` and nowhere else.
+//! `http` parses a request and calls one of the `operations`, which apply the rules of `domain` and write the result to
+//! `store` in one transaction, together with the change that sidecars must receive; `sync` sends these changes to the sidecars.
+//! Only `app` depends on all modules and puts them together.
 
+mod address_guard;
 mod app;
 mod certificates;
 mod config;
@@ -21,10 +21,11 @@ mod store;
 mod sync;
 mod webhooks;
 
+pub use address_guard::{HostResolver, ResolveFuture, SystemResolver};
 pub use app::{
-    App, AppError, AuditError, MovingError, Report, Surroundings, back_up, export_audit, migrate, mint_human_token,
-    move_to, restore, run, unreadable, verify_audit,
+    App, AppError, AuditError, CommandReport, DatabaseCommandError, Dependencies, backup,
+    check_files as check_redis_files, export_audit, migrate, migrate_to_postgres, mint_human_token, restore, run,
+    verify_audit,
 };
-pub use config::{Config, ConfigError, Inspection};
+pub use config::{Config, ConfigError, ConfigInspection};
 pub use http::api_description;
-pub use webhooks::{Found, Names, SystemNames};

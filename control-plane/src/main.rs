@@ -2,12 +2,13 @@
 
 use clap::{Parser, Subcommand};
 use countersign_control_plane::{
-    AuditError, Config, ConfigError, Inspection, MovingError, api_description, back_up, export_audit, migrate,
-    mint_human_token, move_to, restore, run, unreadable, verify_audit,
+    Config, ConfigError, ConfigInspection, DatabaseCommandError, api_description, backup, check_redis_files,
+    export_audit, migrate, migrate_to_postgres, mint_human_token, restore, run, verify_audit,
 };
 use countersign_process::{Shutdown, telemetry};
 use secrecy::SecretString;
 use std::{
+    fmt::Display,
     io::{self, BufWriter, Write},
     path::PathBuf,
     process::ExitCode,
@@ -17,17 +18,17 @@ use std::{
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Registers software agents by their public keys and issues their access tokens.
+/// Registers software agents by their public keys and issues their access tokens
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
-    /// For trying things out: loopback only, a development authority, public registration, a first service
+    /// Development mode: loopback only, a generated certificate authority, open registration, a first service, high rate limits
     #[arg(long, global = true)]
     dev: bool,
     /// A TOML file with settings
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
-    /// A single setting, such as listen.api=127.0.0.1:9443; may be given several times
+    /// A single setting, such as listen.api=127.0.0.1:9443; may be repeated
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value, global = true)]
     set: Vec<(String, String)>,
     #[command(subcommand)]
@@ -36,44 +37,44 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Serve the API (the default)
+    /// Run the server (the default)
     Serve,
-    /// Tokens for people, signed with the operator key beside the embedded database
+    /// Tokens for human users, signed with the operator key of a server with the embedded database
     #[command(subcommand)]
     HumanToken(HumanToken),
-    /// The record of who did what, in the database of the settings
+    /// The audit log in the configured database
     #[command(subcommand)]
     Audit(Audit),
     #[command(flatten)]
-    Moving(Moving),
-    /// Print the description of the API (OpenAPI 3.1)
+    Database(DatabaseCommand),
+    /// Print the OpenAPI 3.1 description of the API
     Openapi,
-    /// The settings, without starting anything
+    /// Check or print the settings without starting the server
     #[command(subcommand)]
     Config(ConfigCommand),
 }
 
-/// The database as a whole.
+/// Commands that work on the whole database.
 #[derive(Subcommand)]
-enum Moving {
-    /// Bring the schema of the database up to date, beside replicas of before that serve, and end
+enum DatabaseCommand {
+    /// Update the database schema and exit; replicas of the previous version may keep running
     Migrate {
-        /// Instead, copy the embedded database to an empty one of PostgreSQL, with nobody serving it, and compare both; a password
-        /// is better in PGPASSWORD or ~/.pgpass than in the URL
+        /// Instead, copy the embedded database to an empty PostgreSQL database and compare both; no server may use it.
+        /// Prefer PGPASSWORD or ~/.pgpass to a password in the URL
         #[arg(long, value_name = "URL")]
         to: Option<SecretString>,
     },
-    /// Copy the embedded database into a file, beside the running server; PostgreSQL has its own tools for that
+    /// Copy the embedded database to a file while the server runs; for PostgreSQL use its own tools
     Backup {
-        /// Where to; nothing must be there
+        /// The new file; it must not exist
         file: PathBuf,
     },
-    /// Put a backup into the place of the embedded database, with nobody serving it, and end what may have changed since;
-    /// without a file, do the latter for a database that was restored otherwise, as by `pg_restore`
+    /// Replace the embedded database with a backup, and revoke everything that may have changed since; no server may use it.
+    /// Without a file, only revoke: for a database that was restored otherwise, for example by `pg_restore`
     Restore {
-        /// A backup
+        /// The backup
         file: Option<PathBuf>,
-        /// Also if there is a database, which is kept beside
+        /// Replace an existing database, which is renamed and kept
         #[arg(long, requires = "file")]
         replace: bool,
     },
@@ -81,52 +82,54 @@ enum Moving {
 
 #[derive(Subcommand)]
 enum ConfigCommand {
-    /// Say `ok`, or everything for which a start would be refused
+    /// Print `ok`, or all reasons for which the server would refuse to start
     Check,
-    /// Print the settings that hold, as TOML, each with who said it; secrets are hidden
+    /// Print the effective settings as TOML, with the source of each; secrets are hidden
     Print,
 }
 
 #[derive(Subcommand)]
 enum Audit {
-    /// Check that no link of a chain was changed, moved, added or taken; name the first that is broken
-    Verify(Chains),
-    /// Write all links as JSON lines, up to the first that is broken
-    Export(Chains),
+    /// Check that no entry of a chain was changed, moved, added or removed; print the first invalid one
+    Verify(ChainFilter),
+    /// Write all entries as JSON lines, up to the first invalid one
+    Export(ChainFilter),
 }
 
-/// Which chains.
+/// The selected audit chains.
 #[derive(clap::Args)]
-struct Chains {
-    /// The service; left out: all, and the one of the deployment
+struct ChainFilter {
+    /// The service; without it, all services and the deployment
     #[arg(long, value_name = "ID")]
     service: Option<String>,
 }
 
 #[derive(Subcommand)]
 enum HumanToken {
-    /// Mint a token and print it
+    /// Issue a token and print it; requires the operator key of a server that has started before
     Mint {
-        /// Whom the token speaks of: becomes the owner of what is created with it
+        /// The human user; becomes the owner of what is created with the token
         #[arg(long, value_parser = subject)]
         subject: String,
-        /// Whether the person manages everything
+        /// Make the user an administrator
         #[arg(long)]
         admin: bool,
-        /// Life of the token, in hours
+        /// Lifetime of the token in hours
         #[arg(long, default_value_t = 8)]
         hours: u32,
     },
 }
 
-/// Wrong settings or arguments.
+/// The exit code for invalid settings or arguments.
 const USAGE: u8 = 2;
+
+type CommandResult = Result<(), Box<dyn std::error::Error>>;
 
 #[tokio::main]
 async fn main() -> ExitCode {
     let Arguments { dev, config, set, command } = Arguments::parse();
     if let Some(Command::Config(command)) = command {
-        return inspect(&command, Inspection::read(config, environment(), set, dev));
+        return inspect(&command, ConfigInspection::read(config, environment(), set, dev));
     }
     let config = match Config::read(config, environment(), set, dev) {
         Ok(config) => config,
@@ -135,89 +138,95 @@ async fn main() -> ExitCode {
     if let Err(error) = telemetry::init(&config.log) {
         return fail(USAGE, &error);
     }
-    let done = match command.unwrap_or(Command::Serve) {
+    let result = match command.unwrap_or(Command::Serve) {
         Command::Serve => match config.check() {
             Ok(()) => serve(config).await,
             Err(error) => return fail(USAGE, &error),
         },
-        Command::Config(_) => return ExitCode::SUCCESS, // answered above
+        Command::Config(_) => return ExitCode::SUCCESS, // handled above
         Command::HumanToken(HumanToken::Mint { subject, admin, hours }) => mint(&config, &subject, admin, hours),
-        Command::Audit(command) => audit(&config, command).await.map_err(Into::into),
-        Command::Moving(command) => moving(&config, command).await.map_err(Into::into),
-        Command::Openapi => describe().map_err(Into::into),
+        Command::Audit(command) => audit(&config, command).await,
+        Command::Database(command) => database(&config, command).await.map_err(Into::into),
+        Command::Openapi => print(api_description()).map_err(Into::into),
     };
-    done.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
+    result.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS)
 }
 
-async fn serve(config: Config) -> Result<(), Box<dyn std::error::Error>> {
+async fn serve(config: Config) -> CommandResult {
     Ok(run(config, Shutdown::on_signals()?).await?)
 }
 
-#[expect(clippy::print_stdout, reason = "the token is what the command is for")]
-fn mint(config: &Config, subject: &str, admin: bool, hours: u32) -> Result<(), Box<dyn std::error::Error>> {
-    let life = Duration::from_secs(u64::from(hours) * 3600);
-    println!("{}", mint_human_token(config, subject, admin, life)?);
-    Ok(())
+fn mint(config: &Config, subject: &str, admin: bool, hours: u32) -> CommandResult {
+    let lifetime = Duration::from_secs(u64::from(hours) * 3600);
+    Ok(print(format_args!("{}\n", mint_human_token(config, subject, admin, lifetime)?))?)
 }
 
-async fn audit(config: &Config, command: Audit) -> Result<(), AuditError> {
-    let out = BufWriter::new(std::io::stdout());
-    match command {
-        Audit::Verify(Chains { service }) => verify_audit(config, service.as_deref(), out).await,
-        Audit::Export(Chains { service }) => export_audit(config, service.as_deref(), out).await,
-    }
+async fn audit(config: &Config, command: Audit) -> CommandResult {
+    let mut out = BufWriter::new(io::stdout());
+    let result = match command {
+        Audit::Verify(ChainFilter { service }) => verify_audit(config, service.as_deref(), &mut out).await,
+        Audit::Export(ChainFilter { service }) => export_audit(config, service.as_deref(), &mut out).await,
+    };
+    let flushed = out.flush().map_err(StdoutError);
+    result?;
+    Ok(flushed?)
 }
 
-/// What concerns the database as a whole.
-async fn moving(config: &Config, command: Moving) -> Result<(), MovingError> {
+async fn database(config: &Config, command: DatabaseCommand) -> Result<(), DatabaseCommandError> {
     let report = match command {
-        Moving::Migrate { to: None } => migrate(config).await,
-        Moving::Migrate { to: Some(target) } => move_to(config, &target).await,
-        Moving::Backup { file } => back_up(config, &file).await,
-        Moving::Restore { file, replace } => restore(config, file.as_deref(), replace).await,
+        DatabaseCommand::Migrate { to: None } => migrate(config).await,
+        DatabaseCommand::Migrate { to: Some(target) } => migrate_to_postgres(config, &target).await,
+        DatabaseCommand::Backup { file } => backup(config, &file).await,
+        DatabaseCommand::Restore { file, replace } => restore(config, file.as_deref(), replace).await,
     }?;
-    report.say(io::stdout())
+    report.write_to(io::stdout())
 }
 
-#[expect(clippy::print_stdout, reason = "what the command is for")]
-fn inspect(command: &ConfigCommand, inspection: Result<Inspection, ConfigError>) -> ExitCode {
+fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, ConfigError>) -> ExitCode {
     let inspection = match inspection {
         Ok(inspection) => inspection,
         Err(error) => return fail(USAGE, &error),
     };
     let mut problems = inspection.problems();
     if let (ConfigCommand::Check, true) = (command, problems.is_empty()) {
-        problems.extend(unreadable(&inspection).map(|error| error.to_string()));
+        problems.extend(check_redis_files(&inspection).map(|error| error.to_string()));
     }
-    match command {
-        ConfigCommand::Check if problems.is_empty() => println!("ok"),
-        ConfigCommand::Print => print!("{}", inspection.print()),
-        ConfigCommand::Check => {}
-    }
-    problems.iter().fold(ExitCode::SUCCESS, |_, problem| fail(USAGE, problem))
+    let printed = match command {
+        ConfigCommand::Check if problems.is_empty() => print("ok\n"),
+        ConfigCommand::Print => print(inspection.print()),
+        ConfigCommand::Check => Ok(()),
+    };
+    let code = printed.map_or_else(|error| fail(1, &error), |()| ExitCode::SUCCESS);
+    problems.iter().fold(code, |_, problem| fail(USAGE, problem))
 }
 
-fn describe() -> io::Result<()> {
-    io::stdout().write_all(api_description().as_bytes())
+/// Standard output is closed or full. The `print!` macros would panic.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output: {0}")]
+struct StdoutError(io::Error);
+
+fn print(text: impl Display) -> Result<(), StdoutError> {
+    let mut out = io::stdout().lock();
+    write!(out, "{text}").and_then(|()| out.flush()).map_err(StdoutError)
 }
 
-#[expect(clippy::print_stderr, reason = "an error of the command line belongs on standard error")]
-fn fail(code: u8, error: &dyn std::fmt::Display) -> ExitCode {
-    eprintln!("countersign-control-plane: {error}");
+/// Prints an error. If standard error is closed or full, only the exit code reports it.
+fn fail(code: u8, error: &dyn Display) -> ExitCode {
+    let _lost = writeln!(io::stderr(), "countersign-control-plane: {error}");
     code.into()
 }
 
-/// Variables that are no text are none of ours.
+/// The environment variables that are valid UTF-8, as all settings are.
 fn environment() -> Vec<(String, String)> {
     std::env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
         .collect()
 }
 
-/// What an issuer's token may say too (OpenID Connect Core, section 2).
+/// A `sub` as in OpenID Connect Core, section 2.
 fn subject(text: &str) -> Result<String, &'static str> {
-    let good = (1..=255).contains(&text.chars().count()) && !text.chars().any(char::is_control);
-    good.then(|| text.to_owned()).ok_or("must be 1 to 255 characters, without control characters")
+    let is_valid = (1..=255).contains(&text.chars().count()) && !text.chars().any(char::is_control);
+    is_valid.then(|| text.to_owned()).ok_or("must be 1 to 255 characters, without control characters")
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# An agent made of openssl and curl alone. It shows all that an agent does: no library, no shared secret,
-# and a private key that never leaves this machine.
+# An agent that uses only openssl and curl. It shows everything that an agent does: there is no library and no shared
+# secret, and the private key never leaves this machine.
 #
-#   agent.sh key                        makes a P-256 key pair
-#   agent.sh register EMAIL NAME        hands in the public key, gets an agent id
-#   agent.sh login [SERVICE_ID]         signs a challenge, gets an access token (good for an hour)
+#   agent.sh key                        creates a P-256 key pair
+#   agent.sh register EMAIL NAME        registers the public key, saves the agent id
+#   agent.sh login [SERVICE_ID]         signs a challenge, saves an access token (valid for an hour)
 #   agent.sh call URL [CURL_OPTION...]  calls a service with the token
 #
 # Environment (a development server writes the first two into its dev.env):
-#   COUNTERSIGN_URL   where the service is, as https://localhost:8443
-#   COUNTERSIGN_CA    a PEM file with the authority to trust; without it, those of the system
-#   AGENT_DIR         where this agent keeps its key, id and tokens (default: ./agent)
+#   COUNTERSIGN_URL   the URL of the control plane, such as https://localhost:8443
+#   COUNTERSIGN_CA    a PEM file with the trusted authority (default: those of the system)
+#   AGENT_DIR         the folder with the key, id and tokens of this agent (default: ./agent)
 #
-# It exits with 1 if a server refuses, and shows what the server said.
+# It exits with 1 if a server refuses a request, and prints the response.
 set -euo pipefail
 
 dir="${AGENT_DIR:-./agent}"
-umask 077 # whatever is written here is this user's alone
+umask 077 # other users cannot read the files of this script
 
 main() {
     local command="${1:-}"
@@ -31,11 +31,11 @@ main() {
 }
 
 make_key() {
-    [ ! -e "$dir/key.pem" ] || fail "$dir/key.pem exists: to another key belongs another agent, so take another AGENT_DIR"
+    [ ! -e "$dir/key.pem" ] || fail "$dir/key.pem exists: for another agent, set another AGENT_DIR"
     mkdir -p "$dir"
     openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out "$dir/key.pem"
     openssl pkey -in "$dir/key.pem" -pubout -out "$dir/public.pem"
-    echo "made $dir/key.pem"
+    echo "created $dir/key.pem"
 }
 
 register() {
@@ -50,7 +50,7 @@ register() {
 login() {
     local service="$1" extra="" id challenge signature
     id=$(saved id "agent.sh register")
-    # A token is for one service. Left out, it is the one where this agent has had a role for longest.
+    # The service is the audience of the token. The default is the service of the agent's oldest role.
     [ -z "$service" ] || extra=",\"serviceId\":$(json_string "$service")"
 
     post /auth/challenge "{\"agentId\":\"$id\"$extra}"
@@ -63,8 +63,8 @@ login() {
     echo "logged in; the token is in $dir/access-token"
 }
 
-# Signs the nonce: its characters as they came, not the bytes that the hex stands for. `tr` takes away the
-# line's end, which is no part of it. Out comes the DER signature that openssl makes, as hex.
+# Signs the text of the nonce, not the bytes that its hex stands for. `tr` removes the line end, which is not part of the
+# nonce. The output is the DER signature of openssl in hex.
 sign() {
     tr -d '\n' | openssl dgst -sha256 -sign "$dir/key.pem" | od -An -v -tx1 | tr -d ' \n'
 }
@@ -72,45 +72,45 @@ sign() {
 call() {
     local token
     token=$(saved access-token "agent.sh login")
-    # From a file, for every user of this machine can read command lines.
+    # The token is passed in a file, because every user of this machine can read command lines.
     printf 'Authorization: Bearer %s\n' "$token" >"$dir/authorization"
     request --header "@$dir/authorization" "$@"
-    printf '%s\n' "$answer"
+    printf '%s\n' "$response"
 }
 
-# post PATH JSON: to the identity service.
+# post PATH JSON: sends a request to the control plane.
 post() {
     local trust=()
     [ -z "${COUNTERSIGN_CA:-}" ] || trust=(--cacert "$COUNTERSIGN_CA")
     request "${trust[@]}" --header 'Content-Type: application/json' --data-binary @- \
-        "${COUNTERSIGN_URL:?where the service is, as https://localhost:8443}$1" <<<"$2"
+        "${COUNTERSIGN_URL:?the URL of the control plane, such as https://localhost:8443}$1" <<<"$2"
 }
 
-# Runs curl; leaves the body in $answer. Anything but a 2xx is shown, and ends the script.
+# Runs curl, and sets $response to the body. Prints any response but 2xx, and ends the script.
 request() {
     local status
-    answer=$(curl --silent --show-error --max-time 10 --write-out '\n%{http_code}' "$@") ||
-        fail "no answer"
-    status=${answer##*$'\n'}
-    answer=${answer%$'\n'*}
-    [[ $status == 2* ]] || fail "HTTP $status: $answer"
+    response=$(curl --silent --show-error --max-time 10 --write-out '\n%{http_code}' "$@") ||
+        fail "no response"
+    status=${response##*$'\n'}
+    response=${response%$'\n'*}
+    [[ $status == 2* ]] || fail "HTTP $status: $response"
 }
 
-# field NAME: a string field of the last answer. Ids and tokens hold no quotes and no escapes, so a
-# pattern is enough to find them.
+# field NAME: a string field of the last response. Ids and tokens contain no quotes and no escapes, so a pattern is
+# enough to extract them.
 field() {
     local value
-    value=$(sed -n 's/.*"'"$1"'"[[:space:]]*:[[:space:]]*"\([^"]*\)".*/\1/p' <<<"$answer")
-    [ -n "$value" ] || fail "no $1 in: $answer"
+    value=$(sed -n 's/.*"'"$1"'"[[:space:]]*:[[:space:]]*"\([^"]*\)".*/\1/p' <<<"$response")
+    [ -n "$value" ] || fail "no $1 in: $response"
     printf '%s\n' "$value"
 }
 
-# saved FILE COMMAND: what an earlier step left here; COMMAND is that step.
+# saved FILE COMMAND: the content of a file that the step COMMAND creates.
 saved() {
-    cat "$dir/$1" 2>/dev/null || fail "there is no $dir/$1 yet: $2 comes first"
+    cat "$dir/$1" 2>/dev/null || fail "$dir/$1 does not exist: run $2 first"
 }
 
-# A text as a JSON string; of the control characters it knows the line's end, which is all that a PEM has.
+# json_string TEXT: the text as a JSON string. It escapes line ends only, since a PEM has no other control characters.
 json_string() {
     local text="${1//\\/\\\\}"
     text="${text//\"/\\\"}"

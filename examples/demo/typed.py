@@ -47,8 +47,8 @@ def revoke_and_check(stack: Stack, agent: str) -> None:
 
     run_and_show(stack, "role", "revoke", "typist")
     expect_denied(stack, "403 no_role")
-    run_and_show(stack, "role", "delete", "typist")
-    run_and_show(stack, "agent", "revoke", agent)
+    run_and_show(stack, "role", "delete", "typist", "--yes")
+    run_and_show(stack, "agent", "revoke", agent, "--yes")
     expect_denied(stack, "403 agent_revoked")
 
 

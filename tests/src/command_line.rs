@@ -1,5 +1,4 @@
-//! The command line `countersign`, as somebody types it: in a home of their own, with an environment of
-//! their own.
+//! The command `countersign`, with a home folder and an environment of its own.
 
 use crate::{ControlPlane, tools};
 use serde_json::Value;
@@ -9,21 +8,21 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Somebody at a shell.
+/// A user's environment in which the command runs.
 pub struct Shell {
     home: TempDir,
     environment: Vec<(String, String)>,
 }
 
 impl Shell {
-    /// A new user who knows nothing but where programs are.
+    /// A new home folder, and no variable but `PATH`.
     pub fn new() -> Self {
         let path = ("PATH".to_owned(), std::env::var("PATH").unwrap_or_default());
         Self { home: tempfile::tempdir().expect("a temporary folder"), environment: vec![path] }
     }
 
-    /// Somebody who knows some of what `dev.env` says, by names without the prefix `COUNTERSIGN_`.
-    pub fn knowing(control: &ControlPlane, names: &[&str]) -> Self {
+    /// The same with variables of the `dev.env` of a control plane. The names are without `COUNTERSIGN_`.
+    pub fn with_env(control: &ControlPlane, names: &[&str]) -> Self {
         let mut shell = Self::new();
         for name in names {
             shell.export(&format!("COUNTERSIGN_{name}"), &control.env[*name]);
@@ -37,28 +36,28 @@ impl Shell {
         self.environment.push((name.to_owned(), value.to_owned()));
     }
 
-    /// Forgets a variable.
+    /// Removes a variable.
     pub fn unset(&mut self, name: &str) {
-        self.environment.retain(|(known, _)| known != name);
+        self.environment.retain(|(existing, _)| existing != name);
     }
 
-    /// A path below the home.
-    pub fn path(&self, below: &str) -> PathBuf {
-        self.home.path().join(below)
+    /// A path in the home folder.
+    pub fn path(&self, relative: &str) -> PathBuf {
+        self.home.path().join(relative)
     }
 
-    /// A path below the home where nothing is yet.
+    /// A path in the home folder that does not exist yet.
     pub fn new_path(&self, name: &str) -> PathBuf {
         let mut paths = (1..).map(|number| self.path(&format!("{name}-{number}")));
-        paths.find(|path| !path.exists()).expect("numbers go on")
+        paths.find(|path| !path.exists()).expect("an infinite iterator")
     }
 
-    /// A file that the client keeps.
-    pub fn kept(&self, name: &str) -> PathBuf {
+    /// A path in the folder of the profiles.
+    pub fn profile_path(&self, name: &str) -> PathBuf {
         self.path("countersign").join(name)
     }
 
-    /// A command to be run.
+    /// The command with these arguments.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(tools::binary("countersign"));
         command.args(arguments).current_dir(self.home.path()).env_clear();
@@ -67,14 +66,14 @@ impl Shell {
         command
     }
 
-    /// Runs it.
+    /// Runs the command.
     pub fn run(&self, arguments: &[&str]) -> Output {
         self.command(arguments).output().expect("the binary runs")
     }
 
-    /// What it printed, if all went well.
+    /// Runs the command, which must succeed, and returns its standard output.
     #[track_caller]
-    pub fn said(&self, arguments: &[&str]) -> String {
+    pub fn stdout(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         String::from_utf8(output.stdout).expect("text").trim().to_owned()
@@ -83,12 +82,12 @@ impl Shell {
     /// The same with `-o json`.
     #[track_caller]
     pub fn json(&self, arguments: &[&str]) -> Value {
-        let text = self.said(&[&["-o", "json"], arguments].concat());
+        let text = self.stdout(&[&["-o", "json"], arguments].concat());
         serde_json::from_str(&text).unwrap_or_else(|error| panic!("{arguments:?}: {error}: {text}"))
     }
 
-    /// The exit code, and what went to standard error.
-    pub fn failed(&self, arguments: &[&str]) -> (i32, String) {
+    /// Runs a command that fails, and returns its exit code and its standard error.
+    pub fn failure(&self, arguments: &[&str]) -> (i32, String) {
         let output = self.run(arguments);
         (output.status.code().expect("an exit code"), String::from_utf8(output.stderr).expect("text"))
     }

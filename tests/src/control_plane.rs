@@ -1,7 +1,7 @@
-//! The real control plane, started with `--dev` on free ports in a folder of its own.
+//! Starts the control plane binary with `--dev` on free ports, in its own folder, and calls its API.
 
 use crate::{
-    engines::{self, Lease},
+    engines::{self, DatabaseLease},
     http::{HttpClient, HttpResponse},
     process::{Process, eventually, free_port},
     tools,
@@ -17,49 +17,53 @@ use tempfile::TempDir;
 /// The master key that replicas share.
 pub const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// A running control plane, or one that was killed and may come back.
+/// A control plane process. After [`ControlPlane::kill`] it can be restarted.
 pub struct ControlPlane {
-    // Before the folder: a log that is shown at the end is read before it is gone.
+    // Declared before the folder, because its drop prints the log if the test panics.
     process: Process,
     folder: TempDir,
-    /// What `dev.env` says, without the prefix `COUNTERSIGN_`.
+    /// The variables of `dev.env`, without the prefix `COUNTERSIGN_`.
     pub env: HashMap<String, String>,
-    /// The API.
+    /// HTTP client of the API.
     pub api: HttpClient,
     settings: Vec<String>,
-    // After the process: a database that is taken away while it is used makes noise in the log.
-    _database: Option<Lease>,
+    // Declared after the process: dropping a database in use logs errors.
+    _database: Option<DatabaseLease>,
 }
 
 impl ControlPlane {
-    /// Starts with the defaults of `--dev`, but for the limits.
+    /// Starts with the defaults of `--dev` and without rate limits.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
     }
 
-    /// Starts with settings such as `tokens.access_seconds=5`, and with limits that no test reaches.
+    /// Starts with settings such as `tokens.access_seconds=5`, and without rate limits.
     pub async fn start_with(settings: &[&str]) -> Self {
-        let raised: Vec<_> = no_limits().map(|(key, value)| format!("{key}={value}")).collect();
-        Self::start_as_shipped_with(&[&raised.iter().map(String::as_str).collect::<Vec<_>>(), settings].concat()).await
+        let limits: Vec<_> = no_limits().map(|(key, value)| format!("{key}={value}")).collect();
+        Self::start_with_default_limits_and(
+            &[&limits.iter().map(String::as_str).collect::<Vec<_>>(), settings].concat(),
+        )
+        .await
     }
 
-    /// Starts a replica: it shares this database, the master key and the public URL with the other replicas.
+    /// Starts a replica. All replicas share the database, the master key and the public URL.
     pub async fn start_replica(database: &str, settings: &[&str]) -> Self {
         let shared = replica_settings(database);
         let shared: Vec<_> = shared.iter().map(String::as_str).collect();
         Self::start_with(&[&shared, settings].concat()).await
     }
 
-    /// Starts with the defaults of `--dev`, limits and all.
-    pub async fn start_as_shipped() -> Self {
-        Self::start_as_shipped_with(&[]).await
+    /// Starts with the defaults of `--dev`, but with the default rate limits of production.
+    pub async fn start_with_default_limits() -> Self {
+        Self::start_with_default_limits_and(&[]).await
     }
 
-    /// The same with settings. Where these name no database, it is of the engines that the tests run on; an empty
-    /// `database.url=` names the embedded one.
-    pub async fn start_as_shipped_with(settings: &[&str]) -> Self {
+    /// Like `start_with`, with the default rate limits. Without `database.url` among the settings, the database is
+    /// the one selected by `TEST_ENGINES`; an empty `database.url=` selects SQLite.
+    pub async fn start_with_default_limits_and(settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let mut settings: Vec<String> = settings.iter().map(ToString::to_string).collect();
+        let limits = default_limits().map(|(key, value)| format!("{key}={value}"));
+        let mut settings: Vec<String> = limits.chain(settings.iter().map(ToString::to_string)).collect();
         let names = |key: &str| settings.iter().any(|setting| setting.starts_with(key));
         let (database, redis) = (names("database.url="), names("redis.url="));
         let lease = if database { None } else { engines::lease().await };
@@ -67,7 +71,7 @@ impl ControlPlane {
         if !database && !redis {
             settings.extend(engines::redis_url().map(|url| format!("redis.url={url}")));
         }
-        // Its own, so that it has them again when it comes back.
+        // Fixed ports, so that a restart can reuse them.
         let own = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:{}", free_port()));
         let process = launch(folder.path(), own.iter().chain(&settings));
         let (env, mut api) = await_env(folder.path(), &process).await;
@@ -77,12 +81,12 @@ impl ControlPlane {
         Self { process, folder, env, api, settings, _database: lease }
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills the process.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Starts it again, on the same ports and data.
+    /// Restarts on the same ports and data.
     pub async fn restart(&mut self) {
         self.process.kill();
         let port = |url: &str| url.rsplit(':').next().unwrap_or_default().to_owned();
@@ -97,103 +101,103 @@ impl ControlPlane {
         eventually("the control plane is ready again", ready, || process.log()).await;
     }
 
-    /// The same with one setting more.
+    /// Restarts with one more setting.
     pub async fn restart_with(&mut self, setting: &str) {
         self.settings.push(setting.to_owned());
         self.restart().await;
     }
 
-    /// Asks it to stop and waits until it has.
+    /// Sends SIGTERM and waits for the exit.
     pub async fn terminate(&mut self) -> std::process::ExitStatus {
         self.process.terminate().await
     }
 
-    /// Bytes of memory that it has in use, as Linux counts them.
+    /// Resident memory in bytes (VmRSS).
     pub fn resident_memory(&self) -> usize {
         self.process.resident_memory()
     }
 
-    /// What it has logged.
+    /// The log so far.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// The URL of its database.
+    /// The database URL.
     pub fn database_url(&self) -> String {
         let set = self.settings.iter().find_map(|setting| setting.strip_prefix("database.url="));
         let file = || format!("sqlite://{}", self.folder.path().join("countersign.db").display());
         set.filter(|url| !url.is_empty()).map_or_else(file, str::to_owned)
     }
 
-    /// The folder with its database and keys.
+    /// The data directory.
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// The master key, in hex.
+    /// The master key in hex.
     pub fn master_key(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("master.key")).expect("the master key's file").trim().to_owned()
     }
 
-    /// The first service.
+    /// Id of the first service.
     pub fn service(&self) -> &str {
         &self.env["SERVICE_ID"]
     }
 
-    /// Its API key, of full scope.
+    /// API key of the first service, with scope `full`.
     pub fn key(&self) -> &str {
         &self.env["SERVICE_KEY"]
     }
 
-    /// The token of the developer, an administrator.
+    /// Human token of an administrator.
     pub fn human(&self) -> &str {
         &self.env["HUMAN_TOKEN"]
     }
 
-    /// The PEM of the development authority.
+    /// Certificate of the development CA as PEM.
     pub fn authority(&self) -> Vec<u8> {
         std::fs::read(&self.env["CA"]).expect("the authority's file")
     }
 
-    /// A path below the first service.
+    /// A path below `/services/{id}` of the first service.
     pub fn path(&self, below: &str) -> String {
         format!("/services/{}{below}", self.service())
     }
 
-    /// Makes another service and a key with full scope for it.
+    /// Creates a service and a `full` key for it. Returns the service id and the key.
     pub async fn create_service(&self, body: Value) -> (String, String) {
-        let made = self.api.send_as(self.human(), "POST", "/services", body).await.expect(201);
-        let service = text(&made["serviceId"]);
+        let created = self.api.send_as(self.human(), "POST", "/services", body).await.expect(201);
+        let service = text(&created["serviceId"]);
         let key = self.create_key(&service, "full").await;
         (service, key)
     }
 
-    /// Makes an API key for a service.
+    /// Creates an API key for a service.
     pub async fn create_key(&self, service: &str, scope: &str) -> String {
         let body = json!({ "name": "test", "scope": scope });
         let path = format!("/services/{service}/keys");
         text(&self.api.send_as(self.human(), "POST", &path, body).await.expect(201)["apiKey"])
     }
 
-    /// Defines a role at the first service; gives its id.
+    /// Creates a role at the first service. Returns the role id.
     pub async fn create_role(&self, name: &str, permissions: &[&str]) -> String {
         let body = json!({ "name": name, "description": "", "permissions": permissions });
         text(&self.api.send_as(self.key(), "POST", &self.path("/roles"), body).await.expect(201)["roleId"])
     }
 
-    /// Assigns a role of the first service.
+    /// Assigns a role of the first service without expiry.
     pub async fn assign(&self, agent: &str, role: &str) {
         self.assign_until(agent, role, None).await;
     }
 
-    /// Assigns a role of the first service until an instant.
+    /// Assigns a role of the first service until a time.
     pub async fn assign_until(&self, agent: &str, role: &str, until: Option<String>) {
         let body = json!({ "roleId": role, "expiresAt": until });
         let path = self.path(&format!("/agents/{agent}/roles"));
         self.api.send_as(self.key(), "POST", &path, body).await.expect(200);
     }
 
-    /// Revokes a role of the first service; says whether it was held.
+    /// Revokes a role of the first service. Returns the field `revoked`.
     pub async fn revoke(&self, agent: &str, role: &str) -> bool {
         let path = self.path(&format!("/agents/{agent}/roles/{role}"));
         let answer = HttpResponse::send(self.api.request("DELETE", &path).bearer_auth(self.key())).await;
@@ -211,28 +215,28 @@ impl ControlPlane {
         self.api.send_as(self.human(), "PUT", &format!("/agents/{agent}/status"), json!({ "status": status })).await
     }
 
-    /// Revokes an access or refresh token, as anybody who has it may.
+    /// Revokes an access or refresh token. The token is the only credential.
     pub async fn revoke_token(&self, token: &str) {
         assert_eq!(self.api.post("/auth/revoke", json!({ "token": token })).await.expect(200), json!({}));
     }
 
-    /// Asks the API about a token at the first service.
+    /// Verifies a token at the first service, through the API.
     pub async fn verify(&self, token: &str) -> HttpResponse {
         self.verify_at(self.service(), self.key(), token).await
     }
 
-    /// Asks the API about a token at any service.
+    /// Verifies a token at a service, through the API.
     pub async fn verify_at(&self, service: &str, key: &str, token: &str) -> HttpResponse {
         let request = self.api.request("GET", &format!("/services/{service}/verify")).bearer_auth(key);
         HttpResponse::send(request.header("x-agent-token", format!("Bearer {token}"))).await
     }
 
-    /// Runs a command of its binary, with its settings and on its data.
+    /// Runs a subcommand of the binary with the same settings and data.
     pub fn command(&self, arguments: &[&str]) -> Output {
         self.prepare(arguments).output().expect("the binary runs")
     }
 
-    /// The same, not run yet.
+    /// Builds the command that [`ControlPlane::command`] runs.
     pub fn prepare(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(tools::binary("countersign-control-plane"));
         command.args(["--dev", "--set", &format!("data_dir={}", self.folder.path().display())]);
@@ -243,36 +247,36 @@ impl ControlPlane {
         command
     }
 
-    /// All signing keys, the one published last first.
+    /// All signing keys, newest first.
     pub async fn signing_keys(&self) -> Vec<Value> {
         let listed = self.api.get_as(self.human(), "/signing-keys?limit=200").await.expect(200);
         listed["data"].as_array().expect("a list").clone()
     }
 
-    /// The signing key of a status, the one published last if there are several.
+    /// The `kid` of the newest signing key with a status.
     pub async fn signing_key(&self, status: &str) -> String {
         let keys = self.signing_keys().await;
         let key = keys.iter().find(|key| key["status"] == status);
         text(&key.unwrap_or_else(|| panic!("no key is {status}: {keys:?}"))["kid"])
     }
 
-    /// Lets the next signing key sign, as soon as it may.
+    /// Requests a rotation of the signing keys.
     pub async fn rotate(&self) -> HttpResponse {
         HttpResponse::send(self.api.request("POST", "/signing-keys/rotate").bearer_auth(self.human())).await
     }
 
-    /// Revokes a signing key; says whether it was believed.
+    /// Revokes a signing key. Returns the field `revoked`.
     pub async fn revoke_signing_key(&self, kid: &str) -> bool {
         let request = self.api.request("DELETE", &format!("/signing-keys/{kid}")).bearer_auth(self.human());
         HttpResponse::send(request).await.expect(200)["revoked"].as_bool().expect("a boolean")
     }
 
-    /// Mints a person's token with the operator key, as the operator would.
+    /// Mints a human token with the operator key.
     pub fn mint_human(&self, subject: &str) -> String {
         self.mint_human_for(subject, 8)
     }
 
-    /// The same for a number of hours; after none it has expired.
+    /// Mints a human token that expires after some hours; 0 makes an expired one.
     pub fn mint_human_for(&self, subject: &str, hours: u32) -> String {
         let output = Command::new(tools::binary("countersign-control-plane"))
             .args(["--dev", "human-token", "mint", "--subject", subject, "--hours", &hours.to_string()])
@@ -284,13 +288,21 @@ impl ControlPlane {
     }
 }
 
-/// Settings with which no number of calls is too many for a test.
+/// The rate limits without `--dev`, as settings.
+pub fn default_limits() -> impl Iterator<Item = (String, String)> {
+    let file = tools::root().join("control-plane/config.default.toml");
+    let text = std::fs::read_to_string(file).expect("the default settings");
+    let limits = text.lines().filter_map(|line| line.split_once(" = ")).filter(|(key, _)| key.ends_with("_per_minute"));
+    limits.map(|(key, value)| (format!("limits.{key}"), value.to_owned())).collect::<Vec<_>>().into_iter()
+}
+
+/// Settings with rate limits that no test reaches.
 pub fn no_limits() -> impl Iterator<Item = (String, String)> {
     let categories = ["auth", "auth_address", "verification", "management", "feedback", "failures"];
     categories.into_iter().map(|category| (format!("limits.{category}_per_minute"), "1000000".to_owned()))
 }
 
-/// A JSON string.
+/// A JSON string as `String`.
 pub fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is no string")).to_owned()
 }
@@ -313,10 +325,10 @@ fn launch<'a>(folder: &Path, settings: impl Iterator<Item = &'a String>) -> Proc
     Process::start(command, &folder.join("log"))
 }
 
-/// Where it listens, whatever its public URL is.
+/// The URL from the log: with `public_url` set, `dev.env` does not contain the local address.
 async fn await_address(process: &Process) -> String {
-    let told = async || Some(process.log().split_once(" api=127.0.0.1:")?.1.split(' ').next()?.to_owned());
-    let port = eventually("it says where it listens", told, || process.log()).await;
+    let logged = async || Some(process.log().split_once(" api=127.0.0.1:")?.1.split(' ').next()?.to_owned());
+    let port = eventually("the log contains the address", logged, || process.log()).await;
     format!("https://localhost:{port}")
 }
 

@@ -1,4 +1,4 @@
-//! The database of a control plane, as whoever holds its files sees it: every row, and the key that signs.
+//! Reads the database of a control plane directly: all rows, and the private signing key.
 
 use crate::ControlPlane;
 use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
@@ -6,20 +6,20 @@ use p256::{SecretKey, ecdsa::SigningKey, pkcs8::DecodePrivateKey};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 use std::collections::BTreeSet;
 
-/// A reader of the database beside the running server.
+/// A connection beside the running server.
 pub struct Database {
     connection: AnyConnection,
     dialect: &'static Dialect,
 }
 
-/// How each engine is asked the same.
+/// The statements that differ between the engines.
 struct Dialect {
-    /// So that all that is read is of the same moment.
+    /// Begins a transaction with a consistent snapshot.
     begin: &'static str,
     tables: &'static str,
-    /// With the name of the table bound.
+    /// Takes the table name as `$1`.
     columns: &'static str,
-    /// Around the name of a column: any value as text, and nothing as `NULL`.
+    /// SQL before and after a column name: converts any value to text, and NULL to `NULL`.
     value: [&'static str; 2],
 }
 
@@ -38,20 +38,20 @@ const POSTGRES: Dialect = Dialect {
 };
 
 impl Database {
-    /// Opens it for reading.
-    pub async fn of(at: &ControlPlane) -> Self {
-        Self::at(&at.database_url()).await
+    /// Connects to the database of a control plane, read-only on SQLite.
+    pub async fn of(control: &ControlPlane) -> Self {
+        Self::connect(&control.database_url()).await
     }
 
-    /// The same, of any control plane.
-    pub async fn at(url: &str) -> Self {
+    /// Connects to a database URL.
+    pub async fn connect(url: &str) -> Self {
         sqlx::any::install_default_drivers();
         let read_only = || (&SQLITE, format!("{url}?mode=ro"));
         let (dialect, url) = if url.starts_with("sqlite:") { read_only() } else { (&POSTGRES, url.to_owned()) };
         Self { connection: AnyConnection::connect(&url).await.expect("the database opens"), dialect }
     }
 
-    /// Every row of every table, as text, all of the same moment.
+    /// Every row of every table as text, from one snapshot.
     pub async fn rows(&mut self) -> BTreeSet<String> {
         self.connection.execute(self.dialect.begin).await.expect("a transaction");
         let rows = self.read_rows().await;
@@ -71,15 +71,15 @@ impl Database {
         rows
     }
 
-    /// The `kid` of the newest signing key, and the key, opened with the master key of `at`.
-    pub async fn signing_key(&mut self, at: &ControlPlane) -> (String, SigningKey) {
+    /// The `kid` of the newest signing key and the private key, decrypted with the master key of `control`.
+    pub async fn signing_key(&mut self, control: &ControlPlane) -> (String, SigningKey) {
         let newest = |column: &str| {
             format!("SELECT {column} FROM signing_keys WHERE signs_from IS NOT NULL ORDER BY signs_from DESC LIMIT 1")
         };
         let kid = self.texts(&newest("kid")).await.remove(0);
         let sealed = hex::decode(self.texts(&newest("sealed_private")).await.remove(0)).expect("hex");
         let (nonce, sealed) = sealed.split_at(NONCE_LEN);
-        let master = hex::decode(at.master_key()).expect("hex");
+        let master = hex::decode(control.master_key()).expect("hex");
         let cipher = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &master).expect("32 bytes"));
         let nonce = Nonce::try_assume_unique_for_key(nonce).expect("12 bytes");
         let mut private = sealed.to_vec();
@@ -88,7 +88,7 @@ impl Database {
         (kid, SigningKey::from(&SecretKey::from_pkcs8_der(private).expect("a private key")))
     }
 
-    /// What a query gives, one text each.
+    /// The single text column that a query returns.
     pub async fn texts(&mut self, sql: &str) -> Vec<String> {
         sqlx::query_scalar(AssertSqlSafe(sql)).fetch_all(&mut self.connection).await.expect("the database answers")
     }

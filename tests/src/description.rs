@@ -1,16 +1,16 @@
-//! The description of the API, as the control plane prints it.
+//! The OpenAPI document that the control plane prints.
 
 use crate::tools;
 use serde_json::Value;
 use std::process::Command;
 
-/// The command that writes the copy in the repository.
+/// The command that updates the copy in the repository.
 pub const COMMAND: &str = "target/debug/countersign-control-plane openapi > docs/openapi.json";
 
-/// The methods that stand in a path, in lower case.
+/// The operations of a path item, in lower case.
 const METHODS: [&str; 5] = ["get", "put", "post", "patch", "delete"];
 
-/// The text that `countersign-control-plane openapi` prints.
+/// The output of `countersign-control-plane openapi`.
 pub fn printed() -> String {
     let command = Command::new(tools::binary("countersign-control-plane")).arg("openapi").output();
     let output = command.expect("the binary runs");
@@ -18,12 +18,12 @@ pub fn printed() -> String {
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// The same, read.
+/// The OpenAPI document as JSON.
 pub fn read() -> Value {
     serde_json::from_str(&printed()).expect("JSON")
 }
 
-/// Every operation, with its method in upper case and its path.
+/// Every operation with its method in upper case and its path.
 pub fn operations(description: &Value) -> impl Iterator<Item = (String, &String, &Value)> {
     let paths = description["paths"].as_object().expect("paths");
     paths.iter().flat_map(|(path, item)| {
@@ -31,7 +31,7 @@ pub fn operations(description: &Value) -> impl Iterator<Item = (String, &String,
     })
 }
 
-/// Follows references to components.
+/// Follows `$ref` to a component.
 pub fn resolve<'a>(description: &'a Value, value: &'a Value) -> &'a Value {
     match value["$ref"].as_str().and_then(|link| link.strip_prefix('#')) {
         Some(pointer) => resolve(description, description.pointer(pointer).expect(pointer)),

@@ -1,8 +1,8 @@
-//! The engines on which control planes of tests run: what `--dev` comes with, or those of a fleet, if
+//! Selects the engines of control planes under test: SQLite and in-process counters, or PostgreSQL and Redis if
 //! `TEST_ENGINES` is `fleet`.
 //!
-//! These are PostgreSQL and Redis, one of each for the whole test process, started when the first test needs them; each
-//! control plane has a database of its own there.
+//! The first test that needs PostgreSQL and Redis starts one server of each for the test process; each control plane
+//! gets its own database.
 
 use crate::{Postgres, Redis, postgres::janitor};
 use std::{
@@ -15,20 +15,20 @@ use std::{
     thread,
 };
 
-/// A database for one control plane, which goes when this is dropped.
-pub struct Lease {
+/// A database for one control plane. Dropping it drops the database.
+pub struct DatabaseLease {
     url: String,
 }
 
-struct Fleet {
+struct SharedServers {
     postgres: Postgres,
     redis: Redis,
-    returned: Sender<String>,
-    // PostgreSQL has its own.
+    dropped: Sender<String>,
+    // PostgreSQL starts its own janitor.
     _janitor: Child,
 }
 
-/// Whether tests run on the engines of a fleet.
+/// Whether control planes use PostgreSQL and Redis.
 pub fn use_postgres_and_redis() -> bool {
     match std::env::var("TEST_ENGINES").as_deref() {
         Err(_) | Ok("" | "embedded") => false,
@@ -37,72 +37,72 @@ pub fn use_postgres_and_redis() -> bool {
     }
 }
 
-/// What health and metrics call the database of a control plane that a test starts without naming one.
+/// The database backend that health and metrics report.
 pub fn database_name() -> &'static str {
     if use_postgres_and_redis() { "postgresql" } else { "sqlite" }
 }
 
-/// What health calls that which counts calls for limits.
+/// The rate-limit backend that health reports.
 pub fn counter_name() -> &'static str {
     if use_postgres_and_redis() { "redis" } else { "memory" }
 }
 
-/// The URL of the Redis, if tests run on the engines of a fleet.
+/// The Redis URL, if control planes use Redis.
 pub fn redis_url() -> Option<String> {
-    use_postgres_and_redis().then(|| fleet().redis.url())
+    use_postgres_and_redis().then(|| shared_servers().redis.url())
 }
 
-/// A fresh database, if tests run on the engines of a fleet.
-pub async fn lease() -> Option<Lease> {
+/// A new database, if control planes use PostgreSQL.
+pub async fn lease() -> Option<DatabaseLease> {
     if !use_postgres_and_redis() {
         return None;
     }
-    Some(Lease { url: fleet().postgres.database().await })
+    Some(DatabaseLease { url: shared_servers().postgres.database().await })
 }
 
-/// The same for whoever starts again and again in the same folder: always the same database, until the process ends.
+/// The database of a folder, if control planes use PostgreSQL: the same one for every start in that folder.
 pub async fn database_of(folder: &Path) -> Option<String> {
-    let note = folder.join("database-of-this-test");
-    if let Ok(noted) = std::fs::read_to_string(&note) {
-        return Some(noted);
+    let url_file = folder.join("database-of-this-test");
+    if let Ok(url) = std::fs::read_to_string(&url_file) {
+        return Some(url);
     }
-    let url = use_postgres_and_redis().then(|| fleet().postgres.database())?.await;
-    std::fs::write(note, &url).expect("the folder can be written");
+    let url = use_postgres_and_redis().then(|| shared_servers().postgres.database())?.await;
+    std::fs::write(url_file, &url).expect("the folder can be written");
     Some(url)
 }
 
-impl Lease {
-    /// Where the database is.
+impl DatabaseLease {
+    /// The database URL.
     pub fn url(&self) -> &str {
         &self.url
     }
 }
 
-impl Drop for Lease {
+impl Drop for DatabaseLease {
     fn drop(&mut self) {
-        // At the end of the process nobody takes it back, and it goes with the whole server.
-        let _nobody_there = fleet().returned.send(std::mem::take(&mut self.url));
+        // When the process ends there is no receiver; the janitor then removes the whole server.
+        let _nobody_there = shared_servers().dropped.send(std::mem::take(&mut self.url));
     }
 }
 
-fn fleet() -> &'static Fleet {
-    static FLEET: OnceLock<Fleet> = OnceLock::new();
-    FLEET.get_or_init(|| {
-        let ((told, ready), (returned, taken_back)) = (channel(), channel());
-        // A thread of its own, that outlives every test: what it starts ends with it.
-        thread::spawn(move || keep(&told, &taken_back));
+fn shared_servers() -> &'static SharedServers {
+    static SERVERS: OnceLock<SharedServers> = OnceLock::new();
+    SERVERS.get_or_init(|| {
+        let ((started_servers, ready), (dropped, dropped_urls)) = (channel(), channel());
+        // In its own thread, because the servers end with the thread that started them (`--pdeathsig`).
+        thread::spawn(move || run_servers(&started_servers, &dropped_urls));
         let (postgres, redis) = ready.recv().expect("they start");
         let janitor = janitor(redis.folder());
-        Fleet { postgres, redis, returned, _janitor: janitor }
+        SharedServers { postgres, redis, dropped, _janitor: janitor }
     })
 }
 
-fn keep(told: &Sender<(Postgres, Redis)>, taken_back: &Receiver<String>) {
+fn run_servers(started_servers: &Sender<(Postgres, Redis)>, dropped_urls: &Receiver<String>) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let started = runtime.block_on(async { (Postgres::start().await, Redis::start().await) });
-    assert!(told.send(started).is_ok(), "somebody waits");
-    for url in taken_back {
-        runtime.block_on(fleet().postgres.drop_database(&url));
+    assert!(started_servers.send(started).is_ok(), "the receiver waits");
+    for url in dropped_urls {
+        runtime.block_on(shared_servers().postgres.drop_database(&url));
     }
 }
 
@@ -121,7 +121,7 @@ mod tests {
         })
     }
 
-    /// A binary and a module of it, for each that contains tests.
+    /// Every binary and module that contains tests.
     fn modules_with_tests() -> BTreeSet<(String, String)> {
         let mut modules = BTreeSet::new();
         let stem = |path: &Path| path.file_stem().unwrap().to_str().unwrap().to_owned();

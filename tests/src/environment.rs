@@ -1,21 +1,21 @@
-//! Everything at once: control plane, sidecar, Envoy, upstream.
+//! Starts control plane, sidecar, Envoy and upstream together.
 
 use crate::{Agent, ControlPlane, Envoy, HttpResponse, Sidecar, Upstream};
 
-/// The whole stage.
+/// All four servers.
 pub struct Environment {
     /// The control plane.
     pub control: ControlPlane,
-    /// The sidecar of its first service.
+    /// The sidecar of the first service.
     pub sidecar: Sidecar,
     /// The service behind Envoy.
     pub upstream: Upstream,
-    /// Envoy, as shipped.
+    /// Envoy with the example configuration.
     pub envoy: Envoy,
 }
 
 impl Environment {
-    /// Starts all of it.
+    /// Starts all four.
     pub async fn start() -> Self {
         let control = ControlPlane::start().await;
         let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
@@ -23,7 +23,7 @@ impl Environment {
         Self { control, sidecar, upstream, envoy }
     }
 
-    /// A new agent that holds a new role with these permissions; gives it with the role's id.
+    /// Registers an agent and assigns a new role with these permissions. Returns the agent and the role id.
     pub async fn agent(&self, role: &str, permissions: &[&str]) -> (Agent, String) {
         let agent = Agent::register(&self.control, "Test Agent").await;
         let role = self.control.create_role(role, permissions).await;
@@ -31,7 +31,7 @@ impl Environment {
         (agent, role)
     }
 
-    /// A request through Envoy with a token.
+    /// Sends a GET request through Envoy with a token.
     pub async fn call(&self, path: &str, token: &str) -> HttpResponse {
         self.envoy.site.get_as(token, path).await
     }

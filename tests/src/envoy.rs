@@ -1,4 +1,4 @@
-//! The real Envoy, with a configuration of the test's.
+//! Starts Envoy with a test configuration.
 
 use crate::{
     http::{HttpClient, HttpResponse},
@@ -8,31 +8,31 @@ use crate::{
 use std::{path::Path, process::Command};
 use tempfile::TempDir;
 
-/// A running Envoy.
+/// An Envoy process.
 pub struct Envoy {
-    // Before the folder: a log that is shown at the end is read before it is gone.
+    // Declared before the folder, because its drop prints the log if the test panics.
     process: Process,
     _folder: TempDir,
-    /// Its listener.
+    /// HTTP client of the listener.
     pub site: HttpClient,
-    /// Its admin interface.
+    /// HTTP client of the admin interface.
     pub admin: HttpClient,
 }
 
 impl Envoy {
-    /// Starts the shipped example in front of an upstream, guarded by whoever listens on the socket.
+    /// Starts the example configuration with the authorizer at `socket` and the upstream at port `upstream`.
     pub async fn shipped(socket: &Path, upstream: u16) -> Self {
         Self::edited(socket, upstream, |text| text).await
     }
 
-    /// The same after an edit of the configuration's text.
+    /// Starts an edited example configuration.
     pub async fn edited(socket: &Path, upstream: u16, edit: impl FnOnce(String) -> String) -> Self {
         let example = tools::root().join("examples/envoy/envoy.yaml");
         let text = std::fs::read_to_string(example).expect("the example is there");
         Self::start(&edit(text), socket, upstream).await
     }
 
-    /// Starts a configuration in which `# demo:` marks the values to fill in.
+    /// Starts a configuration. `# demo:` comments mark the values that this function replaces.
     pub async fn start(text: &str, socket: &Path, upstream: u16) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (admin, listen) = (free_port(), free_port());
@@ -56,7 +56,7 @@ impl Envoy {
         envoy
     }
 
-    /// What it has logged, its access log included.
+    /// The log so far, including the access log.
     pub fn log(&self) -> String {
         self.process.log()
     }
@@ -71,14 +71,14 @@ impl Envoy {
     }
 }
 
-/// Edits a configuration in one place, which must be there.
+/// Replaces `from` in a configuration. Panics if the text does not contain it.
 #[track_caller]
 pub fn replaced(text: &str, from: &str, to: &str) -> String {
-    assert!(text.contains(from), "the configuration says `{from}` no longer");
+    assert!(text.contains(from), "the configuration does not contain `{from}`");
     text.replace(from, to)
 }
 
-/// Replaces the last value before each mark: `port_value: 9901 } # demo:admin_port`.
+/// Replaces the value before each mark: `port_value: 9901 } # demo:admin_port`.
 fn fill(text: &str, mark: &str, value: &str) -> String {
     let mark = format!("# demo:{mark}");
     let line = |line: &str| match line.split_once(&mark) {

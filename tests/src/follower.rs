@@ -1,9 +1,9 @@
-//! A follower of the sync stream, of another make than the sidecar.
+//! A client of the sync stream, independent of the sidecar's.
 
 use crate::ControlPlane;
 use countersign_proto::v1::{
-    Delta, FollowRequest, FollowResponse, Hello, Ping, Pong, SnapshotPage, follow_request::Message as Ask,
-    follow_response::Message as Told, sync_client::SyncClient,
+    Delta, FollowRequest, FollowResponse, Hello, Ping, Pong, SnapshotPage, follow_request::Message as ClientMessage,
+    follow_response::Message as Response, sync_client::SyncClient,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -12,67 +12,66 @@ use tonic::{
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
 };
 
-/// A stream that was begun.
+/// An open sync stream.
 pub struct Follower {
-    asks: mpsc::Sender<FollowRequest>,
-    told: Streaming<FollowResponse>,
+    requests: mpsc::Sender<FollowRequest>,
+    messages: Streaming<FollowResponse>,
 }
 
 impl Follower {
-    /// Follows what the key is for, from a revision on.
+    /// Opens a stream from a revision for the service of the key.
     pub async fn start(control: &ControlPlane, key: &str, revision: i64) -> Result<Self, Status> {
-        let (asks, receiver) = mpsc::channel(8);
-        let follower_asks = asks.clone();
-        asks.send(ask(Ask::Hello(Hello { revision }))).await.expect("a queue");
+        let (requests, receiver) = mpsc::channel(8);
+        requests.send(follow_request(ClientMessage::Hello(Hello { revision }))).await.expect("a queue");
         let mut request = Request::new(ReceiverStream::new(receiver));
         let header = format!("Bearer {key}").parse().expect("a header");
         request.metadata_mut().insert("authorization", header);
-        let told = SyncClient::new(channel(control).await).follow(request).await?.into_inner();
-        Ok(Self { asks: follower_asks, told })
+        let messages = SyncClient::new(channel(control).await).follow(request).await?.into_inner();
+        Ok(Self { requests, messages })
     }
 
-    /// The next message, or how the stream ended.
-    pub async fn next(&mut self) -> Result<Told, Status> {
-        let told = self.told.message().await?;
-        Ok(told.and_then(|told| told.message).expect("the stream goes on"))
+    /// The next message, or the status with which the stream ended.
+    pub async fn next(&mut self) -> Result<Response, Status> {
+        let response = self.messages.message().await?;
+        Ok(response.and_then(|response| response.message).expect("the stream goes on"))
     }
 
-    /// A page, which must come next.
+    /// The next message, which must be a snapshot page.
     pub async fn snapshot(&mut self) -> SnapshotPage {
         match self.next().await.expect("a message") {
-            Told::Snapshot(page) => page,
+            Response::Snapshot(page) => page,
             other => panic!("expected a snapshot, got {other:?}"),
         }
     }
 
-    /// A change, which must come next.
+    /// The next message, which must be a delta.
     pub async fn delta(&mut self) -> Delta {
         match self.next().await.expect("a message") {
-            Told::Delta(delta) => delta,
+            Response::Delta(delta) => delta,
             other => panic!("expected a delta, got {other:?}"),
         }
     }
 
-    /// Asks how fresh this is; gives what came before the answer too.
+    /// Sends a ping. Returns the deltas that came before the pong, and the pong.
     pub async fn ping(&mut self, number: u64) -> Result<(Vec<Delta>, Pong), Status> {
-        self.asks.send(ask(Ask::Ping(Ping { number }))).await.expect("a queue");
+        self.requests.send(follow_request(ClientMessage::Ping(Ping { number }))).await.expect("a queue");
         let mut deltas = Vec::new();
         loop {
             match self.next().await? {
-                Told::Delta(delta) => deltas.push(delta),
-                Told::Pong(pong) => return Ok((deltas, pong)),
-                Told::Snapshot(page) => panic!("an unexpected snapshot {page:?}"),
+                Response::Delta(delta) => deltas.push(delta),
+                Response::Pong(pong) => return Ok((deltas, pong)),
+                Response::Snapshot(page) => panic!("an unexpected snapshot {page:?}"),
             }
         }
     }
 }
 
-/// On the wire.
-pub fn ask(message: Ask) -> FollowRequest {
+/// Wraps a message of the client.
+pub fn follow_request(message: ClientMessage) -> FollowRequest {
     FollowRequest { message: Some(message) }
 }
 
-/// A connection to the sync port.
+/// A TLS channel to the sync port.
 pub async fn channel(control: &ControlPlane) -> Channel {
     let authority = Certificate::from_pem(control.authority());
     let endpoint = Endpoint::from_shared(control.env["SYNC_URL"].clone()).expect("a URL");

@@ -1,26 +1,26 @@
-//! HTTP as a test says it: method, path, who is asking, and the whole answer.
+//! A small HTTP client for tests: requests by method, path and credential, and complete responses.
 
 use reqwest::{Client, Method, RequestBuilder, header::HeaderMap};
 use serde_json::Value;
 
-/// A whole answer.
+/// A complete response.
 #[derive(Debug)]
 pub struct HttpResponse {
-    /// The HTTP status.
+    /// HTTP status.
     pub status: u16,
-    /// All headers.
+    /// Response headers.
     pub headers: HeaderMap,
-    /// The body if it is JSON, else a string.
+    /// The body as JSON, or as a JSON string if it is not JSON.
     pub body: Value,
 }
 
 impl HttpResponse {
-    /// Sends the request and reads the answer.
+    /// Sends a request and reads the response.
     pub async fn send(request: RequestBuilder) -> Self {
         Self::try_send(request).await.expect("the server answers")
     }
 
-    /// The same, if the server may be away.
+    /// Sends a request. Returns `None` if there is no response.
     pub async fn try_send(request: RequestBuilder) -> Option<Self> {
         let response = request.send().await.ok()?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
@@ -29,46 +29,46 @@ impl HttpResponse {
         Some(Self { status, headers, body })
     }
 
-    /// The body, if the status is as expected.
+    /// Asserts the status and returns the body.
     #[track_caller]
     pub fn expect(self, status: u16) -> Value {
         assert_eq!(self.status, status, "{}", self.body);
         self.body
     }
 
-    /// Status, code and reason of an error.
+    /// Status, error code and reason.
     pub fn error(&self) -> (u16, &str, &str) {
         (self.status, self.text("/error/code"), self.text("/error/details/reason"))
     }
 
-    /// A string in the body, or nothing.
+    /// A string in the body by JSON pointer; empty if absent.
     pub fn text(&self, pointer: &str) -> &str {
         self.body.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
     }
 
-    /// A header, or nothing.
+    /// A response header; empty if absent.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).and_then(|value| value.to_str().ok()).unwrap_or_default()
     }
 }
 
-/// A base URL and a client that trusts it.
+/// A base URL and a client that trusts its certificate.
 #[derive(Debug, Clone)]
 pub struct HttpClient {
-    /// Without a slash at the end.
+    /// Base URL without a trailing slash.
     pub url: String,
-    /// Who asks.
+    /// The HTTP client.
     pub client: Client,
 }
 
 impl HttpClient {
-    /// A plain HTTP site.
+    /// A client for plain HTTP.
     pub fn plain(url: String) -> Self {
         install_crypto();
         Self { url, client: Client::builder().build().expect("a client") }
     }
 
-    /// A site that shows a certificate of this authority.
+    /// A client that trusts only this CA certificate.
     pub fn trusting(url: String, authority: &[u8]) -> Self {
         install_crypto();
         let authority = reqwest::Certificate::from_pem(authority).expect("a certificate");
@@ -76,13 +76,13 @@ impl HttpClient {
         Self { url, client }
     }
 
-    /// A request to be completed and sent.
+    /// Builds a request.
     pub fn request(&self, method: &str, path: &str) -> RequestBuilder {
         let method = Method::from_bytes(method.as_bytes()).expect("a method");
         self.client.request(method, format!("{}{path}", self.url))
     }
 
-    /// GET as anybody.
+    /// GET without credentials.
     pub async fn get(&self, path: &str) -> HttpResponse {
         HttpResponse::send(self.request("GET", path)).await
     }
@@ -92,12 +92,12 @@ impl HttpClient {
         HttpResponse::send(self.request("GET", path).bearer_auth(bearer)).await
     }
 
-    /// POST as anybody.
+    /// POST without credentials.
     pub async fn post(&self, path: &str, body: Value) -> HttpResponse {
         HttpResponse::send(self.request("POST", path).json(&body)).await
     }
 
-    /// Any method with a bearer credential and a body.
+    /// Any method, with a bearer credential and a JSON body.
     pub async fn send_as(&self, bearer: &str, method: &str, path: &str, body: Value) -> HttpResponse {
         HttpResponse::send(self.request(method, path).bearer_auth(bearer).json(&body)).await
     }

@@ -1,4 +1,4 @@
-//! Servers in the process of the test, by a clock that stands still until it is told to go on.
+//! Servers in the test process with a manual clock.
 
 use crate::{HttpClient, ManualClock, control_plane::no_limits, engines};
 use countersign_control_plane as plane;
@@ -10,7 +10,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// A server in a runtime of its own, so that it can end as a process ends: at once, if it is dropped.
+/// A server in its own runtime. Dropping it stops the server at once, as a crash would.
 pub struct Server {
     runtime: Option<Runtime>,
     shutdown: Shutdown,
@@ -18,7 +18,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// No server.
+    /// A handle without a server.
     pub fn none() -> Self {
         Self { runtime: None, shutdown: Shutdown::default(), task: tokio::spawn(async {}) }
     }
@@ -37,7 +37,7 @@ impl Server {
         Self { runtime: Some(runtime), shutdown, task }
     }
 
-    /// Asks it to stop and waits until it has.
+    /// Triggers a graceful shutdown and waits for it.
     pub async fn stop(mut self) {
         self.shutdown.trigger();
         (&mut self.task).await.expect("it stops");
@@ -52,25 +52,25 @@ impl Drop for Server {
     }
 }
 
-/// A control plane of `--dev` in this process.
+/// A `--dev` control plane in this process.
 pub struct InProcessServer {
     /// The server.
     pub server: Server,
-    /// Its API.
+    /// HTTP client of the API.
     pub api: HttpClient,
-    /// Its sync port.
+    /// Address of the sync port.
     pub sync: SocketAddr,
 }
 
 impl InProcessServer {
-    /// Starts one with these settings and its data in the folder, by this clock.
+    /// Starts with these settings, data in `folder` and this clock.
     pub async fn start(folder: &Path, settings: &[(&str, String)], clock: &Arc<ManualClock>) -> Self {
         let clock = Arc::clone(clock);
-        Self::start_in(folder, settings, plane::Surroundings { clock, ..Default::default() }).await
+        Self::start_with(folder, settings, plane::Dependencies { clock, ..Default::default() }).await
     }
 
-    /// The same, in other surroundings.
-    pub async fn start_in(folder: &Path, settings: &[(&str, String)], surroundings: plane::Surroundings) -> Self {
+    /// Starts with other injected dependencies.
+    pub async fn start_with(folder: &Path, settings: &[(&str, String)], dependencies: plane::Dependencies) -> Self {
         let mut flags = vec![("data_dir".to_owned(), folder.display().to_string())];
         flags.extend(["api", "sync", "admin"].map(|port| (format!("listen.{port}"), "127.0.0.1:0".to_owned())));
         flags.extend(no_limits());
@@ -78,12 +78,12 @@ impl InProcessServer {
         flags.extend(engines::database_of(folder).await.map(|url| ("database.url".to_owned(), url)));
         flags.extend(settings.iter().map(|(key, value)| ((*key).to_owned(), value.clone())));
         let config = plane::Config::read(None, Vec::new(), flags, true).expect("settings");
-        config.check().expect("settings that fit");
-        let (told, addresses) = oneshot::channel();
+        config.check().expect("valid settings");
+        let (sender, addresses) = oneshot::channel();
         let bind = async move {
-            let app = plane::App::bind(config, surroundings).await.expect("it binds");
+            let app = plane::App::bind(config, dependencies).await.expect("it binds");
             let bound = (app.api_address().expect("an address"), app.sync_address().expect("an address"));
-            told.send(bound).expect("somebody waits");
+            sender.send(bound).expect("the receiver waits");
             app
         };
         let serve = |app: plane::App, shutdown| async move { app.serve(shutdown).await.expect("it serves") };

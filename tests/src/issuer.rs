@@ -1,6 +1,6 @@
-//! An issuer of people's tokens, as OpenID Connect has them: a discovery document, a JWKS and keys that sign.
+//! An OpenID Connect issuer: discovery document, JWKS and signed tokens.
 //!
-//! It can be slow, wrong or away, and it counts who asks for its keys.
+//! It can delay, fail or return wrong documents, and it counts fetches.
 
 use crate::tls;
 use aws_lc_rs::{
@@ -33,32 +33,32 @@ use std::{
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
-/// What the tokens of these issuers are for, unless a test says otherwise.
+/// The `aud` that control planes expect from these issuers by default.
 pub const AUDIENCE: &str = "countersign";
 
-/// Where its keys are.
+/// Path of the JWKS.
 const JWKS: &str = "/keys";
 
-/// How it answers.
+/// How the issuer answers requests.
 #[derive(Debug, Clone)]
 pub enum IssuerBehavior {
-    /// As it should.
+    /// With the correct documents.
     Normal,
-    /// With a status and nothing else.
+    /// With a status and no body.
     Status(u16),
-    /// After a while.
+    /// With the correct documents, after a delay.
     Delayed(Duration),
-    /// To whoever asks for keys: they are elsewhere.
+    /// JWKS requests: with a redirect to this URL.
     Redirect(String),
-    /// To whoever asks for keys: this.
+    /// JWKS requests: with this text.
     Body(String),
-    /// To whoever asks for keys: bytes without end.
+    /// JWKS requests: with an endless body.
     Endless,
 }
 
 /// A running issuer.
 pub struct Issuer {
-    /// Its `iss`, and where it listens on loopback.
+    /// The `iss`, which is also its base URL on loopback.
     pub url: String,
     shared: Arc<Shared>,
     task: tokio::task::JoinHandle<()>,
@@ -73,19 +73,19 @@ struct Shared {
 }
 
 impl Issuer {
-    /// Starts one that publishes these keys.
+    /// Starts an issuer that publishes these keys.
     pub async fn start(keys: &[&SigningKey]) -> Self {
         Self::start_on(0, keys).await
     }
 
-    /// The same on a port that is known before.
+    /// Starts an issuer on a given port.
     pub async fn start_on(port: u16, keys: &[&SigningKey]) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("the port is free");
         let url = format!("http://{}", listener.local_addr().expect("it is bound"));
         Self::serve(listener, url, keys)
     }
 
-    /// Starts one that speaks TLS, as a real one does; gives the PEM of the certificate that vouches for it.
+    /// Starts an issuer with TLS. Returns it with the PEM of its certificate.
     pub async fn start_tls(keys: &[&SigningKey]) -> (Self, String) {
         let (acceptor, certificate) = tls::self_signed();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
@@ -110,49 +110,49 @@ impl Issuer {
         issuer
     }
 
-    /// Publishes these keys and no others.
+    /// Replaces the published keys.
     pub fn publish(&self, keys: &[&SigningKey]) {
         self.publish_jwks(jwks(keys));
     }
 
-    /// Publishes anything as its JWKS.
+    /// Replaces the JWKS by any JSON.
     pub fn publish_jwks(&self, jwks: Value) {
         *self.shared.jwks.lock().expect("no panic") = jwks;
     }
 
-    /// Changes its discovery document.
+    /// Changes a field of the discovery document.
     pub fn discover(&self, name: &str, value: &str) {
         self.shared.discovery.lock().expect("no panic")[name] = value.into();
     }
 
-    /// How it answers from now on.
+    /// Sets how it answers from now on.
     pub fn set_behavior(&self, behavior: IssuerBehavior) {
         *self.shared.behavior.lock().expect("no panic") = behavior;
     }
 
-    /// How often somebody asked for its keys.
+    /// Number of JWKS requests.
     pub fn fetches(&self) -> usize {
         self.shared.fetches.load(SeqCst)
     }
 
-    /// How often somebody asked where its keys are.
+    /// Number of discovery requests.
     pub fn discoveries(&self) -> usize {
         self.shared.discoveries.load(SeqCst)
     }
 
-    /// The URL of its keys.
+    /// URL of the JWKS.
     pub fn jwks_url(&self) -> String {
         format!("{}{JWKS}", self.url)
     }
 
-    /// The settings by which a control plane knows it, with some more keys and values.
+    /// The settings with which a control plane trusts this issuer, and additional ones.
     pub fn settings(&self, name: &str, more: &[(&str, &str)]) -> Vec<String> {
         let own = [("issuer", self.url.as_str()), ("audience", AUDIENCE)];
         let all = own.iter().chain(more);
         all.map(|(key, value)| format!("humans.issuers.{name}.{key}={value}")).collect()
     }
 
-    /// The claims of a person for the next hour.
+    /// Claims of a human user, valid for an hour.
     pub fn claims(&self, subject: &str) -> Value {
         let now = now();
         json!({ "iss": self.url, "aud": AUDIENCE, "sub": subject, "iat": now, "exp": now + 3600 })
@@ -165,7 +165,7 @@ impl Drop for Issuer {
     }
 }
 
-/// Hands on the connections that got through TLS.
+/// Accepts connections and completes the TLS handshake.
 struct TlsListener {
     listener: TcpListener,
     acceptor: TlsAcceptor,
@@ -189,7 +189,7 @@ impl Listener for TlsListener {
     }
 }
 
-/// The second in which we are.
+/// Current Unix time in seconds.
 pub fn now() -> i64 {
     SystemClock.now().seconds()
 }
@@ -199,7 +199,7 @@ pub fn jwks(keys: &[&SigningKey]) -> Value {
     json!({ "keys": keys.iter().map(|key| key.jwk()).collect::<Vec<_>>() })
 }
 
-/// Claims with one changed; null takes it away.
+/// Claims with one member replaced; null removes it.
 pub fn with(mut claims: Value, name: &str, value: Value) -> Value {
     let members = claims.as_object_mut().expect("an object");
     if value.is_null() {
@@ -250,13 +250,13 @@ enum Kind {
 }
 
 impl SigningKey {
-    /// A fresh RSA key of 2048 bits.
+    /// A new RSA key of 2048 bits.
     pub fn rsa(kid: &str) -> Self {
         let pair = RsaKeyPair::generate(KeySize::Rsa2048).expect("a key");
         Self { kid: Some(kid.to_owned()), kind: Kind::Rsa(Box::new(pair)) }
     }
 
-    /// A fresh key on P-256.
+    /// A new P-256 key.
     pub fn p256(kid: &str) -> Self {
         let mut bytes = [0; 32];
         let key = std::iter::repeat_with(|| {
@@ -266,17 +266,17 @@ impl SigningKey {
         Self { kid: Some(kid.to_owned()), kind: Kind::P256(key.flatten().next().expect("a key")) }
     }
 
-    /// A fresh Ed25519 key.
+    /// A new Ed25519 key.
     pub fn ed25519(kid: &str) -> Self {
         Self { kid: Some(kid.to_owned()), kind: Kind::Ed25519(Ed25519KeyPair::generate().expect("a key")) }
     }
 
-    /// The same key without a name.
+    /// The same key without a `kid`.
     pub fn without_kid(self) -> Self {
         Self { kid: None, ..self }
     }
 
-    /// As it stands in `alg`.
+    /// The `alg` value.
     pub const fn algorithm(&self) -> &'static str {
         match self.kind {
             Kind::Rsa(_) => "RS256",
@@ -285,7 +285,7 @@ impl SigningKey {
         }
     }
 
-    /// Its public half.
+    /// The public key as JWK.
     pub fn jwk(&self) -> Value {
         let text = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
         let mut jwk = match &self.kind {
@@ -316,7 +316,7 @@ impl SigningKey {
         self.signed(&with(header.clone(), "kid", header["kid"].clone()), claims)
     }
 
-    /// Any header and claims, signed with this key, whatever the header says.
+    /// A token with any header and claims, signed with this key.
     pub fn signed(&self, header: &Value, claims: &Value) -> String {
         let message = message(header, claims);
         let signature = match &self.kind {
@@ -332,7 +332,7 @@ impl SigningKey {
         sealed(message, &signature)
     }
 
-    /// The public half as PEM: what a confused verifier might take for the secret of an HMAC.
+    /// The public key as PEM, for tests of algorithm confusion: a vulnerable verifier uses it as HMAC secret.
     pub fn public_pem(&self) -> String {
         use aws_lc_rs::encoding::AsDer;
         use p256::pkcs8::{EncodePublicKey, LineEnding};
@@ -350,14 +350,14 @@ impl SigningKey {
     }
 }
 
-/// Header and claims with an HMAC under this secret.
+/// A token with an HMAC-SHA256 signature.
 pub fn hs256(secret: &[u8], header: &Value, claims: &Value) -> String {
     let message = message(header, claims);
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), message.as_bytes());
     sealed(message, tag.as_ref())
 }
 
-/// Header and claims without a signature.
+/// A token with an empty signature.
 pub fn unsigned(header: &Value, claims: &Value) -> String {
     sealed(message(header, claims), b"")
 }

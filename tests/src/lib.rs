@@ -1,15 +1,9 @@
-//! The stage for end-to-end tests: the real control plane, the real sidecar, a real Envoy and a service
-//! that says what it saw.
+//! Test harness: starts the real control plane, sidecar, Envoy, PostgreSQL, Redis, Prometheus and test servers.
 //!
-//! Neighbours: the binaries of this workspace, which it starts as a user would; the tests in this
-//! folder, which say what must be true. The rule of the room: everything listens on loopback on free
-//! ports, lives in a temporary folder, and ends with the test. Nothing sleeps: it waits for conditions.
+//! Depends on the binaries of the workspace. Every server listens on a free loopback port, keeps its files in a
+//! temporary folder and ends with the test. Helpers wait for conditions and do not sleep.
 
-#![expect(
-    clippy::expect_used,
-    clippy::missing_panics_doc,
-    reason = "a stage that cannot be set ends the test, and says why"
-)]
+#![expect(clippy::expect_used, clippy::missing_panics_doc, reason = "a harness that cannot start must fail the test")]
 
 pub mod agent;
 pub mod command_line;

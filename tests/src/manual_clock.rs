@@ -1,4 +1,4 @@
-//! A clock that stands still until it is told to go on, so that every answer can be foretold.
+//! A clock that only advances when a test says so.
 
 use countersign_identity::Timestamp;
 use countersign_process::{Clock, SystemClock};
@@ -10,31 +10,31 @@ use std::{
     time::Duration,
 };
 
-/// The clock, in microseconds.
+/// The clock; counts microseconds.
 #[derive(Debug)]
 pub struct ManualClock {
-    began: i64,
-    passed: AtomicU64,
+    started_at: i64,
+    elapsed: AtomicU64,
 }
 
 impl ManualClock {
-    /// Stands at the present, for certificates are valid now.
+    /// Starts at the current time, because certificates must be valid.
     pub fn new() -> Arc<Self> {
-        Arc::new(Self { began: SystemClock.now().truncated_to_second().micros(), passed: AtomicU64::new(0) })
+        Arc::new(Self { started_at: SystemClock.now().truncated_to_second().micros(), elapsed: AtomicU64::new(0) })
     }
 
-    /// Goes on.
+    /// Advances the clock.
     pub fn advance(&self, span: Duration) {
-        self.passed.fetch_add(u64::try_from(span.as_micros()).expect("no such span"), Ordering::SeqCst);
+        self.elapsed.fetch_add(u64::try_from(span.as_micros()).expect("no such span"), Ordering::SeqCst);
     }
 }
 
 impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.began.saturating_add_unsigned(self.passed.load(Ordering::SeqCst)))
+        Timestamp::from_micros(self.started_at.saturating_add_unsigned(self.elapsed.load(Ordering::SeqCst)))
     }
 
     fn since_boot(&self) -> Duration {
-        Duration::from_micros(self.passed.load(Ordering::SeqCst)) + Duration::from_hours(1)
+        Duration::from_micros(self.elapsed.load(Ordering::SeqCst)) + Duration::from_hours(1)
     }
 }

@@ -1,4 +1,4 @@
-//! OpenSSL's command line, and the few words of PEM and DER that tests spell themselves.
+//! Runs the `openssl` command, and converts between PEM and DER.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use std::{
@@ -6,7 +6,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// Runs `openssl` with these arguments, separated by spaces, and this input; gives its output.
+/// Runs `openssl` with space-separated arguments and this input. Returns its output.
 pub fn openssl(arguments: &str, input: &[u8]) -> Vec<u8> {
     let mut command = Command::new("openssl");
     command.args(arguments.split(' ')).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -17,18 +17,18 @@ pub fn openssl(arguments: &str, input: &[u8]) -> Vec<u8> {
     output.stdout
 }
 
-/// The same, for output that is text.
+/// Like `openssl`, for text output.
 pub fn openssl_text(arguments: &str, input: &str) -> String {
     String::from_utf8(openssl(arguments, input.as_bytes())).expect("text")
 }
 
-/// The bytes of the only PEM block.
+/// Decodes a PEM text with one block.
 pub fn der(pem: &str) -> Vec<u8> {
     let body: String = pem.lines().filter(|line| !line.starts_with("-----")).collect();
     STANDARD.decode(body).expect("base64")
 }
 
-/// One PEM block.
+/// Encodes one PEM block.
 pub fn pem(label: &str, der: &[u8]) -> String {
     let body = STANDARD.encode(der);
     let lines: String = body.as_bytes().chunks(64).map(|line| String::from_utf8_lossy(line) + "\n").collect();

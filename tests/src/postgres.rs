@@ -1,4 +1,4 @@
-//! A real PostgreSQL, in a temporary folder, for as long as the test lasts.
+//! Starts a PostgreSQL server in a temporary folder.
 
 use crate::{
     process::{Process, eventually, free_port},
@@ -13,10 +13,10 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Whom the server runs as if we are root, which it refuses to be: Debian's package makes this user.
+/// The user that runs the server if the tests run as root, which PostgreSQL refuses. Debian's package creates it.
 const SERVER_USER: &str = "postgres";
 
-/// Collates as many a managed server does, and not by bytes: whoever relies on an order must say which.
+/// An ICU locale, as many managed servers have: a query that relies on byte order must say so.
 const CLUSTER: [&str; 6] = [
     "--auth=trust",
     "--username=postgres",
@@ -26,8 +26,8 @@ const CLUSTER: [&str; 6] = [
     "--icu-locale=en-US",
 ];
 
-/// It does not wait for the disk: what a crash of the machine leaves behind is not what is tested here.
-/// What its processes share lies in its folder, so that nothing is left anywhere else when they are killed.
+/// `fsync=off`, because the tests do not cover a crash of the machine. Shared memory lies in the data folder, so that
+/// nothing remains elsewhere after a kill.
 const SETTINGS: [&str; 5] = [
     "listen_addresses=127.0.0.1",
     "fsync=off",
@@ -36,10 +36,10 @@ const SETTINGS: [&str; 5] = [
     "dynamic_shared_memory_type=mmap",
 ];
 
-/// Kilobytes that must be free in memory for the cluster and its databases to lie there.
-const ROOM: u64 = 2 * 1024 * 1024;
+/// Kilobytes that must be free in `/dev/shm` for the cluster to be placed there.
+const REQUIRED_KIB: u64 = 2 * 1024 * 1024;
 
-/// Waits until the test process has ended, however that was, and leaves nothing of the server behind.
+/// Waits for the end of the test process (its stdin closes), stops the server and removes the folder.
 const JANITOR: &str = r#"
 cat >/dev/null
 if read -r server <"$0/data/postmaster.pid"; then
@@ -50,97 +50,97 @@ fi
 rm -rf "$0"
 "#;
 
-/// A running server; whoever is on this machine may connect.
+/// A server that trusts every local connection.
 pub struct Postgres {
     process: Process,
     port: u16,
-    made: AtomicU32,
+    created: AtomicU32,
     janitor: Child,
     folder: TempDir,
 }
 
 impl Postgres {
-    /// Makes a cluster and starts a server for it.
+    /// Creates a cluster and starts its server.
     pub async fn start() -> Self {
         let folder = tempfile::Builder::new().prefix("countersign-postgres-").tempdir_in(memory()).expect("a folder");
         let (data, port) = (folder.path().join("data"), free_port());
         std::fs::create_dir(&data).expect("a folder");
-        give_away(folder.path());
-        let made = as_server("initdb").args(CLUSTER).arg("--pgdata").arg(&data).output().expect("initdb runs");
-        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        chown_to_server_user(folder.path());
+        let created = server_command("initdb").args(CLUSTER).arg("--pgdata").arg(&data).output().expect("initdb runs");
+        assert!(created.status.success(), "{}", String::from_utf8_lossy(&created.stderr));
         let (process, janitor) = (launch(folder.path(), port), janitor(folder.path()));
-        let postgres = Self { process, port, made: AtomicU32::new(0), janitor, folder };
+        let postgres = Self { process, port, created: AtomicU32::new(0), janitor, folder };
         sqlx::any::install_default_drivers();
-        postgres.answers().await;
+        postgres.wait_until_ready().await;
         postgres
     }
 
-    /// Waits until it takes connections.
-    pub async fn answers(&self) {
+    /// Waits until the server accepts connections.
+    pub async fn wait_until_ready(&self) {
         let connect = async || AnyConnection::connect(&self.url("postgres")).await.ok();
         eventually("PostgreSQL answers", connect, || self.process.log()).await;
     }
 
-    /// Stops all its processes in the middle of whatever they do: connections stay open, and nobody answers.
+    /// Stops all server processes with SIGSTOP: connections stay open, and nothing answers.
     pub fn pause(&self) {
-        // The first one first: it makes the others.
+        // The postmaster first, because it starts the others.
         self.process.signal("STOP");
         self.signal_others("STOP");
     }
 
-    /// Lets them go on.
+    /// Continues all server processes.
     pub fn resume(&self) {
         self.signal_others("CONT");
         self.process.signal("CONT");
     }
 
-    /// Ends all its processes at once, as if the machine had failed.
+    /// Kills all server processes at once.
     pub fn kill(&mut self) {
         self.process.signal("STOP");
         self.signal_others("KILL");
         self.process.kill();
     }
 
-    /// Starts it again after that, on the same port and data.
+    /// Restarts on the same port and data after [`Postgres::kill`].
     pub async fn restart(&mut self) {
         self.process = launch(self.folder.path(), self.port);
-        self.answers().await;
+        self.wait_until_ready().await;
     }
 
-    /// Starts it again as one that only follows another server, and waits for what that one writes.
+    /// Restarts as a hot standby without a primary: read-only.
     pub async fn become_standby(&mut self) {
         self.kill();
         let signal = self.folder.path().join("data/standby.signal");
         std::fs::write(&signal, "").expect("its folder is there");
-        give_away(&signal);
+        chown_to_server_user(&signal);
         self.restart().await;
     }
 
-    /// Its address.
+    /// Address of the server.
     pub fn address(&self) -> std::net::SocketAddr {
         ([127, 0, 0, 1], self.port).into()
     }
 
-    /// Makes a folder that the server may write to.
+    /// Creates a folder that the server may write to.
     pub fn make_folder_at(&self, folder: &Path) {
         std::fs::create_dir(folder).expect("a folder");
-        give_away(folder);
+        chown_to_server_user(folder);
     }
 
-    /// Stops the processes behind connections to a database that nobody uses at this moment; says how many.
+    /// Stops the backends of idle connections to a database. Returns their number.
     pub async fn pause_idle(&self, url: &str) -> usize {
         let name = url.rsplit('/').next().expect("a name");
         let sql = format!("SELECT pid FROM pg_stat_activity WHERE datname = '{name}' AND state = 'idle'");
         let mut connection = AnyConnection::connect(&self.url("postgres")).await.expect("PostgreSQL answers");
         let idle = sqlx::query_scalar::<_, i32>(sqlx::AssertSqlSafe(sql)).fetch_all(&mut connection).await;
-        let idle = idle.expect("it says who is there");
+        let idle = idle.expect("pg_stat_activity is readable");
         for process in &idle {
             signal(*process, "STOP");
         }
         idle.len()
     }
 
-    /// Runs a statement as the one who may do all, outside of any of the databases.
+    /// Runs a statement as superuser in the database `postgres`.
     pub async fn run(&self, sql: String) {
         let mut connection = AnyConnection::connect(&self.url("postgres")).await.expect("PostgreSQL answers");
         connection.execute(sqlx::AssertSqlSafe(sql)).await.expect("it is done");
@@ -152,19 +152,19 @@ impl Postgres {
         }
     }
 
-    /// Makes an empty database and gives its URL.
+    /// Creates an empty database. Returns its URL.
     pub async fn database(&self) -> String {
         self.database_with("").await
     }
 
-    /// The same with what `CREATE DATABASE` takes.
+    /// Creates an empty database with options of `CREATE DATABASE`. Returns its URL.
     pub async fn database_with(&self, options: &str) -> String {
-        let name = format!("countersign_{}", self.made.fetch_add(1, Ordering::SeqCst));
+        let name = format!("countersign_{}", self.created.fetch_add(1, Ordering::SeqCst));
         self.run(format!("CREATE DATABASE {name} {options}")).await;
         self.url(&name)
     }
 
-    /// Takes a database away, whoever is still connected.
+    /// Drops a database and its connections.
     pub async fn drop_database(&self, url: &str) {
         let name = url.rsplit('/').next().expect("a name");
         self.run(format!("DROP DATABASE {name} WITH (FORCE)")).await;
@@ -177,7 +177,7 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // Its processes share memory, which a kill would leave behind.
+        // SIGQUIT, because after SIGKILL its shared memory would remain.
         self.resume();
         self.process.signal("QUIT");
         self.process.wait();
@@ -187,7 +187,7 @@ impl Drop for Postgres {
 }
 
 fn launch(folder: &Path, port: u16) -> Process {
-    let mut server = as_server("postgres");
+    let mut server = server_command("postgres");
     server.arg("-D").arg(folder.join("data")).args(["-p", &port.to_string(), "-k"]).arg(folder);
     for setting in SETTINGS {
         server.args(["-c", setting]);
@@ -195,50 +195,51 @@ fn launch(folder: &Path, port: u16) -> Process {
     Process::start(server, &folder.join("log"))
 }
 
-/// Clears a folder away at the end of this process, or when its input is closed. In a group of its own: whoever
-/// interrupts the tests does not interrupt it.
+/// Starts a process that removes `folder` when this process ends or its stdin is closed. In its own process group, so
+/// that an interrupt of the tests does not interrupt it.
 pub(crate) fn janitor(folder: &Path) -> Child {
     let mut command = Command::new("sh");
     command.args(["-c", JANITOR]).arg(folder).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
     command.process_group(0).spawn().expect("sh exists")
 }
 
-/// In memory where there is such a place, with room.
+/// `/dev/shm` if it has enough space, else the temporary folder.
 fn memory() -> PathBuf {
     let memory = Path::new("/dev/shm");
     let free = Command::new("df").args(["-k", "--output=avail"]).arg(memory).output().expect("df exists").stdout;
     let free = String::from_utf8_lossy(&free).lines().last().and_then(|line| line.trim().parse::<u64>().ok());
-    if free.is_some_and(|free| free >= ROOM) { memory.to_owned() } else { std::env::temp_dir() }
+    if free.is_some_and(|free| free >= REQUIRED_KIB) { memory.to_owned() } else { std::env::temp_dir() }
 }
 
 fn signal(process: i32, name: &str) {
-    // It may have ended by itself.
+    // The process may have ended.
     let _gone = Command::new("kill").args(["-s", name, &process.to_string()]).output();
 }
 
-/// The processes that this one has started.
+/// Child processes of a process.
 fn children(parent: u32) -> Vec<i32> {
     let all = std::fs::read_dir("/proc").expect("this is Linux").flatten();
     let numbers = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
     let is_child = |process: &i32| {
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-        // Behind its name, which may hold anything: its state, and who started it.
-        let of = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
-        of == Some(parent)
+        // The fields after the process name, which may contain anything: state, parent.
+        let actual_parent =
+            stat.rsplit_once(')').and_then(|(_, rest)| rest.split_whitespace().nth(1)?.parse::<u32>().ok());
+        actual_parent == Some(parent)
     };
     numbers.filter(is_child).collect()
 }
 
-/// Makes a folder the server's.
-fn give_away(folder: &Path) {
+/// Gives a folder to the server's user.
+fn chown_to_server_user(folder: &Path) {
     if is_root() {
         let owned = Command::new("chown").args(["-R", SERVER_USER]).arg(folder).status();
         assert!(owned.expect("chown exists").success());
     }
 }
 
-/// It ends with the thread that started it, also if that is killed.
-fn as_server(program: &str) -> Command {
+/// A command that runs as the server's user and ends with the thread that started it, even if that is killed.
+fn server_command(program: &str) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "QUIT"]);
     if is_root() {

@@ -1,4 +1,4 @@
-//! Processes that end with the test, and waiting for conditions.
+//! Child processes that end with the test, waiting for conditions, and free ports.
 
 use std::{
     fs::File,
@@ -10,20 +10,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long anything may take on a busy machine.
+/// Deadline of [`eventually`], generous for busy machines.
 const DEADLINE: Duration = Duration::from_secs(20);
 
-/// Lines of a log that a test which failed shows.
+/// Lines of a process's log that a failed test prints.
 const LAST_LINES: usize = 40;
 
-/// A running process whose output goes to a file.
+/// A child process with its output in a file. Dropping it kills the process.
 pub struct Process {
     child: Child,
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts the command; its output is appended to `log`.
+    /// Starts a command and appends its output to `log`.
     pub fn start(mut command: Command, log: &Path) -> Self {
         let file = File::options().create(true).append(true).open(log).expect("the log can be written");
         let errors = file.try_clone().expect("a file can be written twice");
@@ -32,40 +32,40 @@ impl Process {
         Self { child, log: log.to_owned() }
     }
 
-    /// What it has written so far.
+    /// The output so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills the process.
     pub fn kill(&mut self) {
         let _ended_already = self.child.kill();
         let _status = self.child.wait();
     }
 
-    /// Its number.
+    /// Process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal, by name.
+    /// Sends a signal by name.
     pub fn signal(&self, name: &str) {
         Command::new("kill").args(["-s", name, &self.child.id().to_string()]).status().expect("kill exists");
     }
 
-    /// Waits until it has ended.
+    /// Waits for the exit, without a deadline.
     pub fn wait(&mut self) {
         let _status = self.child.wait();
     }
 
-    /// Asks it to stop and waits until it has.
+    /// Sends SIGTERM and waits for the exit.
     pub async fn terminate(&mut self) -> ExitStatus {
         let pid = self.child.id().to_string();
         Command::new("kill").arg(pid).status().expect("kill exists");
         self.ended().await
     }
 
-    /// Waits until it ends by itself.
+    /// Waits for the exit.
     pub async fn ended(&mut self) -> ExitStatus {
         let log = self.log.clone();
         let child = &mut self.child;
@@ -77,14 +77,14 @@ impl Process {
         .await
     }
 
-    /// Bytes of memory that it has in use, as Linux counts them.
+    /// Resident memory in bytes (VmRSS).
     pub fn resident_memory(&self) -> usize {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("the process runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says it");
         line.trim().trim_end_matches(" kB").parse::<usize>().expect("a number") * 1024
     }
 
-    /// Panics, with the log, if it has ended.
+    /// Panics with the log if the process has ended.
     pub fn assert_running(&mut self) {
         if let Some(status) = self.child.try_wait().expect("our child") {
             panic!("ended with {status}:\n{}", self.log());
@@ -104,8 +104,8 @@ impl Drop for Process {
     }
 }
 
-/// Waits until `condition` gives something; panics with what `explain` says when the deadline is over.
-#[expect(clippy::disallowed_methods, reason = "a deadline of the test itself")]
+/// Polls `condition` until it returns a value. Panics with the text of `explain` after the deadline.
+#[expect(clippy::disallowed_methods, reason = "a deadline for the test itself")]
 pub async fn eventually<T>(
     what: &str,
     mut condition: impl AsyncFnMut() -> Option<T>,
@@ -113,29 +113,29 @@ pub async fn eventually<T>(
 ) -> T {
     let began = Instant::now();
     loop {
-        if let Some(found) = condition().await {
-            return found;
+        if let Some(value) = condition().await {
+            return value;
         }
         assert!(began.elapsed() < DEADLINE, "waited in vain until {what}\n{}", explain());
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Ports that the system gives to nobody who asks for any: so whoever stops and starts again has his own back.
+/// Ports outside of the ephemeral range, so that a restarted server can bind its port again.
 const PORTS: Range<u16> = 10_000..32_000;
 
-/// How far apart processes begin to look, that run beside each other.
+/// Distance between the first ports of test processes that run at the same time.
 const APART: u32 = 997;
 
-/// A port that nobody listens on now, and that nobody else in this process is given.
+/// A free loopback port. No two calls in this process return the same port.
 pub fn free_port() -> u16 {
-    static GIVEN: AtomicU32 = AtomicU32::new(0);
+    static NEXT: AtomicU32 = AtomicU32::new(0);
     let first = std::process::id().wrapping_mul(APART);
     let count = PORTS.len().try_into().expect("ports are few");
-    let mut ports = (0..count).map(|_| first.wrapping_add(GIVEN.fetch_add(1, Ordering::Relaxed)) % count);
-    let found = ports.find_map(|place| {
-        let port = PORTS.start + u16::try_from(place).expect("ports are few");
+    let mut ports = (0..count).map(|_| first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % count);
+    let port = ports.find_map(|offset| {
+        let port = PORTS.start + u16::try_from(offset).expect("ports are few");
         TcpListener::bind(("127.0.0.1", port)).is_ok().then_some(port)
     });
-    found.expect("loopback has free ports")
+    port.expect("loopback has free ports")
 }

@@ -1,5 +1,5 @@
-//! The real control plane as it is run in earnest, without `--dev`: with a certificate of its own, nothing that only
-//! development may do, and a first person by the operator key.
+//! Starts the control plane binary without `--dev`: with its own certificate, and with a human token that the
+//! operator key signs or an issuer issued.
 
 use crate::{
     control_plane::text,
@@ -11,27 +11,27 @@ use serde_json::json;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A running control plane.
+/// A control plane process.
 pub struct ProductionServer {
     process: Process,
-    /// The API.
+    /// HTTP client of the API.
     pub api: HttpClient,
-    /// The token of an administrator.
+    /// Human token of an administrator.
     pub human: String,
-    /// A service of theirs.
+    /// Id of a service that this user created.
     pub service: String,
-    /// Its API key, of full scope.
+    /// API key of the service, with scope `full`.
     pub key: String,
     _folder: TempDir,
 }
 
 impl ProductionServer {
-    /// Starts it with settings such as `limits.auth_per_minute=1`.
+    /// Starts with settings such as `limits.auth_per_minute=1`.
     pub async fn start(settings: &[&str]) -> Self {
         Self::start_for(None, settings).await
     }
 
-    /// The same where people's tokens come from an issuer; with one of them.
+    /// Starts with the human token of an issuer that the settings name.
     pub async fn start_as(human: String, settings: &[&str]) -> Self {
         Self::start_for(Some(human), settings).await
     }
@@ -55,26 +55,26 @@ impl ProductionServer {
         ];
         let settings = own.iter().map(String::as_str).chain(settings.iter().copied());
         let arguments: Vec<_> = settings.flat_map(|setting| ["--set", setting]).collect();
-        let human = human.unwrap_or_else(|| mint(&arguments));
         let mut command = Command::new(tools::binary("countersign-control-plane"));
         command.args(&arguments);
         let process = Process::start(command, &folder.path().join("log"));
         ready(admin, &process).await;
+        let human = human.unwrap_or_else(|| mint(&arguments));
         let api = HttpClient::trusting(url, pair.cert.pem().as_bytes());
-        let made = api.send_as(&human, "POST", "/services", json!({ "name": "first" })).await.expect(201);
-        let service = text(&made["serviceId"]);
+        let created = api.send_as(&human, "POST", "/services", json!({ "name": "first" })).await.expect(201);
+        let service = text(&created["serviceId"]);
         let body = json!({ "name": "test", "scope": "full" });
-        let made = api.send_as(&human, "POST", &format!("/services/{service}/keys"), body).await.expect(201);
-        Self { process, api, human, key: text(&made["apiKey"]), service, _folder: folder }
+        let created = api.send_as(&human, "POST", &format!("/services/{service}/keys"), body).await.expect(201);
+        Self { process, api, human, key: text(&created["apiKey"]), service, _folder: folder }
     }
 
-    /// What it has logged.
+    /// The log so far.
     pub fn log(&self) -> String {
         self.process.log()
     }
 }
 
-/// A token of an administrator, by the operator key.
+/// Mints an administrator's token with the operator key.
 fn mint(settings: &[&str]) -> String {
     let mut command = Command::new(tools::binary("countersign-control-plane"));
     let output = command.args(["human-token", "mint", "--subject", "operator", "--admin"]).args(settings).output();

@@ -1,4 +1,4 @@
-//! A real Prometheus that scrapes our processes, and its linter.
+//! Starts Prometheus, and runs its linter `promtool`.
 
 use crate::{
     http::HttpClient,
@@ -11,7 +11,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A running Prometheus.
+/// A Prometheus process.
 pub struct Prometheus {
     process: Process,
     site: HttpClient,
@@ -19,7 +19,7 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts it; it scrapes the `/metrics` of these addresses, each as the job of its name, five times a second.
+    /// Starts it with these scrape jobs (name, address) and a scrape interval of 200 ms.
     pub async fn scraping(targets: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let jobs = targets.iter().map(|(job, at)| {
@@ -44,7 +44,7 @@ impl Prometheus {
         prometheus
     }
 
-    /// What an expression comes to, now; nothing if no series fits.
+    /// The value of a PromQL expression, `None` without a matching series.
     pub async fn value(&self, expression: &str) -> Option<f64> {
         let query: String = form_urlencoded::byte_serialize(expression.as_bytes()).collect();
         let request = self.site.request("GET", &format!("/api/v1/query?query={query}"));
@@ -53,7 +53,7 @@ impl Prometheus {
         body["data"]["result"][0]["value"][1].as_str()?.parse().ok()
     }
 
-    /// Waits until an expression comes to this.
+    /// Waits until an expression has this value.
     pub async fn until(&self, expression: &str, expected: f64) {
         let last = std::cell::Cell::new(None);
         eventually(
@@ -68,14 +68,14 @@ impl Prometheus {
     }
 }
 
-/// What the linter of Prometheus says of a text of metrics: nothing, if it is as it should be.
+/// The findings of `promtool check metrics`; empty if there are none.
 pub fn lint(metrics: &str) -> String {
     let mut command = Command::new(tools::prometheus("promtool"));
     command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().expect("promtool runs");
     child.stdin.take().expect("it reads").write_all(metrics.as_bytes()).expect("it reads all");
     let output = child.wait_with_output().expect("it ends");
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said).into_owned();
-    if output.status.success() { said } else { format!("{}: {said}", output.status) }
+    let findings = [output.stdout, output.stderr].concat();
+    let findings = String::from_utf8_lossy(&findings).into_owned();
+    if output.status.success() { findings } else { format!("{}: {findings}", output.status) }
 }

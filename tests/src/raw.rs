@@ -1,4 +1,4 @@
-//! HTTP/1.1 as bytes on the wire: what a library would refuse to send, or would tidy up before.
+//! HTTP/1.1 requests as raw bytes, for requests that an HTTP library would refuse or normalize.
 
 use crate::{
     ControlPlane,
@@ -18,57 +18,57 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-/// A request, exactly as spelled.
+/// A request, sent byte by byte as built.
 #[derive(Debug, Clone)]
 pub struct RawRequest(Vec<u8>);
 
 impl RawRequest {
-    /// GET of a path, which is not looked at.
+    /// GET with an unchecked path.
     pub fn get(path: &str) -> Self {
         Self::new("GET", path)
     }
 
-    /// Any method of a path; neither is looked at.
+    /// Any method and path, both unchecked.
     pub fn new(method: &str, path: &str) -> Self {
         Self(format!("{method} {path} HTTP/1.1\r\nhost: service\r\nconnection: close\r\n").into_bytes())
     }
 
-    /// One more header, after those that are there.
+    /// Appends a header.
     pub fn with(self, name: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Self {
         self.line([name.as_ref(), b": ", value.as_ref()].concat())
     }
 
-    /// One more line, which need not be a header.
+    /// Appends a line, which need not be a header.
     pub fn line(mut self, line: impl AsRef<[u8]>) -> Self {
         self.0.extend_from_slice(line.as_ref());
         self.0.extend_from_slice(b"\r\n");
         self
     }
 
-    /// One more header with a bearer token.
+    /// Appends an `Authorization` header with a bearer token.
     pub fn bearer(self, token: &str) -> Self {
         self.with("authorization", format!("Bearer {token}"))
     }
 
-    /// Sends it once.
+    /// Sends the request once.
     pub async fn send(&self, to: &HttpClient) -> HttpResponse {
         let address = to.url.strip_prefix("http://").expect("plain HTTP");
         let mut stream = TcpStream::connect(address).await.expect("the server listens");
         stream.write_all(&[&self.0, b"\r\n".as_slice()].concat()).await.expect("the server reads");
-        read_answer(&mut stream).await.unwrap_or_else(|read| panic!("the answer ends early: {read}"))
+        read_response(&mut stream).await.unwrap_or_else(|read| panic!("the response ends early: {read}"))
     }
 
-    /// Sends it over TLS with the bytes of a body; nothing comes back from a server that hangs up.
+    /// Sends the request with a body over TLS. Returns `None` if the server closes without a response.
     pub async fn send_tls(&self, to: &ControlPlane, body: &[u8]) -> Option<HttpResponse> {
         self.exchange_tls(to, body, false).await
     }
 
-    /// The same, and says that no more will come, which on HTTP/1.1 is leaving.
-    pub async fn send_tls_and_leave(&self, to: &ControlPlane, body: &[u8]) -> Option<HttpResponse> {
+    /// Like `send_tls`, and closes the sending side after the body.
+    pub async fn send_tls_and_close(&self, to: &ControlPlane, body: &[u8]) -> Option<HttpResponse> {
         self.exchange_tls(to, body, true).await
     }
 
-    async fn exchange_tls(&self, to: &ControlPlane, body: &[u8], leave: bool) -> Option<HttpResponse> {
+    async fn exchange_tls(&self, to: &ControlPlane, body: &[u8], close: bool) -> Option<HttpResponse> {
         let mut roots = RootCertStore::empty();
         let authority = CertificateDer::from_pem_slice(&to.authority()).expect("a certificate");
         roots.add(authority).expect("a certificate");
@@ -76,36 +76,35 @@ impl RawRequest {
         let address = to.env["URL"].strip_prefix("https://").expect("HTTPS");
         let stream = TcpStream::connect(address).await.expect("the server listens");
         let name = ServerName::try_from("localhost").expect("a name");
-        let mut stream =
-            TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("the server shakes hands");
+        let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("TLS handshake");
         let sent = async {
             stream.write_all(&[&self.0, b"\r\n".as_slice(), body].concat()).await?;
-            if leave { stream.shutdown().await } else { Ok(()) }
+            if close { stream.shutdown().await } else { Ok(()) }
         };
-        // A server that answers before it has read everything may close meanwhile.
+        // A server that responds before it has read everything may close the connection.
         let _hung_up = sent.await;
-        read_answer(&mut stream).await.ok()
+        read_response(&mut stream).await.ok()
     }
 
-    /// Sends it until the authorizer answered in time, for which Envoy may not wait long enough on a
-    /// busy machine: then it says 503 without a body.
-    pub async fn judged(&self, to: &HttpClient) -> HttpResponse {
-        let judged = async || {
-            let answer = self.send(to).await;
-            (answer.status != 503 || answer.body != "").then_some(answer)
+    /// Repeats the request until the authorizer answers in time. On a busy machine Envoy's timeout can pass first:
+    /// then it responds 503 without a body.
+    pub async fn send_until_checked(&self, to: &HttpClient) -> HttpResponse {
+        let checked = async || {
+            let response = self.send(to).await;
+            (response.status != 503 || response.body != "").then_some(response)
         };
-        eventually("the authorizer answers in time", judged, String::new).await
+        eventually("the authorizer answers in time", checked, String::new).await
     }
 }
 
-/// Reads until the answer is there; else what came. Not to the end: Envoy leaves a connection open for a
-/// second after an early answer.
-async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<HttpResponse, String> {
+/// Reads until the response is complete, otherwise returns what arrived. Does not read to the end of the stream,
+/// because Envoy keeps a connection open for a second after an early response.
+async fn read_response(stream: &mut (impl AsyncRead + Unpin)) -> Result<HttpResponse, String> {
     let mut bytes = Vec::new();
     loop {
         let read = stream.read_buf(&mut bytes).await;
-        if let Some(answer) = answer(&bytes) {
-            return Ok(answer);
+        if let Some(response) = parse_response(&bytes) {
+            return Ok(response);
         }
         if !read.is_ok_and(|read| read > 0) {
             return Err(String::from_utf8_lossy(&bytes).into_owned());
@@ -113,8 +112,8 @@ async fn read_answer(stream: &mut (impl AsyncRead + Unpin)) -> Result<HttpRespon
     }
 }
 
-/// The answer, if all of it is there.
-fn answer(bytes: &[u8]) -> Option<HttpResponse> {
+/// Parses a response; `None` if it is incomplete.
+fn parse_response(bytes: &[u8]) -> Option<HttpResponse> {
     let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
     let head = String::from_utf8_lossy(&bytes[..end]);
     let mut lines = head.split("\r\n");

@@ -1,7 +1,7 @@
-//! Receivers of webhooks on loopback: they answer as a test says, and keep every request as it came.
+//! Webhook receivers on loopback: they answer as a test configures and record every request.
 //!
-//! Spoken here is as much of HTTP/1.1 as a sender of webhooks needs, by hand: a receiver must be able to answer
-//! half, slowly, without end, or not at all. `connection` is one peer's way through it, `request` is what is kept.
+//! They implement the part of HTTP/1.1 that a webhook sender needs, because a receiver must be able to answer partly,
+//! slowly, endlessly or not at all. `connection` serves one connection, `request` is the recorded request.
 
 mod connection;
 mod request;
@@ -29,25 +29,25 @@ use tokio_rustls::TlsAcceptor;
 /// How a request is answered.
 #[derive(Debug, Clone)]
 pub enum Reply {
-    /// With a status and nothing else.
+    /// A status without a body.
     Status(u16),
-    /// With a status, headers and a body.
+    /// Status, headers and body.
     Full(u16, Vec<(&'static str, String)>, String),
-    /// As the other one, after a while.
+    /// Another reply after a delay.
     After(Duration, Box<Self>),
-    /// Not at all: the connection stays open.
+    /// No reply; the connection stays open.
     Never,
-    /// Not until [`Receiver::be`] sets another reply, and then with that.
+    /// No reply until [`Receiver::set_reply`] sets another one, which is then sent.
     Held,
-    /// By hanging up.
+    /// Closes the connection without a reply.
     Close,
-    /// With 200 and half of a body; then it hangs up.
+    /// Status 200 and part of the body, then closes the connection.
     Truncated,
-    /// With the head of a 200, one byte a second.
+    /// The headers of a 200, one byte per second.
     SlowHeaders,
-    /// With the head of a 200 at once, and its body one byte a second.
+    /// The headers of a 200 at once, and the body one byte per second.
     SlowBody,
-    /// With a status and a body that does not end.
+    /// A status and an endless body.
     Endless(u16),
 }
 
@@ -57,26 +57,26 @@ impl Reply {
         Self::Full(status, vec![("location", to.to_owned())], String::new())
     }
 
-    /// A refusal that says when to come back.
+    /// An error status with `Retry-After`.
     pub fn retry_after(status: u16, when: &str) -> Self {
         Self::Full(status, vec![("retry-after", when.to_owned())], String::new())
     }
 }
 
-/// What is said to a request that came so many times before, by its `webhook-id`.
-type Manner = Box<dyn Fn(&Received, usize) -> Reply + Send>;
+/// Chooses the reply from the request and the number of earlier requests with the same `webhook-id`.
+type ReplyFn = Box<dyn Fn(&Received, usize) -> Reply + Send>;
 
 /// A running receiver.
 pub struct Receiver {
-    /// Where it receives.
+    /// URL of the receiver.
     pub url: String,
     shared: Arc<Shared>,
     task: tokio::task::JoinHandle<()>,
 }
 
 struct Shared {
-    manner: Mutex<Manner>,
-    /// Sent whenever the manner changes.
+    reply_fn: Mutex<ReplyFn>,
+    /// Notified when the reply changes.
     changes: watch::Sender<()>,
     log: Mutex<Log>,
     connections: AtomicUsize,
@@ -89,36 +89,37 @@ struct Shared {
 struct Log {
     received: Vec<Received>,
     times: HashMap<String, usize>,
-    taken: HashSet<String>,
+    accepted: HashSet<String>,
     disconnects: Vec<Duration>,
 }
 
 impl Receiver {
-    /// Starts one that answers everything alike.
+    /// Starts a receiver with one reply for all requests.
     pub async fn start(reply: Reply) -> Self {
         Self::start_with(move |_, _| reply.clone()).await
     }
 
-    /// Starts one that answers 200.
+    /// Starts a receiver that answers 200.
     pub async fn good() -> Self {
         Self::start(Reply::Status(200)).await
     }
 
-    /// Starts one that looks at each request, and at how often its `webhook-id` came before.
-    pub async fn start_with(manner: impl Fn(&Received, usize) -> Reply + Send + 'static) -> Self {
+    /// Starts a receiver that chooses the reply from the request and the number of earlier requests with the same
+    /// `webhook-id`.
+    pub async fn start_with(reply_fn: impl Fn(&Received, usize) -> Reply + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let url = format!("http://{}/hook", listener.local_addr().expect("it is bound"));
-        Self::serve(listener, None, url, Box::new(manner))
+        Self::serve(listener, None, url, Box::new(reply_fn))
     }
 
-    /// Starts one that answers 200, on all addresses of this machine.
+    /// Starts a receiver that answers 200 and listens on all addresses of the machine.
     pub async fn on_all_addresses() -> Self {
         let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await.expect("a free port");
         let url = format!("http://127.0.0.1:{}/hook", listener.local_addr().expect("it is bound").port());
         Self::serve(listener, None, url, Box::new(|_, _| Reply::Status(200)))
     }
 
-    /// Starts one that answers 200 and speaks TLS; gives the PEM of the certificate that vouches for it.
+    /// Starts a receiver that answers 200 over TLS. Returns it with the PEM of its certificate.
     pub async fn start_tls() -> (Self, String) {
         let (acceptor, certificate) = tls::self_signed();
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
@@ -126,9 +127,9 @@ impl Receiver {
         (Self::serve(listener, Some(acceptor), url, Box::new(|_, _| Reply::Status(200))), certificate)
     }
 
-    fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, url: String, manner: Manner) -> Self {
+    fn serve(listener: TcpListener, tls: Option<TlsAcceptor>, url: String, reply_fn: ReplyFn) -> Self {
         let shared = Arc::new(Shared {
-            manner: Mutex::new(manner),
+            reply_fn: Mutex::new(reply_fn),
             changes: watch::Sender::new(()),
             log: Mutex::default(),
             connections: AtomicUsize::new(0),
@@ -140,71 +141,71 @@ impl Receiver {
         Self { url, shared, task }
     }
 
-    /// The port on which it listens.
+    /// Port of the receiver.
     pub fn port(&self) -> u16 {
         let (_, port) = self.url.rsplit_once(':').expect("the URL has a port");
         port.trim_end_matches("/hook").parse().expect("a port")
     }
 
-    /// How it answers from now on.
+    /// Sets the reply from now on.
     pub fn set_reply(&self, reply: Reply) {
-        *self.shared.manner.lock().expect("no panic") = Box::new(move |_, _| reply.clone());
+        *self.shared.reply_fn.lock().expect("no panic") = Box::new(move |_, _| reply.clone());
         self.shared.changes.send_replace(());
     }
 
-    /// All requests so far, in the order in which they came.
+    /// All requests so far, in order of arrival.
     pub fn received(&self) -> Vec<Received> {
         self.shared.log().received.clone()
     }
 
-    /// The requests of one kind of event.
+    /// The requests of one event kind.
     pub fn of_kind(&self, kind: &str) -> Vec<Received> {
         self.received().into_iter().filter(|one| one.json()["event"] == kind).collect()
     }
 
-    /// How many requests came.
+    /// Number of requests.
     pub fn count(&self) -> usize {
         self.shared.log().received.len()
     }
 
-    /// How many different events came.
+    /// Number of distinct events.
     pub fn events(&self) -> usize {
         self.shared.log().times.len()
     }
 
-    /// How many different events were answered with 200 or 204.
-    pub fn taken(&self) -> usize {
-        self.shared.log().taken.len()
+    /// Number of distinct events that were answered with 200 or 204.
+    pub fn accepted(&self) -> usize {
+        self.shared.log().accepted.len()
     }
 
-    /// Waits until so many requests came, and gives all.
+    /// Waits for this number of requests and returns all.
     pub async fn until(&self, count: usize) -> Vec<Received> {
         let what = format!("{} gets {count} requests", self.url);
         let enough = async || (self.count() >= count).then(|| self.received());
-        eventually(&what, enough, || format!("it got {}: {:#?}", self.count(), self.received().last())).await
+        eventually(&what, enough, || format!("received {}: {:#?}", self.count(), self.received().last())).await
     }
 
-    /// When those who were left without an answer, or got a slow or endless one, hung up.
+    /// Times since boot at which senders closed a connection without a complete reply.
     pub fn disconnects(&self) -> Vec<Duration> {
         self.shared.log().disconnects.clone()
     }
 
-    /// How many connections were ever made.
+    /// Number of connections ever accepted.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(SeqCst)
     }
 
-    /// How many connections are open.
+    /// Number of open connections.
     pub fn open(&self) -> usize {
         self.shared.open.load(SeqCst)
     }
 
-    /// How many connections were open at once, at most.
+    /// Largest number of connections open at once.
     pub fn max_open(&self) -> usize {
         self.shared.max_open.load(SeqCst)
     }
 
-    /// Bytes of endless answers that went out.
+    /// Bytes of endless bodies sent.
     pub fn sent(&self) -> u64 {
         self.shared.sent.load(SeqCst)
     }
@@ -221,7 +222,7 @@ impl Shared {
         self.log.lock().expect("no panic")
     }
 
-    /// Stores a request. Returns the number of earlier requests with its `webhook-id`.
+    /// Stores a request. Returns the number of earlier requests with the same `webhook-id`.
     fn store(&self, received: &Received) -> usize {
         let mut log = self.log();
         let times = log.times.entry(received.id().to_owned()).or_default();
@@ -231,34 +232,34 @@ impl Shared {
         before
     }
 
-    /// The reply to a request, as the receiver is set now.
+    /// The reply to a request, as set now.
     fn reply(&self, received: &Received, before: usize) -> Reply {
-        let reply = (self.manner.lock().expect("no panic"))(received, before);
+        let reply = (self.reply_fn.lock().expect("no panic"))(received, before);
         if matches!(reply, Reply::Status(200 | 204)) {
-            self.log().taken.insert(received.id().to_owned());
+            self.log().accepted.insert(received.id().to_owned());
         }
         reply
     }
 
-    fn gave_up(&self) {
+    fn record_disconnect(&self) {
         self.log().disconnects.push(SystemClock.since_boot());
     }
 }
 
 async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Shared>) {
-    let mut peers = JoinSet::new();
+    let mut connections = JoinSet::new();
     loop {
         let Ok((stream, _)) = listener.accept().await else { continue };
-        while peers.try_join_next().is_some() {}
+        while connections.try_join_next().is_some() {}
         let (shared, tls) = (shared.clone(), tls.clone());
-        peers.spawn(async move {
+        connections.spawn(async move {
             shared.connections.fetch_add(1, SeqCst);
             shared.max_open.fetch_max(shared.open.fetch_add(1, SeqCst) + 1, SeqCst);
             match tls {
-                None => connection::attend(stream, &shared).await,
+                None => connection::serve(stream, &shared).await,
                 Some(tls) => {
                     if let Ok(stream) = tls.accept(stream).await {
-                        connection::attend(stream, &shared).await;
+                        connection::serve(stream, &shared).await;
                     }
                 }
             }
@@ -267,21 +268,21 @@ async fn accept(listener: TcpListener, tls: Option<TlsAcceptor>, shared: Arc<Sha
     }
 }
 
-/// An address of loopback that refuses connections for as long as this lives, since nobody else can listen there.
+/// A loopback port that refuses connections: it is bound and never listens.
 pub struct RefusingPort {
     address: SocketAddr,
     _bound: TcpSocket,
 }
 
 impl RefusingPort {
-    /// Takes a free port and does not listen.
+    /// Binds a free port.
     pub fn new() -> Self {
         let bound = TcpSocket::new_v4().expect("a socket");
         bound.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("loopback has free ports");
         Self { address: bound.local_addr().expect("it is bound"), _bound: bound }
     }
 
-    /// Where nobody listens.
+    /// A URL at this port.
     pub fn url(&self) -> String {
         format!("http://{}/hook", self.address)
     }

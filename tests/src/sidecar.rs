@@ -1,4 +1,4 @@
-//! The real sidecar, on a Unix socket or a TCP port.
+//! Starts the sidecar binary on a Unix socket or a TCP port, and sends it checks.
 
 use crate::{
     ControlPlane,
@@ -16,35 +16,35 @@ use std::{collections::HashMap, path::PathBuf, process::Command};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
-/// A running sidecar.
+/// A sidecar process.
 pub struct Sidecar {
-    // Before the folder: a log that is shown at the end is read before it is gone.
+    // Declared before the folder, because its drop prints the log if the test panics.
     process: Process,
     folder: TempDir,
-    /// Where Envoy calls.
+    /// Address for Envoy: `unix:<path>` or `<ip>:<port>`.
     pub listen: String,
-    /// `/livez`, `/readyz`, `/metrics`.
+    /// HTTP client of the admin port.
     pub admin: HttpClient,
     command: Box<dyn Fn() -> Command + Send + Sync>,
 }
 
-/// What a check came to: the HTTP status (200 for an allow), the reason, and the headers set.
+/// A decoded check response.
 #[derive(Debug)]
 pub struct CheckResult {
-    /// 200, or what the client gets.
+    /// 200 for an allow, otherwise the HTTP status of the denial.
     pub status: u16,
-    /// The reason in the body of a denial.
+    /// Reason in the body of a denial.
     pub reason: String,
-    /// Headers for the upstream, or of the denial.
+    /// Headers added to the upstream request, or headers of the denial.
     pub headers: HashMap<String, String>,
-    /// Headers taken from the request.
+    /// Headers removed from the request.
     pub removed: Vec<String>,
-    /// The whole response.
+    /// The undecoded response.
     pub response: CheckResponse,
 }
 
 impl Sidecar {
-    /// Guards the first service, on a Unix socket, and waits for its first view.
+    /// Starts on a Unix socket for the first service, and waits for the first view.
     pub async fn start(at: &ControlPlane) -> Self {
         let key = at.create_key(at.service(), "sync").await;
         let sidecar = Self::start_with(at, &[&key], &[]);
@@ -52,7 +52,7 @@ impl Sidecar {
         sidecar
     }
 
-    /// Starts with these keys and settings; does not wait for anything.
+    /// Starts with these API keys and settings; does not wait.
     pub fn start_with(at: &ControlPlane, keys: &[&str], settings: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let admin = format!("127.0.0.1:{}", free_port());
@@ -86,33 +86,33 @@ impl Sidecar {
         eventually("the sidecar has its first view", ready, || self.log()).await;
     }
 
-    /// Ends it at once and starts it again with the same settings.
+    /// Kills the process and starts it with the same settings.
     pub fn restart(&mut self) {
         self.process.kill();
         self.process = Process::start((self.command)(), &self.folder.path().join("log"));
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills the process.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Asks it to stop and waits until it has.
+    /// Sends SIGTERM and waits for the exit.
     pub async fn terminate(&mut self) -> std::process::ExitStatus {
         self.process.terminate().await
     }
 
-    /// What it has logged.
+    /// The log so far.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// The socket it listens on.
+    /// Path of the Unix socket.
     pub fn socket(&self) -> PathBuf {
         self.listen.strip_prefix("unix:").expect("a Unix socket").into()
     }
 
-    /// A gRPC client, as Envoy is one.
+    /// A gRPC client of the authorization service.
     pub async fn client(&self) -> AuthorizationClient<Channel> {
         let uri = match self.listen.strip_prefix("unix:") {
             Some(path) => format!("unix://{path}"),
@@ -123,48 +123,49 @@ impl Sidecar {
         AuthorizationClient::new(channel)
     }
 
-    /// Asks about a request with these headers and context extensions.
+    /// Sends a check with these headers and context extensions.
     pub async fn check_with(&self, headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> CheckResult {
         let response = self.client().await.check(request(headers, extensions)).await;
-        CheckResult::of(response.expect("a verdict, never a gRPC error").into_inner())
+        CheckResult::of(response.expect("a check response, never a gRPC error").into_inner())
     }
 
-    /// Asks about a request with these headers.
+    /// Sends a check with these headers.
     pub async fn check(&self, headers: &[(&str, &str)]) -> CheckResult {
         self.check_with(headers, &[]).await
     }
 
-    /// Asks about a request with this token.
+    /// Sends a check with this bearer token.
     pub async fn check_token(&self, token: &str) -> CheckResult {
         self.check(&[("authorization", &format!("Bearer {token}"))]).await
     }
 
-    /// A counter or gauge, by the beginning of its line.
+    /// Value of a counter or gauge, by the prefix of its line in `/metrics`.
     pub async fn metric(&self, line: &str) -> Option<f64> {
         let text = self.admin.get("/metrics").await.body;
-        let figure = |candidate: &str| candidate.strip_prefix(line)?.split(' ').next_back()?.parse().ok();
-        text.as_str()?.lines().find_map(figure)
+        let value_of = |candidate: &str| candidate.strip_prefix(line)?.split(' ').next_back()?.parse().ok();
+        text.as_str()?.lines().find_map(value_of)
     }
 }
 
-/// A check as Envoy sends it.
+/// A check request as Envoy sends it.
 pub fn request(headers: &[(&str, &str)], extensions: &[(&str, &str)]) -> CheckRequest {
-    let own = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
-    let http = HttpRequest { method: "GET".into(), path: "/".into(), headers: own(headers), ..HttpRequest::default() };
+    let to_map = |pairs: &[(&str, &str)]| pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect();
+    let http =
+        HttpRequest { method: "GET".into(), path: "/".into(), headers: to_map(headers), ..HttpRequest::default() };
     CheckRequest {
         attributes: Some(AttributeContext {
             request: Some(Request { http: Some(http), ..Request::default() }),
-            context_extensions: own(extensions),
+            context_extensions: to_map(extensions),
             ..AttributeContext::default()
         }),
     }
 }
 
 impl CheckResult {
-    /// Reads a response as Envoy does: a status of zero, or none, is an allow.
+    /// Decodes a response as Envoy does: status code 0, or no status, is an allow.
     pub fn of(response: CheckResponse) -> Self {
         let code = response.status.as_ref().map_or(0, |status| status.code);
-        let whole = response.clone();
+        let undecoded = response.clone();
         let name = |name: String, value: String| (name, value);
         let (status, reason, options, removed) = match response.http_response {
             Some(EnvoyHttpResponse::DeniedResponse(denied)) if code != 0 => {
@@ -185,7 +186,7 @@ impl CheckResult {
             reason,
             headers: headers.collect(),
             removed,
-            response: whole,
+            response: undecoded,
         }
     }
 }

@@ -1,5 +1,5 @@
-//! The reference library of Standard Webhooks, in Python: its word on every signature; and jsonschema's on every
-//! body, by the description of the API (`tests/clients/webhooks.py`).
+//! Verifies webhook signatures with the Standard Webhooks reference library in Python, and bodies with jsonschema and
+//! the OpenAPI document (`tests/clients/webhooks.py`).
 
 use crate::{Received, tools};
 use base64::{Engine, engine::general_purpose::STANDARD};
@@ -10,10 +10,10 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
 };
 
-/// So many lines are asked before answers are read, which fit into a pipe.
+/// Lines written before the answers are read; they fit into a pipe buffer.
 const AT_ONCE: usize = 200;
 
-/// The running library.
+/// The Python process.
 pub struct StandardWebhooks {
     child: Child,
     input: ChildStdin,
@@ -21,13 +21,13 @@ pub struct StandardWebhooks {
 }
 
 impl StandardWebhooks {
-    /// Starts it; it can judge signatures.
+    /// Starts it for signatures.
     pub fn start() -> Self {
         Self::with_arguments(&[])
     }
 
-    /// Starts it with a description of the API in a file; it can judge bodies too.
-    pub fn knowing(description: &Path) -> Self {
+    /// Starts it for signatures and bodies, with an OpenAPI document.
+    pub fn with_openapi(description: &Path) -> Self {
         Self::with_arguments(&[description])
     }
 
@@ -40,44 +40,44 @@ impl StandardWebhooks {
         Self { child, input, output }
     }
 
-    /// What the library says of a request, to somebody who knows this secret: `ok`, or what is wrong.
-    pub fn says(&mut self, secret: &str, received: &Received) -> String {
-        self.ask(&[question(secret, received)]).remove(0)
+    /// Verifies a signature with a secret: `ok`, or the error of the library.
+    pub fn verify(&mut self, secret: &str, received: &Received) -> String {
+        self.run(&[request(secret, received)]).remove(0)
     }
 
-    /// Fails unless every request is signed with this secret.
+    /// Asserts that every request is signed with this secret.
     #[track_caller]
     pub fn assert_signed(&mut self, secret: &str, all: &[Received]) {
-        let questions: Vec<_> = all.iter().map(|received| question(secret, received)).collect();
-        for (received, said) in all.iter().zip(self.ask(&questions)) {
-            assert_eq!(said, "ok", "{received:?}");
+        let requests: Vec<_> = all.iter().map(|received| request(secret, received)).collect();
+        for (received, result) in all.iter().zip(self.run(&requests)) {
+            assert_eq!(result, "ok", "{received:?}");
         }
     }
 
-    /// Fails unless every body is as the description has it.
+    /// Asserts that every body matches the OpenAPI document.
     #[track_caller]
     pub fn assert_described(&mut self, all: &[Received]) {
-        let questions: Vec<_> = all.iter().map(|received| json!({ "body": STANDARD.encode(&received.body) })).collect();
-        for (received, said) in all.iter().zip(self.ask(&questions)) {
-            assert_eq!(said, "ok", "{}", received.json());
+        let requests: Vec<_> = all.iter().map(|received| json!({ "body": STANDARD.encode(&received.body) })).collect();
+        for (received, result) in all.iter().zip(self.run(&requests)) {
+            assert_eq!(result, "ok", "{}", received.json());
         }
     }
 
-    fn ask(&mut self, questions: &[Value]) -> Vec<String> {
-        let mut answers = Vec::new();
-        for some in questions.chunks(AT_ONCE) {
-            for question in some {
-                writeln!(self.input, "{question}").expect("the library reads");
+    fn run(&mut self, requests: &[Value]) -> Vec<String> {
+        let mut results = Vec::new();
+        for chunk in requests.chunks(AT_ONCE) {
+            for request in chunk {
+                writeln!(self.input, "{request}").expect("the library reads");
             }
             self.input.flush().expect("the library reads");
-            for _ in some {
+            for _ in chunk {
                 let mut line = String::new();
                 self.output.read_line(&mut line).expect("the library answers");
                 assert!(!line.is_empty(), "the library ended, see above");
-                answers.push(line.trim().to_owned());
+                results.push(line.trim().to_owned());
             }
         }
-        answers
+        results
     }
 }
 
@@ -88,7 +88,7 @@ impl Drop for StandardWebhooks {
     }
 }
 
-fn question(secret: &str, received: &Received) -> Value {
+fn request(secret: &str, received: &Received) -> Value {
     json!({
         "id": received.header("webhook-id"),
         "timestamp": received.header("webhook-timestamp"),

@@ -1,4 +1,4 @@
-//! A service behind Envoy that says which headers it saw.
+//! A service behind Envoy that returns the headers it received.
 
 use axum::{
     Json, Router,
@@ -12,36 +12,36 @@ use std::sync::{
 
 /// A running service.
 pub struct Upstream {
-    /// Where it listens on loopback.
+    /// Its loopback port.
     pub port: u16,
-    seen: Arc<AtomicUsize>,
+    received: Arc<AtomicUsize>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Upstream {
-    /// Starts it: every path answers 200 with an object of the headers it saw, each a list of values.
-    /// The path that it saw stands in the header `x-upstream-path`.
+    /// Starts it. Every path returns 200 with an object of header names to lists of values, and the request path in
+    /// `x-upstream-path`.
     pub async fn start() -> Self {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback has free ports");
         let port = listener.local_addr().expect("it is bound").port();
-        let seen = Arc::new(AtomicUsize::new(0));
-        let counter = seen.clone();
+        let received = Arc::new(AtomicUsize::new(0));
+        let counter = received.clone();
         let app = Router::new().fallback(async move |uri: Uri, headers: HeaderMap| {
             counter.fetch_add(1, Ordering::SeqCst);
             ([("x-upstream-path", uri.to_string())], Json(echo(&headers)))
         });
         let task = tokio::spawn(async move { axum::serve(listener, app).await.expect("it serves") });
-        Self { port, seen, task }
+        Self { port, received, task }
     }
 
-    /// Its URL, as another server on this machine calls it.
+    /// URL of the service.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// How many requests came through.
-    pub fn seen(&self) -> usize {
-        self.seen.load(Ordering::SeqCst)
+    /// Number of requests received.
+    pub fn received(&self) -> usize {
+        self.received.load(Ordering::SeqCst)
     }
 }
 

@@ -1,25 +1,25 @@
-//! The two who judge a token, the API and the sidecar, and what they say in one vocabulary.
+//! Verifies tokens with the API and with the sidecar, and compares the outcomes.
 
 use crate::{ControlPlane, Sidecar, eventually, http::HttpResponse, sidecar::CheckResult};
 use std::{cell::RefCell, str};
 
-/// What one of them says.
+/// The outcome of a verification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum VerifyOutcome {
-    /// The token is good; this is who stands behind it.
+    /// The token is accepted, with this identity.
     Accepted {
-        /// The agent.
+        /// Agent id.
         id: String,
-        /// Its name.
+        /// Agent name.
         name: String,
-        /// Its roles.
+        /// Roles.
         roles: Vec<String>,
-        /// Its permissions.
+        /// Permissions.
         permissions: Vec<String>,
-        /// Its trust score, as written.
+        /// Trust score as text.
         trust: String,
     },
-    /// The status and the reason.
+    /// HTTP status and reason.
     Refused(u16, String),
 }
 
@@ -29,33 +29,33 @@ impl VerifyOutcome {
         Self::Refused(status, reason.to_owned())
     }
 
-    /// What the API said.
-    pub fn from_response(answer: &HttpResponse) -> Self {
-        if answer.status != 200 {
-            let reason = if answer.body["valid"] == false { answer.error().2 } else { "not said to be invalid" };
-            return Self::refused(answer.status, reason);
+    /// Decodes the response of the verify endpoint.
+    pub fn from_response(response: &HttpResponse) -> Self {
+        if response.status != 200 {
+            let reason = if response.body["valid"] == false { response.error().2 } else { "not said to be invalid" };
+            return Self::refused(response.status, reason);
         }
-        assert_eq!(answer.body["valid"], true, "{}", answer.body);
-        let agent = &answer.body["agent"];
+        assert_eq!(response.body["valid"], true, "{}", response.body);
+        let agent = &response.body["agent"];
         let list = |name: &str| {
             let items = agent[name].as_array().into_iter().flatten();
             items.map(|item| item.as_str().unwrap_or_default().to_owned()).collect()
         };
         Self::Accepted {
-            id: answer.text("/agent/id").to_owned(),
-            name: answer.text("/agent/name").to_owned(),
+            id: response.text("/agent/id").to_owned(),
+            name: response.text("/agent/name").to_owned(),
             roles: list("roles"),
             permissions: list("permissions"),
             trust: agent["trustScore"].to_string(),
         }
     }
 
-    /// What the sidecar said.
-    pub fn from_check_result(verdict: &CheckResult) -> Self {
-        if verdict.status != 200 {
-            return Self::refused(verdict.status, &verdict.reason);
+    /// Decodes a check result of the sidecar.
+    pub fn from_check_result(result: &CheckResult) -> Self {
+        if result.status != 200 {
+            return Self::refused(result.status, &result.reason);
         }
-        let header = |name: &str| verdict.headers[&format!("x-agent-{name}")].as_str();
+        let header = |name: &str| result.headers[&format!("x-agent-{name}")].as_str();
         let list = |name: &str| header(name).split(',').filter(|item| !item.is_empty()).map(percent_decoded).collect();
         Self::Accepted {
             id: header("id").to_owned(),
@@ -67,42 +67,42 @@ impl VerifyOutcome {
     }
 }
 
-/// A service, a key of it, and the sidecar that guards it.
+/// The API and a sidecar of one service.
 #[derive(Clone, Copy)]
 pub struct Verifiers<'a> {
-    /// Where the API is.
+    /// The control plane.
     pub control: &'a ControlPlane,
-    /// Whom Envoy would ask.
+    /// The sidecar.
     pub sidecar: &'a Sidecar,
-    /// The service.
+    /// Service id.
     pub service: &'a str,
-    /// Its API key.
+    /// API key of the service.
     pub key: &'a str,
 }
 
 impl<'a> Verifiers<'a> {
     /// For the first service.
-    pub fn of(control: &'a ControlPlane, sidecar: &'a Sidecar) -> Self {
+    pub fn new(control: &'a ControlPlane, sidecar: &'a Sidecar) -> Self {
         Self { control, sidecar, service: control.service(), key: control.key() }
     }
 
-    /// Asks both; agents without a role are let through by the sidecar as by the API.
-    pub async fn ask(&self, token: &str) -> (VerifyOutcome, VerifyOutcome) {
+    /// Verifies a token with both. The sidecar accepts agents without roles, as the API does.
+    pub async fn verify(&self, token: &str) -> (VerifyOutcome, VerifyOutcome) {
         let header = format!("Bearer {token}");
         let extensions = [("service_id", self.service), ("allow_unassigned", "true")];
         let headers = [("authorization", header.as_str())];
-        let (answer, verdict) = tokio::join!(
+        let (response, result) = tokio::join!(
             self.control.verify_at(self.service, self.key, token),
             self.sidecar.check_with(&headers, &extensions)
         );
-        (VerifyOutcome::from_response(&answer), VerifyOutcome::from_check_result(&verdict))
+        (VerifyOutcome::from_response(&response), VerifyOutcome::from_check_result(&result))
     }
 
-    /// Waits until both say the same and what they say is as it should be.
+    /// Waits until both have the same outcome and it meets `expected`.
     pub async fn agree(&self, what: &str, token: &str, expected: impl Fn(&VerifyOutcome) -> bool) -> VerifyOutcome {
         let last = RefCell::new(None);
         let agreed = async || {
-            let (api, sidecar) = self.ask(token).await;
+            let (api, sidecar) = self.verify(token).await;
             let good = (api == sidecar && expected(&api)).then(|| api.clone());
             last.replace(Some((api, sidecar)));
             good

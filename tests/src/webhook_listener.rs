@@ -1,4 +1,4 @@
-//! `countersign -o json webhook listen` as a receiver of webhooks, and what it prints.
+//! Runs `countersign -o json webhook listen` and reads its output.
 
 use crate::{
     Shell,
@@ -7,17 +7,17 @@ use crate::{
 use serde_json::Value;
 use std::process::ExitStatus;
 
-/// Somebody who listens.
+/// A running listener.
 pub struct WebhookListener {
     process: Process,
-    /// Where.
+    /// URL of the listener.
     pub url: String,
-    /// The target that was made for it, if one was.
+    /// Id of the webhook target that it created, if any.
     pub target: Option<String>,
 }
 
 impl WebhookListener {
-    /// Starts it, and waits until it listens.
+    /// Starts the command and waits until it listens.
     pub async fn start(shell: &Shell, more: &[&str]) -> Self {
         let command = shell.command(&[&["-o", "json", "webhook", "listen"], more].concat());
         let mut process = Process::start(command, &shell.new_path("listen"));
@@ -25,7 +25,7 @@ impl WebhookListener {
             "it listens",
             async || {
                 process.assert_running();
-                said(&process.log()).into_iter().next()
+                json_lines(&process.log()).into_iter().next()
             },
             || "it says nothing".to_owned(),
         )
@@ -34,36 +34,36 @@ impl WebhookListener {
         Self { process, url: text("listening").expect("it says where"), target: text("webhookId") }
     }
 
-    /// What has arrived so far.
-    pub fn arrived(&self) -> Vec<Value> {
-        said(&self.process.log()).into_iter().skip(1).collect()
+    /// The events printed so far.
+    pub fn events(&self) -> Vec<Value> {
+        json_lines(&self.process.log()).into_iter().skip(1).collect()
     }
 
-    /// What arrived, when it is as much as this.
-    pub async fn arrivals(&self, count: usize) -> Vec<Value> {
-        let enough = async || Some(self.arrived()).filter(|arrived| arrived.len() >= count);
+    /// Waits for this number of events.
+    pub async fn wait_for_events(&self, count: usize) -> Vec<Value> {
+        let enough = async || Some(self.events()).filter(|events| events.len() >= count);
         eventually("enough arrived", enough, || self.log()).await
     }
 
-    /// All that it wrote, errors too.
+    /// All output, including errors.
     pub fn log(&self) -> String {
         self.process.log()
     }
 
-    /// Waits until it ends by itself.
+    /// Waits for the exit.
     pub async fn ended(&mut self) -> ExitStatus {
         self.process.ended().await
     }
 
-    /// Asks it to stop, by the name of a signal, and waits until it has.
+    /// Sends a signal and waits for the exit.
     pub async fn stop(&mut self, signal: &str) -> ExitStatus {
         self.process.signal(signal);
         self.process.ended().await
     }
 }
 
-/// The lines that are whole objects; an error that follows is laid out over several.
-fn said(log: &str) -> Vec<Value> {
+/// Complete lines that are JSON objects. A pretty-printed error spans several lines and is skipped.
+fn json_lines(log: &str) -> Vec<Value> {
     let whole = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     whole.filter_map(|line| serde_json::from_str(line).ok()).filter(Value::is_object).collect()
 }

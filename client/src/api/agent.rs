@@ -1,4 +1,4 @@
-//! What an agent asks: registration, login, refresh, and their end.
+//! Registration, login, refresh and revocation of tokens: the requests of agents.
 
 use super::{Api, ApiError};
 use crate::{PrivateKey, Sign};
@@ -7,27 +7,27 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// A token pair.
+/// An access token and its refresh token.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Tokens {
     /// The access token, a JWT.
     pub access_token: SecretString,
-    /// Replaces the token pair when the access token has expired.
+    /// The refresh token, which can be used once.
     pub refresh_token: SecretString,
-    /// Life of the access token, in seconds.
+    /// The lifetime of the access token, in seconds.
     pub expires_in: u64,
 }
 
-/// A registered agent.
+/// The response to a registration.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Registered {
-    /// Its identifier.
+pub struct RegisteredAgent {
+    /// The id of the agent.
     pub agent_id: String,
-    /// Hash of its public key.
+    /// The hash of its public key, `sha256:…`.
     pub public_key_hash: String,
-    /// Where it is in its life.
+    /// `active`, `suspended` or `revoked`.
     pub status: String,
 }
 
@@ -39,56 +39,58 @@ struct Challenge {
 }
 
 impl Api {
-    /// Registers the public half of a key; `human` is a person's token, where registration is not public.
+    /// Registers the public half of a key. `human` is the token of a human user, required where registration is not
+    /// public.
     pub async fn register(
         &self,
         key: &PrivateKey,
         email: &str,
         name: &str,
         human: Option<&SecretString>,
-    ) -> Result<Registered, ApiError> {
+    ) -> Result<RegisteredAgent, ApiError> {
         self.register_pem(&key.public_pem()?, email, name, human).await
     }
 
-    /// The same for a key that something else holds.
+    /// Registers a public key in PEM.
     pub async fn register_pem(
         &self,
-        public: &str,
+        public_key: &str,
         email: &str,
         name: &str,
         human: Option<&SecretString>,
-    ) -> Result<Registered, ApiError> {
-        let body = json!({ "email": email, "name": name, "publicKey": public });
+    ) -> Result<RegisteredAgent, ApiError> {
+        let body = json!({ "email": email, "name": name, "publicKey": public_key });
         self.call(Method::POST, &["auth", "register"], human, Some(&body)).await
     }
 
-    /// Logs in: asks for a challenge, signs it, sends the signature.
+    /// Logs in: requests a challenge, signs it and sends the signature. `service` becomes the audience of the token.
     pub async fn login(&self, signer: &impl Sign, agent: &str, service: Option<&str>) -> Result<Tokens, ApiError> {
-        let asked = json!({ "agentId": agent, "serviceId": service });
-        let challenge: Challenge = self.call(Method::POST, &["auth", "challenge"], None, Some(&asked)).await?;
+        let request = json!({ "agentId": agent, "serviceId": service });
+        let challenge: Challenge = self.call(Method::POST, &["auth", "challenge"], None, Some(&request)).await?;
         let signature = signer.sign_nonce(&challenge.nonce).await?;
-        let answer = json!({ "challengeId": challenge.challenge_id, "signature": signature });
-        self.call(Method::POST, &["auth", "authenticate"], None, Some(&answer)).await
+        let response = json!({ "challengeId": challenge.challenge_id, "signature": signature });
+        self.call(Method::POST, &["auth", "authenticate"], None, Some(&response)).await
     }
 
-    /// Replaces a token pair.
+    /// Exchanges a token pair for a new one.
     pub async fn refresh(&self, tokens: &Tokens) -> Result<Tokens, ApiError> {
         self.refresh_with(&tokens.refresh_token).await
     }
 
-    /// Replaces a token pair of which the refresh token is known.
-    pub async fn refresh_with(&self, refresh: &SecretString) -> Result<Tokens, ApiError> {
-        let body = json!({ "refreshToken": refresh.expose_secret() });
+    /// Exchanges a refresh token for a new token pair.
+    pub async fn refresh_with(&self, refresh_token: &SecretString) -> Result<Tokens, ApiError> {
+        let body = json!({ "refreshToken": refresh_token.expose_secret() });
         self.call(Method::POST, &["auth", "refresh"], None, Some(&body)).await
     }
 
-    /// Ends a refresh token's login, or an access token. It is not said whether there was anything to end.
+    /// Revokes an access token, or the session of a refresh token. As RFC 7009 requires, the response does not say
+    /// whether the token was valid.
     pub async fn revoke_token(&self, token: &SecretString) -> Result<(), ApiError> {
         let body = json!({ "token": token.expose_secret() });
         self.call::<Value>(Method::POST, &["auth", "revoke"], None, Some(&body)).await.map(drop)
     }
 
-    /// The keys that sign access tokens, as published (RFC 7517).
+    /// The public keys that verify access tokens, as a JWK Set (RFC 7517).
     pub async fn key_set(&self) -> Result<Value, ApiError> {
         self.call(Method::GET, &[".well-known", "jwks.json"], None, None).await
     }

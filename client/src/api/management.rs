@@ -1,4 +1,4 @@
-//! What services ask with their API key, and people with their token.
+//! Services, API keys, roles, agents: the requests of services and human users.
 
 use super::{Api, ApiError};
 use reqwest::Method;
@@ -6,69 +6,69 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-/// Items of a page at the most.
+/// The largest page that the API serves.
 const LARGEST_PAGE: &str = "200";
 
 /// A service.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Service {
-    /// Its identifier.
+    /// The id of the service.
     pub service_id: String,
-    /// What people call it.
+    /// The display name.
     pub name: String,
-    /// Whether it takes tokens that are bound to no service.
+    /// Whether it accepts tokens that have no service as their audience.
     pub accepts_unbound_tokens: bool,
-    /// When it was made.
+    /// When it was created (RFC 3339).
     pub created_at: String,
 }
 
-/// A service's API key, just made: the secret is never told again.
+/// A new API key. This is the only response that contains the secret.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ApiKey {
-    /// Its identifier, with which it is revoked.
+pub struct NewApiKey {
+    /// The id, by which the key is revoked.
     pub key_id: String,
-    /// The secret.
+    /// The API key itself.
     pub api_key: SecretString,
-    /// What people call it.
+    /// The display name.
     pub name: String,
     /// `full` or `sync`.
     pub scope: String,
-    /// When it was made.
+    /// When it was created (RFC 3339).
     pub created_at: String,
 }
 
-/// An API key as it is listed: its secret is kept nowhere.
+/// An API key in a listing, without its secret.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ListedKey {
-    /// Its identifier, with which it is revoked.
+    /// The id, by which the key is revoked.
     pub key_id: String,
-    /// What people call it.
+    /// The display name.
     pub name: String,
     /// `full` or `sync`.
     pub scope: String,
-    /// When it was made.
+    /// When it was created (RFC 3339).
     pub created_at: String,
-    /// When it was revoked, if it was.
+    /// When it was revoked (RFC 3339).
     pub revoked_at: Option<String>,
 }
 
-/// Part of a long listing.
+/// A page of a listing.
 #[derive(Debug, Deserialize)]
 pub struct Page<T> {
-    /// What is on it.
+    /// The items.
     pub data: Vec<T>,
-    /// Where it is.
+    /// The position of the page.
     pub pagination: Pagination,
 }
 
-/// Where a page is in its listing.
+/// The position of a page in its listing.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Pagination {
-    /// Whether there is another page behind this one.
+    /// Whether another page follows.
     pub has_more: bool,
 }
 
@@ -76,23 +76,32 @@ pub struct Pagination {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Role {
-    /// Its identifier.
+    /// The id of the role.
     #[serde(alias = "id")]
     pub role_id: String,
-    /// Its name, unique at the service.
+    /// The name, unique at the service.
     pub name: String,
-    /// What it is for.
+    /// The description.
     #[serde(default)]
     pub description: String,
-    /// What its holders may do.
+    /// The permissions that it grants.
     pub permissions: Vec<String>,
-    /// When it was made.
+    /// When it was created (RFC 3339).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_at: Option<String>,
 }
 
+/// An agent that holds roles at a service.
+#[derive(Debug, Deserialize)]
+pub struct AgentWithRoles {
+    /// The id of the agent.
+    pub id: String,
+    /// The display name.
+    pub name: String,
+}
+
 #[derive(Deserialize)]
-struct Listed<T> {
+struct List<T> {
     data: Vec<T>,
 }
 
@@ -102,7 +111,7 @@ pub(super) struct Revoked {
 }
 
 impl Api {
-    /// Makes a service, owned by the person.
+    /// Creates a service that the human user owns.
     pub async fn create_service(
         &self,
         human: &SecretString,
@@ -113,12 +122,13 @@ impl Api {
         self.call(Method::POST, &["services"], Some(human), Some(&body)).await
     }
 
-    /// A service, as its owner sees it.
+    /// A service. The caller is its owner or an administrator.
     pub async fn read_service(&self, human: &SecretString, service: &str) -> Result<Service, ApiError> {
         self.call(Method::GET, &["services", service], Some(human), None).await
     }
 
-    /// Changes what people call a service, and whether it accepts tokens that are bound to none; what is absent stays.
+    /// Changes the name of a service, or whether it accepts tokens without a service as audience. `None` changes
+    /// nothing.
     pub async fn change_service(
         &self,
         human: &SecretString,
@@ -130,12 +140,12 @@ impl Api {
         self.call(Method::PATCH, &["services", service], Some(human), Some(&body)).await
     }
 
-    /// The services that the person owns, all of them for an administrator; newest first, from the `offset`th on.
+    /// A page of the services that the human user owns, or of all services for an administrator, newest first.
     pub async fn list_services(&self, human: &SecretString, offset: usize) -> Result<Page<Service>, ApiError> {
         self.page(human, &["services"], offset).await
     }
 
-    /// The API keys of a service, also revoked ones; newest first, from the `offset`th on.
+    /// A page of the API keys of a service, revoked ones included, newest first.
     pub async fn list_keys(
         &self,
         human: &SecretString,
@@ -147,34 +157,34 @@ impl Api {
 
     pub(super) async fn page<T: DeserializeOwned>(
         &self,
-        human: &SecretString,
+        credential: &SecretString,
         path: &[&str],
         offset: usize,
     ) -> Result<Page<T>, ApiError> {
-        let mut url = self.at(path)?;
+        let mut url = self.endpoint(path)?;
         url.query_pairs_mut().append_pair("limit", LARGEST_PAGE).append_pair("offset", &offset.to_string());
-        self.answer(self.http.get(url).bearer_auth(human.expose_secret())).await
+        self.send(self.http.get(url).bearer_auth(credential.expose_secret())).await
     }
 
-    /// Makes an API key of scope `full` or `sync`.
+    /// Creates an API key of scope `full` or `sync`.
     pub async fn create_key(
         &self,
         human: &SecretString,
         service: &str,
         name: &str,
         scope: &str,
-    ) -> Result<ApiKey, ApiError> {
+    ) -> Result<NewApiKey, ApiError> {
         let body = json!({ "name": name, "scope": scope });
         self.call(Method::POST, &["services", service, "keys"], Some(human), Some(&body)).await
     }
 
-    /// Revokes an API key; says whether it was good until now.
+    /// Revokes an API key. Returns `false` if it was revoked before.
     pub async fn revoke_key(&self, human: &SecretString, service: &str, key: &str) -> Result<bool, ApiError> {
         let path = ["services", service, "keys", key];
         self.call(Method::DELETE, &path, Some(human), None).await.map(|Revoked { revoked }| revoked)
     }
 
-    /// Defines a role. `manager` is the service's key of full scope, or its owner's token.
+    /// Creates a role. `manager` is an API key of scope `full`, or the token of the owner.
     pub async fn create_role(
         &self,
         manager: &SecretString,
@@ -184,23 +194,24 @@ impl Api {
         permissions: &[String],
     ) -> Result<Role, ApiError> {
         let body = json!({ "name": name, "description": description, "permissions": permissions });
-        let made = self.call(Method::POST, &["services", service, "roles"], Some(manager), Some(&body)).await?;
-        Ok(Role { description: description.to_owned(), ..made })
+        let role = self.call(Method::POST, &["services", service, "roles"], Some(manager), Some(&body)).await?;
+        Ok(Role { description: description.to_owned(), ..role })
     }
 
     /// The roles of a service.
     pub async fn list_roles(&self, manager: &SecretString, service: &str) -> Result<Vec<Role>, ApiError> {
         let path = ["services", service, "roles"];
-        self.call(Method::GET, &path, Some(manager), None).await.map(|Listed { data }| data)
+        self.call(Method::GET, &path, Some(manager), None).await.map(|List { data }| data)
     }
 
-    /// Deletes a role, whoever holds it.
+    /// Deletes a role and all its assignments.
     pub async fn delete_role(&self, manager: &SecretString, service: &str, role: &str) -> Result<(), ApiError> {
         let path = ["services", service, "roles", role];
         self.call::<Value>(Method::DELETE, &path, Some(manager), None).await.map(drop)
     }
 
-    /// Gives a role to an agent, until an instant (RFC 3339) or for good; again: replaces the end.
+    /// Assigns a role to an agent until `expires_at` (RFC 3339), or without end. For a role that is assigned already
+    /// it replaces the end.
     pub async fn assign_role(
         &self,
         manager: &SecretString,
@@ -214,7 +225,7 @@ impl Api {
         self.call::<Value>(Method::POST, &path, Some(manager), Some(&body)).await.map(drop)
     }
 
-    /// Takes a role away; says whether it was held.
+    /// Revokes a role of an agent. Returns `false` if the agent did not hold it.
     pub async fn revoke_role(
         &self,
         manager: &SecretString,
@@ -226,19 +237,30 @@ impl Api {
         self.call(Method::DELETE, &path, Some(manager), None).await.map(|Revoked { revoked }| revoked)
     }
 
-    /// An agent, as a service sees it.
-    pub async fn read_agent(&self, key: &SecretString, service: &str, agent: &str) -> Result<Value, ApiError> {
-        self.call(Method::GET, &["services", service, "agents", agent], Some(key), None).await
+    /// An agent. The credential is an API key of the service with scope `full`.
+    pub async fn read_agent(&self, manager: &SecretString, service: &str, agent: &str) -> Result<Value, ApiError> {
+        self.call(Method::GET, &["services", service, "agents", agent], Some(manager), None).await
     }
 
-    /// Makes an agent `active`, `suspended` or, for good, `revoked`.
+    /// A page of the agents that hold a role at the service.
+    pub async fn list_agents(
+        &self,
+        manager: &SecretString,
+        service: &str,
+        offset: usize,
+    ) -> Result<Page<AgentWithRoles>, ApiError> {
+        self.page(manager, &["services", service, "agents"], offset).await
+    }
+
+    /// Sets the status of an agent: `active`, `suspended` or `revoked`. `revoked` is final.
     pub async fn set_agent_status(&self, human: &SecretString, agent: &str, status: &str) -> Result<Value, ApiError> {
         self.call(Method::PUT, &["agents", agent, "status"], Some(human), Some(&json!({ "status": status }))).await
     }
 
-    /// Asks who stands behind an agent's token, as a service without a proxy does.
+    /// Verifies an agent's token, for services without a sidecar.
     pub async fn verify(&self, key: &SecretString, service: &str, token: &SecretString) -> Result<Value, ApiError> {
-        let request = self.http.get(self.at(&["services", service, "verify"])?).bearer_auth(key.expose_secret());
-        self.answer(request.header("x-agent-token", token.expose_secret())).await
+        let url = self.endpoint(&["services", service, "verify"])?;
+        let request = self.http.get(url).bearer_auth(key.expose_secret());
+        self.send(request.header("x-agent-token", token.expose_secret())).await
     }
 }

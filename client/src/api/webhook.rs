@@ -1,4 +1,4 @@
-//! What services and administrators ask about webhooks.
+//! Webhooks and their deliveries: the requests of services and administrators.
 
 use super::{Api, ApiError, Page};
 use reqwest::Method;
@@ -6,126 +6,126 @@ use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// Whose targets are meant.
+/// Which webhooks a request is about.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Targets {
-    /// Those of a service, which get its events.
+pub enum WebhookScope {
+    /// The webhooks of a service, which receive its events.
     Service(String),
-    /// Those of the deployment, which get all events.
+    /// The webhooks of the deployment, which receive the events of all services.
     Deployment,
 }
 
-/// A place that events are delivered to.
+/// A URL that events are delivered to.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Webhook {
-    /// Its identifier.
+    /// The id of the webhook.
     pub webhook_id: String,
-    /// Whose events it gets; of all services, if none is named.
+    /// The service whose events it receives; `None` for all services.
     pub service_id: Option<String>,
-    /// Where it is.
+    /// The URL of the receiver.
     pub url: String,
-    /// The kinds of event that it gets, or `*` alone.
+    /// The event kinds that it receives, or `*` alone.
     pub events: Vec<String>,
-    /// What it is for.
+    /// The description.
     pub description: Option<String>,
     /// `active`, `paused` or `disabled`.
     pub status: String,
-    /// Why it was disabled, if it was: `gone` or `failing`.
+    /// Why it is disabled: `gone` or `failing`.
     pub disabled_reason: Option<String>,
-    /// Since when everything fails there.
+    /// Since when every delivery fails.
     pub failing_since: Option<String>,
-    /// Until when the secret before this one signs too.
+    /// Until when requests are signed with the previous secret too.
     pub previous_secret_expires_at: Option<String>,
-    /// When it was made.
+    /// When it was created.
     pub created_at: String,
-    /// When it was changed last.
+    /// When it was last changed.
     pub updated_at: String,
 }
 
-/// A target, just made: the secret is never told again.
+/// A new webhook. This is the only response that contains its secret.
 #[derive(Debug, Deserialize)]
 pub struct NewWebhook {
-    /// What was made.
+    /// The webhook.
     #[serde(flatten)]
     pub webhook: Webhook,
-    /// What signs.
+    /// The secret that signs its requests.
     pub secret: SecretString,
 }
 
-/// Another secret of a target: it is never told again.
+/// A new secret of a webhook. This is the only response that contains it.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewSecret {
-    /// What signs from now on.
+    /// The new secret.
     pub secret: SecretString,
-    /// Until when the one before signs too.
+    /// Until when requests are signed with the previous secret too.
     pub previous_secret_expires_at: String,
 }
 
-/// What is to be changed of a target; what is absent stays.
+/// The fields of a webhook to set. `None` leaves a field unchanged.
 #[derive(Debug, Default)]
 pub struct WebhookChange {
-    /// Where it is.
+    /// The URL of the receiver.
     pub url: Option<String>,
-    /// The kinds of event that it gets, or `*` alone.
+    /// The event kinds that it receives, or `*` alone.
     pub events: Option<Vec<String>>,
-    /// What it is for.
+    /// The description.
     pub description: Option<String>,
     /// `active` or `paused`.
     pub status: Option<&'static str>,
 }
 
-/// An event on its way to a target.
+/// The delivery of an event to a webhook.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookDelivery {
-    /// The event's identifier, which the receiver sees as `webhook-id`.
+    /// The id of the event, which the receiver gets as `webhook-id`.
     pub event_id: String,
-    /// The event's kind.
+    /// The event kind.
     pub event: String,
-    /// When it happened.
+    /// When the event occurred.
     pub occurred_at: String,
     /// `pending`, `delivered` or `dead`.
     pub status: String,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u64,
-    /// When it is tried next, if it is.
+    /// When the next attempt is due.
     pub next_attempt_at: Option<String>,
-    /// When it was tried last.
+    /// When the last attempt was made.
     pub last_attempt_at: Option<String>,
-    /// The status that the receiver answered last.
+    /// The HTTP status of the last response.
     pub response_status: Option<u16>,
-    /// The beginning of what it said.
+    /// The beginning of the body of the last response.
     pub response_body: Option<String>,
-    /// What went wrong last.
+    /// Why the last attempt failed.
     pub failure: Option<String>,
-    /// What is sent, if one delivery was asked for.
+    /// The body of the request; only in the response for a single delivery.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub payload: Option<Value>,
 }
 
 #[derive(Deserialize)]
-struct Listed {
+struct WebhookList {
     data: Vec<Webhook>,
 }
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Begun {
+struct TestEvent {
     event_id: String,
 }
 
 #[derive(Deserialize)]
-struct Replayed {
+struct ReplayResult {
     replayed: u64,
 }
 
-impl Targets {
-    fn path<'a>(&'a self, below: &[&'a str]) -> Vec<&'a str> {
+impl WebhookScope {
+    fn path<'a>(&'a self, rest: &[&'a str]) -> Vec<&'a str> {
         match self {
-            Self::Service(service) => [&["services", service, "webhooks"], below].concat(),
-            Self::Deployment => [&["webhooks"], below].concat(),
+            Self::Service(service) => [&["services", service, "webhooks"], rest].concat(),
+            Self::Deployment => [&["webhooks"], rest].concat(),
         }
     }
 }
@@ -139,125 +139,125 @@ impl WebhookChange {
             ("description", description.as_ref().map(|description| json!(description))),
             ("status", status.map(|status| json!(status))),
         ];
-        let given = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
-        Value::Object(given.collect::<Map<_, _>>())
+        let set = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+        Value::Object(set.collect::<Map<_, _>>())
     }
 }
 
 impl Api {
-    /// Makes a target. The manager is the service's key of full scope, its owner, or an administrator.
+    /// Creates a webhook. `manager` is an API key of scope `full`, the token of the owner, or that of an administrator.
     pub async fn create_webhook(
         &self,
         manager: &SecretString,
-        targets: &Targets,
-        asked: &WebhookChange,
+        scope: &WebhookScope,
+        webhook: &WebhookChange,
     ) -> Result<NewWebhook, ApiError> {
-        self.call(Method::POST, &targets.path(&[]), Some(manager), Some(&asked.body())).await
+        self.call(Method::POST, &scope.path(&[]), Some(manager), Some(&webhook.body())).await
     }
 
-    /// The targets, of which there are few.
-    pub async fn list_webhooks(&self, manager: &SecretString, targets: &Targets) -> Result<Vec<Webhook>, ApiError> {
-        self.call(Method::GET, &targets.path(&[]), Some(manager), None).await.map(|Listed { data }| data)
+    /// All webhooks of the scope; their number is limited, so there are no pages.
+    pub async fn list_webhooks(&self, manager: &SecretString, scope: &WebhookScope) -> Result<Vec<Webhook>, ApiError> {
+        self.call(Method::GET, &scope.path(&[]), Some(manager), None).await.map(|WebhookList { data }| data)
     }
 
-    /// A target.
+    /// One webhook.
     pub async fn read_webhook(
         &self,
         manager: &SecretString,
-        targets: &Targets,
+        scope: &WebhookScope,
         webhook: &str,
     ) -> Result<Webhook, ApiError> {
-        self.call(Method::GET, &targets.path(&[webhook]), Some(manager), None).await
+        self.call(Method::GET, &scope.path(&[webhook]), Some(manager), None).await
     }
 
-    /// Changes a target.
+    /// Changes a webhook.
     pub async fn change_webhook(
         &self,
         manager: &SecretString,
-        targets: &Targets,
+        scope: &WebhookScope,
         webhook: &str,
         change: &WebhookChange,
     ) -> Result<Webhook, ApiError> {
-        self.call(Method::PATCH, &targets.path(&[webhook]), Some(manager), Some(&change.body())).await
+        self.call(Method::PATCH, &scope.path(&[webhook]), Some(manager), Some(&change.body())).await
     }
 
-    /// Deletes a target, with whatever was on its way there.
+    /// Deletes a webhook and its pending deliveries.
     pub async fn delete_webhook(
         &self,
         manager: &SecretString,
-        targets: &Targets,
+        scope: &WebhookScope,
         webhook: &str,
     ) -> Result<(), ApiError> {
-        self.call::<Value>(Method::DELETE, &targets.path(&[webhook]), Some(manager), None).await.map(drop)
+        self.call::<Value>(Method::DELETE, &scope.path(&[webhook]), Some(manager), None).await.map(drop)
     }
 
-    /// Gives a target another secret; both sign for a while.
+    /// Creates a new secret. Requests are signed with both secrets until the previous one expires.
     pub async fn rotate_webhook_secret(
         &self,
         manager: &SecretString,
-        targets: &Targets,
+        scope: &WebhookScope,
         webhook: &str,
     ) -> Result<NewSecret, ApiError> {
-        self.call(Method::POST, &targets.path(&[webhook, "rotate-secret"]), Some(manager), None).await
+        self.call(Method::POST, &scope.path(&[webhook, "rotate-secret"]), Some(manager), None).await
     }
 
-    /// Sends an event to try a target out; gives its id.
+    /// Sends an event of kind `webhook.test`. Returns its id.
     pub async fn test_webhook(
         &self,
         manager: &SecretString,
-        targets: &Targets,
+        scope: &WebhookScope,
         webhook: &str,
     ) -> Result<String, ApiError> {
-        let path = targets.path(&[webhook, "test"]);
-        self.call(Method::POST, &path, Some(manager), None).await.map(|Begun { event_id }| event_id)
+        let path = scope.path(&[webhook, "test"]);
+        self.call(Method::POST, &path, Some(manager), None).await.map(|TestEvent { event_id }| event_id)
     }
 
-    /// What was and is to be delivered to a target, newest first: `limit` at the most, from the `offset`th on.
+    /// Deliveries of a webhook, newest first: at most `limit`, after the first `offset`.
     pub async fn list_deliveries(
         &self,
         manager: &SecretString,
-        targets: &Targets,
+        scope: &WebhookScope,
         webhook: &str,
         status: Option<&str>,
         (limit, offset): (usize, usize),
     ) -> Result<Page<WebhookDelivery>, ApiError> {
-        let mut url = self.at(&targets.path(&[webhook, "deliveries"]))?;
+        let mut url = self.endpoint(&scope.path(&[webhook, "deliveries"]))?;
         url.query_pairs_mut().append_pair("limit", &limit.to_string()).append_pair("offset", &offset.to_string());
         if let Some(status) = status {
             url.query_pairs_mut().append_pair("status", status);
         }
-        self.answer(self.http.get(url).bearer_auth(manager.expose_secret())).await
+        self.send(self.http.get(url).bearer_auth(manager.expose_secret())).await
     }
 
-    /// How it stands with one event for a target, and what is sent.
+    /// One delivery, with the body of its request.
     pub async fn read_delivery(
         &self,
         manager: &SecretString,
-        targets: &Targets,
+        scope: &WebhookScope,
         webhook: &str,
         event: &str,
     ) -> Result<WebhookDelivery, ApiError> {
-        self.call(Method::GET, &targets.path(&[webhook, "deliveries", event]), Some(manager), None).await
+        self.call(Method::GET, &scope.path(&[webhook, "deliveries", event]), Some(manager), None).await
     }
 
-    /// Delivers an event once more.
+    /// Delivers an event again. Returns the number of deliveries.
     pub async fn replay_delivery(
         &self,
         manager: &SecretString,
-        targets: &Targets,
+        scope: &WebhookScope,
         webhook: &str,
         event: &str,
     ) -> Result<u64, ApiError> {
-        let path = targets.path(&[webhook, "deliveries", event, "replay"]);
-        self.call(Method::POST, &path, Some(manager), None).await.map(|Replayed { replayed }| replayed)
+        let path = scope.path(&[webhook, "deliveries", event, "replay"]);
+        self.call(Method::POST, &path, Some(manager), None).await.map(|ReplayResult { replayed }| replayed)
     }
 
-    /// Delivers once more what happened since an instant (RFC 3339), or of that what is `delivered` or `dead`; says
-    /// how much.
+    /// Delivers the events since a time (RFC 3339) again, or only those whose delivery is `delivered` or `dead`.
+    /// Returns the number of deliveries.
     pub async fn replay_since(
         &self,
         manager: &SecretString,
-        targets: &Targets,
+        scope: &WebhookScope,
         webhook: &str,
         since: &str,
         status: Option<&str>,
@@ -266,7 +266,7 @@ impl Api {
         if let Some(status) = status {
             body["status"] = json!(status);
         }
-        let path = targets.path(&[webhook, "replay"]);
-        self.call(Method::POST, &path, Some(manager), Some(&body)).await.map(|Replayed { replayed }| replayed)
+        let path = scope.path(&[webhook, "replay"]);
+        self.call(Method::POST, &path, Some(manager), Some(&body)).await.map(|ReplayResult { replayed }| replayed)
     }
 }

@@ -1,171 +1,202 @@
-//! `countersign agent`: a key, a registration, tokens, and what is done with them.
+//! `countersign agent`: keys, registration, tokens, and what an agent does with them.
 
 mod register;
 mod show;
 
+pub use show::public_key_hash;
+
 use super::{
-    Failure, Said,
-    call::{self, Call},
-    context::{Context, Human, agent_id, missing, person},
-    login::{Got, Want, Who, tokens},
-    said::{shown, table},
+    CliError, CommandOutput,
+    args::HumanArgs,
+    call::{self, CallArgs},
+    complete,
+    confirm::ConfirmArgs,
+    context::{Context, missing},
+    ids::agent_id,
+    login::{LoginArgs, LoginResult, TokenPolicy, login},
+    output::text_of,
+    table::details,
+    time::rfc3339,
 };
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueHint};
+use clap_complete::ArgValueCandidates;
 use countersign_client::ApiError;
-use countersign_identity::Timestamp;
 use secrecy::ExposeSecret;
 use serde_json::json;
-use std::{io::Write, os::unix::process::CommandExt, path::PathBuf};
+use std::{os::unix::process::CommandExt, path::PathBuf};
 
 #[derive(Subcommand)]
-pub enum Agent {
-    /// Make a P-256 key in a new file with mode 0600 and print its public half
-    #[command(after_help = "The private key stays on this machine. A key that something else holds (a TPM, an HSM) \
-        needs no keygen: see `countersign agent register --help`.\n\n\
-        Next: countersign agent register --url https://HOST:PORT --email YOU@EXAMPLE.ORG --name NAME")]
+pub enum AgentCommand {
+    /// Create a P-256 key in a new file of mode 0600 and print its public key
+    #[command(
+        after_help = "The private key stays on this machine. A key in a TPM or HSM needs no keygen: see `countersign \
+        agent register --help`.\n\n\
+        Examples:\n  $ countersign agent keygen\n  $ countersign agent keygen --key agent.key\n\n\
+        Next: countersign agent register --url https://HOST:PORT --email YOU@EXAMPLE.ORG --name NAME"
+    )]
     Keygen {
-        /// The file to make; left out: PROFILE.key in ~/.config/countersign
-        #[arg(long, value_name = "FILE")]
+        /// The file to create [default: PROFILE.key in ~/.config/countersign]
+        #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
         key: Option<PathBuf>,
     },
-    /// Register the public half of a key and print the agent's id
-    #[command(after_help = "Key, name, and e-mail (or, with a person's token, that person) together are the agent: \
-        the same again are the same agent, whatever became of it since; another name or key is another agent.\n\n\
-        A control plane started with --dev writes what --url and --ca want to know into the file dev.env of its data \
-        folder and says where that is; where nobody chose another folder: `set -a; . countersign-dev/dev.env; set +a`.\n\nThe profile then remembers the control plane, the agent and its key, so that later \
-        commands need no flags.\n\nA key in a TPM or HSM: --signer 'COMMAND' --public-key FILE. The command gets the \
-        nonce on standard input and prints the signature, as `openssl dgst -sha256 -sign KEY` does; it is tried once \
-        before anything is registered.\n\n\
-        Next: the service gives the agent a role (countersign role create --help), then\n\
-        countersign agent call URL")]
-    Register(register::Register),
-    /// Answer a challenge and print an access token
-    #[command(
-        after_help = "Next: countersign agent call URL, which needs no login before it, or countersign token inspect"
-    )]
-    Login(Who),
-    /// Replace the tokens that are kept and print the new access token
-    #[command(after_help = "`call` and `exec` refresh by themselves when a token is about to expire.\n\n\
+    /// Register a public key and print the id of the agent
+    #[command(after_help = register::HELP)]
+    Register(register::RegisterArgs),
+    /// Log in and print an access token
+    #[command(after_help = "Examples:\n  $ countersign agent login\n  \
+        $ curl -H \"Authorization: Bearer $(countersign agent login)\" https://service.example/\n\n\
+        Next: countersign agent call URL, which logs in by itself, or countersign token inspect")]
+    Login(LoginArgs),
+    /// Refresh the stored tokens and print the new access token
+    #[command(after_help = "`call` and `exec` refresh a token that is about to expire.\n\n\
+        Examples:\n  $ countersign agent refresh\n\n\
         Next: countersign agent show")]
-    Refresh(Who),
-    /// Show the agent of this profile: no secrets
-    #[command(after_help = "With COUNTERSIGN_SERVICE_KEY set it also shows how the service sees the agent.\n\n\
+    Refresh(LoginArgs),
+    /// Show an agent, without secrets
+    #[command(after_help = "With COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY it also shows the agent's status \
+        and trust score.\n\n\
+        Examples:\n  $ countersign agent show\n  $ countersign agent show AGENT -o json\n\n\
         Next: countersign agent call URL, or countersign token inspect")]
-    Show(show::Show),
+    Show(show::ShowArgs),
     /// Run a command with an access token in its environment
     #[command(
-        after_help = "The token is in COUNTERSIGN_TOKEN. The exit code is the command's own; 127 if there is no such command, 126 if it \
-        cannot be run. The token is good for its life, mostly an hour, and \
-        is not replaced while the command runs.\n\n\
-        Next: countersign agent exec -- sh -c 'curl -H \"Authorization: Bearer $COUNTERSIGN_TOKEN\" URL'"
+        after_help = "The variable is COUNTERSIGN_TOKEN. The token is valid for its lifetime, by default an hour, and \
+        is not refreshed while the command runs. The exit code is that of the command; 127 if it is not found, 126 if it \
+        cannot be executed.\n\n\
+        Examples:\n  $ countersign agent exec -- ./job.sh\n  \
+        $ countersign agent exec -- sh -c 'curl -H \"Authorization: Bearer $COUNTERSIGN_TOKEN\" URL'\n\n\
+        Next: countersign agent show"
     )]
-    Exec(Exec),
-    /// Call a service with an access token, and print the answer's body
+    Exec(ExecArgs),
+    /// Call a service with an access token and print the body of the response
     #[command(
-        after_help = "Logs in or refreshes when needed. Exit code 3 if the service answers 401 or 403, 1 for any \
-        other error of it, 4 if it does not answer.\n\n\
-        Next, if it is denied: countersign token inspect, and the service's `countersign role list`"
+        after_help = "It logs in or refreshes the token if necessary. Exit code 3 if the service answers 401 or 403, 1 \
+        for other errors of the service, 4 if it is unreachable.\n\n\
+        Examples:\n  $ countersign agent call https://service.example/orders\n  \
+        $ countersign agent call https://service.example/orders -d @order.json -H 'Content-Type: application/json'\n\n\
+        Next, if it is denied: countersign token inspect, and `countersign role list` of the service"
     )]
-    Call(Box<Call>),
-    /// Refuse an agent everywhere, until it is reactivated
-    #[command(after_help = "Its logins end and its tokens die.\n\nNext: countersign agent reactivate AGENT")]
-    Suspend(Status),
-    /// Let a suspended agent log in again
-    #[command(after_help = "Tokens of before stay dead.\n\nNext, as the agent: countersign agent login")]
-    Reactivate(Status),
-    /// Refuse an agent everywhere, for good
-    #[command(after_help = "Nothing brings it back. Next: a new agent begins with countersign agent keygen")]
-    Revoke(Status),
+    Call(Box<CallArgs>),
+    /// Suspend an agent everywhere, until it is reactivated
+    #[command(after_help = "Its sessions end and its tokens become invalid.\n\n\
+        Examples:\n  $ countersign agent suspend AGENT\n\n\
+        Next: countersign agent reactivate AGENT")]
+    Suspend(StatusArgs),
+    /// Allow a suspended agent to log in again
+    #[command(after_help = "Tokens from before the suspension stay invalid.\n\n\
+        Examples:\n  $ countersign agent reactivate AGENT\n\n\
+        Next, as the agent: countersign agent login")]
+    Reactivate(StatusArgs),
+    /// Revoke an agent everywhere; this cannot be undone
+    #[command(after_help = "The agent can never log in again, and its key cannot be registered again under the same \
+        name. `countersign agent suspend` can be undone.\n\n\
+        Examples:\n  $ countersign agent revoke AGENT\n  $ countersign agent revoke AGENT --yes\n\n\
+        Next, for a new agent: countersign agent keygen")]
+    Revoke(RevokeArgs),
 }
 
 #[derive(Args)]
-pub struct Exec {
+pub struct ExecArgs {
     #[command(flatten)]
-    who: Who,
+    login: LoginArgs,
     /// The command and its arguments, after `--`
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     command: Vec<std::ffi::OsString>,
 }
 
 #[derive(Args)]
-pub struct Status {
+pub struct StatusArgs {
     #[command(flatten)]
-    human: Human,
-    /// The agent's id
+    human: HumanArgs,
+    /// The id of the agent
+    #[arg(add = ArgValueCandidates::new(complete::agent_ids))]
     agent: String,
 }
 
-/// Does what was asked.
-pub async fn run(context: &Context, command: Agent) -> Result<Said, Failure> {
+#[derive(Args)]
+pub struct RevokeArgs {
+    #[command(flatten)]
+    status: StatusArgs,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+}
+
+/// Runs the command.
+pub async fn run(context: &Context, command: AgentCommand) -> Result<CommandOutput, CliError> {
     match command {
-        Agent::Keygen { key } => register::keygen(context, key),
-        Agent::Register(asked) => register::register(context, asked).await,
-        Agent::Login(who) => printed(context, &who, Want::Login).await,
-        Agent::Refresh(who) => printed(context, &who, Want::Fresh).await,
-        Agent::Show(asked) => show::show(context, asked).await,
-        Agent::Exec(exec) => self::exec(context, exec).await,
-        Agent::Call(call) => call::run(context, &call).await,
-        Agent::Suspend(status) => set_status(context, status, "suspended").await,
-        Agent::Reactivate(status) => set_status(context, status, "active").await,
-        Agent::Revoke(status) => set_status(context, status, "revoked").await,
+        AgentCommand::Keygen { key } => register::keygen(context, key),
+        AgentCommand::Register(args) => register::register(context, args).await,
+        AgentCommand::Login(args) => print_token(context, &args, TokenPolicy::NewLogin).await,
+        AgentCommand::Refresh(args) => print_token(context, &args, TokenPolicy::Refresh).await,
+        AgentCommand::Show(args) => show::show(context, args).await,
+        AgentCommand::Exec(args) => exec(context, args).await,
+        AgentCommand::Call(args) => call::run(context, &args).await,
+        AgentCommand::Suspend(args) => set_status(context, args, "suspended").await,
+        AgentCommand::Reactivate(args) => set_status(context, args, "active").await,
+        AgentCommand::Revoke(RevokeArgs { status, confirm }) => {
+            let agent = agent_id(status.agent.clone())?;
+            let consequence = "It can never log in again. This cannot be undone.";
+            confirm.confirm(&context.messages, &format!("Revoke the agent {agent}"), consequence)?;
+            set_status(context, status, "revoked").await
+        }
     }
 }
 
-async fn printed(context: &Context, who: &Who, want: Want) -> Result<Said, Failure> {
-    let Got { held, saved } = tokens(context, who, want).await?;
-    let token = held.access_token.expose_secret();
-    let value = json!({
-        "agentId": context.agent(who.agent.clone())?,
-        "accessToken": token,
-        "expiresAt": instant(held.expires_at),
+async fn print_token(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> Result<CommandOutput, CliError> {
+    let LoginResult { tokens, saved } = login(context, args, policy).await?;
+    let access_token = tokens.access_token.expose_secret();
+    let json = json!({
+        "agentId": args.agent.id_or_default(context)?,
+        "accessToken": access_token,
+        "expiresAt": rfc3339(tokens.expires_at),
     });
-    Ok(Said::new(token, value).remembered(saved))
+    Ok(CommandOutput::new(access_token, json).with_profile_result(saved))
 }
 
-async fn exec(context: &Context, exec: Exec) -> Result<Said, Failure> {
-    let Some((program, arguments)) = exec.command.split_first() else {
-        return Err(missing("which command", "countersign agent exec -- CMD"));
+async fn exec(context: &Context, args: ExecArgs) -> Result<CommandOutput, CliError> {
+    let Some((program, arguments)) = args.command.split_first() else {
+        return Err(missing("the command", "countersign agent exec -- CMD"));
     };
-    let got = tokens(context, &exec.who, Want::Good).await?;
-    let note = got.unremembered();
-    if !note.is_empty() {
-        let _closed = writeln!(std::io::stderr(), "{note}");
+    let login = login(context, &args.login, TokenPolicy::Valid).await?;
+    if let Some(warning) = login.warning() {
+        context.messages.warning(&warning);
     }
-    // Takes this process's place: signals and the exit code need nobody in between.
+    // The command replaces this process, so that signals and the exit code need no forwarding.
     let error = std::process::Command::new(program)
         .args(arguments)
-        .env("COUNTERSIGN_TOKEN", got.held.access_token.expose_secret())
+        .env("COUNTERSIGN_TOKEN", login.tokens.access_token.expose_secret())
         .exec();
-    Err(Failure::NotRun { program: program.to_string_lossy().into_owned(), error })
+    Err(CliError::NotStarted { program: program.to_string_lossy().into_owned(), error })
 }
 
-async fn set_status(context: &Context, asked: Status, status: &str) -> Result<Said, Failure> {
-    let Status { human, agent } = asked;
+async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result<CommandOutput, CliError> {
+    let StatusArgs { human, agent } = args;
     let api = context.api(&human.server)?;
     let agent = agent_id(agent)?;
-    let changed = api.set_agent_status(person(human.human_token.as_ref())?, &agent, status).await;
-    let mut seen = changed.map_err(|error| match error {
-        // Nothing else stands in the way of another status.
-        ApiError::Refused { status: status @ 409, code, message, reason: _, retry_after } => {
-            ApiError::Refused { status, code, message, reason: Some("agent_revoked".into()), retry_after }
-        }
-        error => error,
-    })?;
-    if let Some(fields) = seen.as_object_mut()
+    let result = api.set_agent_status(human.credential()?, &agent, status).await;
+    let mut record = result.map_err(with_conflict_reason)?;
+    // This route of the API calls the id `id`; all output of the command line calls it `agentId`.
+    if let Some(fields) = record.as_object_mut()
         && let Some(id) = fields.remove("id")
     {
         fields.insert("agentId".into(), id);
     }
-    let rows = ["agentId", "name", "status"].map(|name| [name.to_owned(), shown(&seen[name])]);
+    let rows = ["agentId", "name", "status"].map(|name| (name, text_of(&record[name])));
     let next = match status {
         "suspended" => format!("Next: countersign agent reactivate {agent}"),
-        "revoked" => "Next: a new agent begins with countersign agent keygen --profile NAME".to_owned(),
+        "revoked" => "Next, for a new agent: countersign agent keygen --profile NAME".to_owned(),
         _ => "Next, as the agent: countersign agent login".to_owned(),
     };
-    Ok(Said::new(table(&rows), seen).noting(next))
+    Ok(CommandOutput::new(details(rows), record).with_note(next))
 }
 
-/// RFC 3339, in UTC, to the second.
-pub fn instant(at: Timestamp) -> String {
-    jiff::Timestamp::from_second(at.seconds()).map(|at| at.to_string()).unwrap_or_default()
+/// A change of status conflicts only with a revocation.
+fn with_conflict_reason(error: ApiError) -> ApiError {
+    match error {
+        ApiError::Refused { status: status @ 409, code, message, reason: _, details, retry_after } => {
+            let reason = Some("agent_revoked".to_owned());
+            ApiError::Refused { status, code, message, reason, details, retry_after }
+        }
+        error => error,
+    }
 }

@@ -1,78 +1,175 @@
-//! `countersign audit`: who did what.
+//! `countersign audit`: the audit log.
 
 use super::{
-    Failure, Said,
-    context::{Context, Human, person},
-    said::table,
+    CliError, CommandOutput, OutputFormat,
+    args::{HumanArgs, ServiceArg},
+    complete,
+    context::Context,
+    ids::agent_id,
+    table::{Column, Table, id_with_name},
+    time::past_time,
 };
 use clap::{Args, Subcommand};
-use countersign_client::api::{Act, ActFilter, Page};
-use serde_json::json;
+use clap_complete::ArgValueCandidates;
+use countersign_client::{
+    Api,
+    api::{AuditEntry, AuditFilter, Page},
+};
+use jiff::Timestamp;
+use secrecy::SecretString;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
-/// Acts that the API tells at once, at the most.
+/// The largest page that the API serves.
 const LARGEST_PAGE: usize = 200;
 
 #[derive(Subcommand)]
-pub enum Audit {
-    /// List who did what, newest first
-    #[command(
-        after_help = "At a service, for its owner; administrators may ask for --all. With -o json, the details and \
-        hashes too.\n\nNext, whether the record was tampered with: the operator's countersign-control-plane audit verify"
-    )]
-    List(List),
+pub enum AuditCommand {
+    /// List the entries of the audit log, newest first
+    #[command(after_help = "The owner of a service reads its entries; administrators read all, with --all-services. \
+        The output has the details and hashes of each entry with -o json.\n\n\
+        Examples:\n  $ countersign audit list --since 1d\n  \
+        $ countersign audit list --action role.assigned --agent AGENT --all\n  \
+        $ countersign audit list --all-services --since 2030-01-01T00:00:00Z -o json\n\n\
+        Next: the operator verifies that the log is complete with countersign-control-plane audit verify")]
+    List(ListArgs),
 }
 
 #[derive(Args)]
-pub struct List {
+pub struct ListArgs {
     #[command(flatten)]
-    human: Human,
-    /// The service; left out: the one made last with this profile
-    #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
-    service: Option<String>,
-    /// At all services, and what concerns none; for administrators
+    human: HumanArgs,
+    #[command(flatten)]
+    service: ServiceArg,
+    /// Entries of all services and of the deployment; for administrators
     #[arg(long)]
-    all: bool,
-    /// Only about this agent
-    #[arg(long, value_name = "ID")]
+    all_services: bool,
+    /// Entries about this agent
+    #[arg(long, value_name = "AGENT", add = ArgValueCandidates::new(complete::agent_ids))]
     agent: Option<String>,
-    /// Only acts of this kind, such as role.assigned
-    #[arg(long)]
-    act: Option<String>,
-    /// Not before this instant, such as 2030-01-31T12:00:00Z
-    #[arg(long, value_name = "INSTANT")]
-    since: Option<String>,
-    /// Before this instant
-    #[arg(long, value_name = "INSTANT")]
-    until: Option<String>,
-    /// How many, at the most
+    /// Entries of this action, such as role.assigned
+    #[arg(long, alias = "act", add = ArgValueCandidates::new(complete::audit_actions))]
+    action: Option<String>,
+    /// Entries since this time: 2030-01-31T12:00:00Z, or 5m, 8h or 7d ago
+    #[arg(long, value_name = "TIME", value_parser = past_time)]
+    since: Option<Timestamp>,
+    /// Entries before this time, in the same forms
+    #[arg(long, value_name = "TIME", value_parser = past_time)]
+    until: Option<Timestamp>,
+    /// The maximum number of entries
     #[arg(long, default_value_t = 50)]
     limit: usize,
+    /// All entries, whatever their number
+    #[arg(long, conflicts_with = "limit")]
+    all: bool,
 }
 
-/// Does what was asked.
-pub async fn run(context: &Context, command: Audit) -> Result<Said, Failure> {
-    let Audit::List(List { human, service, all, agent, act, since, until, limit }) = command;
+/// Runs the command.
+pub async fn run(context: &Context, command: AuditCommand) -> Result<CommandOutput, CliError> {
+    let AuditCommand::List(ListArgs { human, service, all_services, agent, action, since, until, limit, all }) =
+        command;
     let api = context.api(&human.server)?;
-    let service = if all { None } else { Some(context.service(service)?) };
-    let (person, filter) = (person(human.human_token.as_ref())?, ActFilter { service, agent, act, since, until });
-    let mut acts = Vec::new();
-    while acts.len() < limit {
-        let wanted = LARGEST_PAGE.min(limit - acts.len());
-        let Page { data, pagination } = api.list_acts(person, &filter, wanted, acts.len()).await?;
-        let more = pagination.has_more && !data.is_empty();
-        acts.extend(data);
-        if !more {
-            break;
-        }
-    }
-    let head = ["AT", "ACT", "BY", "FROM", "AGENT", "WITH"].map(str::to_owned);
-    let rows: Vec<_> = std::iter::once(head).chain(acts.iter().map(row)).collect();
-    Ok(Said::new(table(&rows), json!(acts)))
+    let service = if all_services { None } else { Some(context.service(&service)?) };
+    let agent = agent.map(agent_id).transpose()?;
+    let [since, until] = [since, until].map(|time| time.map(|time| time.to_string()));
+    let (token, filter) = (human.credential()?, AuditFilter { service, agent, action, since, until });
+    let limit = if all { usize::MAX } else { limit };
+    let (entries, more) = fetch(&api, token, &filter, limit).await?;
+    let names = match (context.format(), &filter.service) {
+        (OutputFormat::Text, Some(service)) => agent_names(&api, token, service, &entries).await,
+        _ => agent_names_in(&entries),
+    };
+    let header = [
+        ("TIME", Column::Time),
+        ("ACTION", Column::Fixed),
+        ("ACTOR", Column::Fixed),
+        ("ADDRESS", Column::Fixed),
+        ("AGENT", Column::Fixed),
+        ("OBJECT", Column::Fixed),
+    ];
+    let table = Table::new(header, entries.iter().map(|entry| row(entry, &names)));
+    Ok(CommandOutput::new(table, json!(entries)).with_note(summary(&filter, entries.len(), more)))
 }
 
-fn row(act: &Act) -> [String; 6] {
-    let shown = |value: Option<&String>| value.map_or("-", String::as_str).to_owned();
-    let by = act.actor.id.as_ref().unwrap_or(&act.actor.kind).clone();
-    let with = act.object.as_ref().map(|object| &object.id);
-    [act.at.clone(), act.act.clone(), by, shown(act.address.as_ref()), shown(act.agent_id.as_ref()), shown(with)]
+/// Fetches up to `limit` entries, page by page. The flag says whether more exist.
+async fn fetch(
+    api: &Api,
+    token: &SecretString,
+    filter: &AuditFilter,
+    limit: usize,
+) -> Result<(Vec<AuditEntry>, bool), CliError> {
+    let mut entries = Vec::new();
+    let mut more = true;
+    while more && entries.len() < limit {
+        let page_size = LARGEST_PAGE.min(limit - entries.len());
+        let Page { data, pagination } = api.list_audit_entries(token, filter, page_size, entries.len()).await?;
+        more = pagination.has_more && !data.is_empty();
+        entries.extend(data);
+    }
+    Ok((entries, more))
+}
+
+/// How many entries are shown, and of which filter.
+fn summary(filter: &AuditFilter, count: usize, more: bool) -> String {
+    let AuditFilter { service, agent, action, since, until } = filter;
+    let filters = [("agent", agent), ("action", action), ("since", since), ("until", until)];
+    let filters = filters.into_iter().filter_map(|(name, value)| Some(format!(", {name} {}", value.as_deref()?)));
+    let scope = service.as_ref().map_or_else(|| "all services".to_owned(), |service| format!("service {service}"));
+    let plural = if count == 1 { "entry" } else { "entries" };
+    let filters: String = filters.collect();
+    let next = if more { "\nNext: --all or --limit shows more" } else { "" };
+    let first = if more { "the newest " } else { "" };
+    format!("Filter: {scope}{filters}. Showing {first}{count} {plural}.{next}")
+}
+
+/// The names of agents: those of the registrations in the log, and those of the agents that hold roles now.
+async fn agent_names(
+    api: &Api,
+    token: &SecretString,
+    service: &str,
+    entries: &[AuditEntry],
+) -> BTreeMap<String, String> {
+    let mut names = agent_names_in(entries);
+    let is_unknown = |entry: &AuditEntry| entry.agent_id.as_ref().is_some_and(|agent| !names.contains_key(agent));
+    // One page is enough for most services. A name is only a convenience, so an error is ignored.
+    if entries.iter().any(is_unknown)
+        && let Ok(page) = api.list_agents(token, service, 0).await
+    {
+        names.extend(page.data.into_iter().map(|agent| (agent.id, agent.name)));
+    }
+    names
+}
+
+fn agent_names_in(entries: &[AuditEntry]) -> BTreeMap<String, String> {
+    let registrations = entries.iter().filter(|entry| entry.action == "agent.registered");
+    registrations.filter_map(|entry| Some((entry.agent_id.clone()?, name(entry)?.to_owned()))).collect()
+}
+
+fn row(entry: &AuditEntry, names: &BTreeMap<String, String>) -> [String; 6] {
+    let actor = entry.actor.id.as_ref().unwrap_or(&entry.actor.kind).clone();
+    let agent = entry.agent_id.as_ref().map(|id| id_with_name(id, names.get(id).map(String::as_str)));
+    let object = entry.object.as_ref().map(|object| id_with_name(&object.id, name(entry)));
+    let [address, agent, object] =
+        [entry.address.clone(), agent, object].map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
+    [entry.at.clone(), entry.action.clone(), actor, address, agent, object]
+}
+
+/// The name of the object, or of the agent in a registration.
+fn name(entry: &AuditEntry) -> Option<&str> {
+    entry.details.get("name").and_then(Value::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn summary_states_the_filter_and_whether_more_entries_exist() {
+        let filter = AuditFilter { action: Some("role.assigned".into()), ..AuditFilter::default() };
+        let text = "Filter: all services, action role.assigned. Showing 1 entry.";
+        assert_eq!(summary(&filter, 1, false), text);
+        let filter = AuditFilter { service: Some("svc_1".into()), ..AuditFilter::default() };
+        let text = "Filter: service svc_1. Showing the newest 50 entries.\nNext: --all or --limit shows more";
+        assert_eq!(summary(&filter, 50, true), text);
+    }
 }

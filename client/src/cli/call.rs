@@ -1,13 +1,13 @@
-//! `countersign agent call`: one request to a service, with the agent's token.
+//! `countersign agent call`: one request to a service with the agent's token.
 
 use super::{
-    Failure, Said,
-    context::{Context, read, unusable},
-    failure::about_certificate,
-    login::{Want, Who, tokens},
+    CliError, CommandOutput,
+    context::{Context, authority_error, read_file},
+    hints::by_certificate_error,
+    login::{LoginArgs, TokenPolicy, login},
 };
-use clap::Args;
-use countersign_client::api::{http_client, innermost, place};
+use clap::{Args, ValueHint};
+use countersign_client::api::{Exchange, Observer, http_client, innermost, redacted_url, requirement};
 use reqwest::{
     Method, Url,
     header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, LOCATION},
@@ -16,34 +16,34 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 use std::{io::Read, net::IpAddr, path::PathBuf};
 
-/// Refusals that a new login mends.
-const MENDED: [&str; 4] = ["token_expired", "token_superseded", "token_revoked", "token_key_unknown"];
+/// Reasons for a refusal that a new login may resolve.
+const RESOLVED_BY_LOGIN: [&str; 4] = ["token_expired", "token_superseded", "token_revoked", "token_key_unknown"];
 
 #[derive(Args)]
-pub struct Call {
-    /// The URL of the service, as clients reach it: that of the proxy before it
-    #[arg(value_name = "URL")]
+pub struct CallArgs {
+    /// The URL of the service, as its clients use it: that of the proxy in front of it
+    #[arg(value_name = "URL", value_hint = ValueHint::Url)]
     target: String,
     #[command(flatten)]
-    who: Who,
-    /// The method; left out: GET, or POST with data
+    login: LoginArgs,
+    /// The HTTP method [default: GET, or POST with --data]
     #[arg(short = 'X', long)]
     method: Option<String>,
-    /// A header, `Name: value`; may stand several times
+    /// A header, `Name: value`; can be repeated
     #[arg(short = 'H', long = "header", value_name = "HEADER")]
     headers: Vec<String>,
-    /// The body; @FILE reads a file, @- standard input
+    /// The body; @FILE reads a file, @- reads standard input
     #[arg(short, long, value_name = "DATA")]
     data: Option<String>,
-    /// A PEM file with the authorities to trust for the service, instead of the system's
-    #[arg(long, value_name = "FILE")]
+    /// PEM file with the authorities that the service is trusted by, instead of those of the system
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     service_ca: Option<PathBuf>,
-    /// Send the token over plain HTTP, also beyond this machine
+    /// Send the token over plain HTTP, also to other machines
     #[arg(long)]
     plain_http: bool,
 }
 
-struct Answer {
+struct Response {
     status: u16,
     headers: HeaderMap,
     body: Vec<u8>,
@@ -55,106 +55,125 @@ struct Request {
     headers: HeaderMap,
     body: Option<Vec<u8>>,
     http: reqwest::Client,
+    observer: Option<Observer>,
 }
 
-/// Calls; once more after a new login, if the token was refused though it seemed good.
-pub async fn run(context: &Context, call: &Call) -> Result<Said, Failure> {
-    let request = Request::of(call)?;
-    let mut got = tokens(context, &call.who, Want::Good).await?;
-    let mut answer = request.send(&got.held.access_token).await?;
-    if answer.status == 401 && MENDED.contains(&answer.reason().as_str()) {
-        got = tokens(context, &call.who, Want::Login).await?;
-        answer = request.send(&got.held.access_token).await?;
+/// Calls the service, and once more after a new login if it refused a token that looked valid.
+pub async fn run(context: &Context, args: &CallArgs) -> Result<CommandOutput, CliError> {
+    let request = Request::new(context, args)?;
+    let mut result = login(context, &args.login, TokenPolicy::Valid).await?;
+    let mut response = request.send(&result.tokens.access_token).await?;
+    if response.status == 401 && RESOLVED_BY_LOGIN.contains(&response.reason().as_str()) {
+        result = login(context, &args.login, TokenPolicy::NewLogin).await?;
+        response = request.send(&result.tokens.access_token).await?;
     }
-    let notes = [got.unremembered(), answer.elsewhere().unwrap_or_default()];
-    let notes: Vec<_> = notes.into_iter().filter(|note| !note.is_empty()).collect();
-    Ok(said(answer).noting(notes.join("\n")))
+    if let Some(warning) = result.warning() {
+        context.messages.warning(&warning);
+    }
+    let redirect = response.redirect().unwrap_or_default();
+    Ok(output(response).with_note(redirect))
 }
 
-fn said(answer: Answer) -> Said {
-    let failure = failure(answer.status, &answer.reason());
-    let headers: serde_json::Map<_, _> = answer
+fn output(response: Response) -> CommandOutput {
+    let error = error(response.status, &response.reason(), &response.requirement());
+    let headers: serde_json::Map<_, _> = response
         .headers
         .iter()
         .map(|(name, value)| (name.to_string(), json!(String::from_utf8_lossy(value.as_bytes()))))
         .collect();
-    let body = serde_json::from_slice(&answer.body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&answer.body)));
-    let value = json!({ "status": answer.status, "headers": headers, "body": body });
-    Said::raw(answer.body).with_value(value).failing(failure)
+    let body =
+        serde_json::from_slice(&response.body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&response.body)));
+    let json = json!({ "status": response.status, "headers": headers, "body": body });
+    CommandOutput::raw(response.body).with_json(json).with_error(error)
 }
 
-/// What the status means, if it is none of success, and what can be done about it.
-fn failure(status: u16, reason: &str) -> Option<Failure> {
-    let text = format!("the service answered {status} {reason}").trim_end().to_owned();
+/// The error for a status of 400 or more, with its next step.
+fn error(status: u16, reason: &str, requirement: &str) -> Option<CliError> {
+    let text = format!("{}{requirement}", format!("the service answered {status} {reason}").trim_end());
     let denied = matches!(status, 401 | 403);
     if denied
-        && let failure = Failure::denied(&text, reason)
-        && failure.next().is_some()
+        && let error = CliError::denied(&text, reason)
+        && error.hint().is_some()
     {
-        return Some(failure);
+        return Some(error);
     }
     let next = match status {
         ..=399 => return None,
-        401 | 403 if reason.is_empty() => "it gives no reason: is it the URL of the proxy? countersign token verify",
+        401 | 403 if reason.is_empty() => {
+            "it states no reason: is this the URL of the proxy? `countersign token verify` checks the token"
+        }
         401 | 403 => "countersign token inspect",
-        503 if !reason.is_empty() => "its proxy cannot judge now: try again; the log of countersign-ext-authz says why",
-        500.. => "try again; the log of the service says why",
-        _ => "are the path, the method and the data what the service wants?",
+        503 if !reason.is_empty() => {
+            "its sidecar cannot decide at the moment: try again; the log of countersign-ext-authz shows the cause"
+        }
+        500.. => "try again; the log of the service shows the cause",
+        _ => "are the path, the method and the data right?",
     };
     let text = format!("{text}\nNext: {next}");
-    Some(if denied { Failure::denied(text, reason) } else { Failure::Failed(text) })
+    Some(if denied { CliError::denied(text, reason) } else { CliError::Failed(text) })
 }
 
-impl Answer {
-    /// Where it points, if it is a redirect: a token does not go wherever somebody says.
-    fn elsewhere(&self) -> Option<String> {
+impl Response {
+    /// A note about a redirect, which is not followed: the token is for this service only.
+    fn redirect(&self) -> Option<String> {
         let location = self.headers.get(LOCATION).filter(|_| (300..400).contains(&self.status))?;
-        let there = place(&String::from_utf8_lossy(location.as_bytes()));
-        Some(format!("the service answered {} and points to {there}, which was not called", self.status))
+        let url = redacted_url(&String::from_utf8_lossy(location.as_bytes()));
+        Some(format!("the service answered {} with a redirect to {url}, which was not followed", self.status))
     }
 
-    /// Why a proxy refused: in a header, or in the body.
+    /// The reason of a refusal, from the header or the body.
     fn reason(&self) -> String {
         if let Some(reason) = self.headers.get("x-agent-reason").and_then(|reason| reason.to_str().ok()) {
             return reason.to_owned();
         }
+        self.details()["reason"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// What the service required and what the agent holds, if the body says so.
+    fn requirement(&self) -> String {
+        self.details().as_object().map(requirement).unwrap_or_default()
+    }
+
+    fn details(&self) -> Value {
         let body: Value = serde_json::from_slice(&self.body).unwrap_or_default();
-        body["error"]["details"]["reason"].as_str().unwrap_or_default().to_owned()
+        body["error"]["details"].clone()
     }
 }
 
 impl Request {
-    fn of(call: &Call) -> Result<Self, Failure> {
-        let url = Url::parse(&call.target).ok().filter(Url::has_host);
+    fn new(context: &Context, args: &CallArgs) -> Result<Self, CliError> {
+        let url = Url::parse(&args.target).ok().filter(Url::has_host);
         let url = url.ok_or_else(|| {
-            let next = "begin it with https://, or with http:// on this machine";
-            Failure::Usage(format!("`{}` is no URL\nNext: {next}", place(&call.target)))
+            let next = "begin it with https://, or with http:// for this machine";
+            CliError::Usage(format!("`{}` is not a URL\nNext: {next}", redacted_url(&args.target)))
         })?;
         if !matches!(url.scheme(), "https" | "http") {
-            let text = format!("`{}` is neither https nor http", place(url.as_str()));
-            return Err(Failure::Usage(format!("{text}\nNext: begin it with https://")));
+            let text = format!("`{}` is neither https nor http", redacted_url(url.as_str()));
+            return Err(CliError::Usage(format!("{text}\nNext: begin it with https://")));
         }
-        if url.scheme() != "https" && !call.plain_http && !is_loopback(&url) {
-            let text = "a token over plain HTTP is anybody's\nNext: https://, or --plain-http if the way is safe";
-            return Err(Failure::Usage(text.into()));
+        if url.scheme() != "https" && !args.plain_http && !is_loopback(&url) {
+            let text = "plain HTTP would expose the token on the network";
+            let next = "use https://, or --plain-http if the network is trusted";
+            return Err(CliError::Usage(format!("{text}\nNext: {next}")));
         }
-        let default = if call.data.is_some() { "POST" } else { "GET" };
-        let method = call.method.as_deref().unwrap_or(default);
+        let default = if args.data.is_some() { "POST" } else { "GET" };
+        let method = args.method.as_deref().unwrap_or(default);
         let method = Method::from_bytes(method.as_bytes())
-            .map_err(|_| Failure::Usage(format!("`{method}` is no method\nNext: -X PUT, or another word like it")))?;
-        let http = match call.service_ca.as_deref() {
-            Some(path) => http_client(Some(&read("--service-ca", path)?), |http| http)
-                .map_err(|error| unusable(error, "--service-ca", path))?,
-            None => http_client(None, |http| http)?,
+            .map_err(|_| CliError::Usage(format!("`{method}` is not an HTTP method\nNext: pass one such as -X PUT")))?;
+        let timeout = |http: reqwest::ClientBuilder| http.timeout(context.timeout);
+        let http = match args.service_ca.as_deref() {
+            Some(path) => http_client(Some(&read_file("--service-ca", path)?), timeout)
+                .map_err(|error| authority_error(error, "--service-ca", path))?,
+            None => http_client(None, timeout)?,
         };
-        let body = call.data.as_deref().map(data).transpose()?;
-        Ok(Self { url, method, headers: headers(&call.headers)?, body, http })
+        let body = args.data.as_deref().map(data).transpose()?;
+        Ok(Self { url, method, headers: headers(&args.headers)?, body, http, observer: context.observer })
     }
 
-    async fn send(&self, token: &SecretString) -> Result<Answer, Failure> {
+    async fn send(&self, token: &SecretString) -> Result<Response, CliError> {
         let mut request = self.http.request(self.method.clone(), self.url.clone()).headers(self.headers.clone());
         request = if self.headers.contains_key(AUTHORIZATION) {
-            // Another kind of credential stands there already.
+            // The user set another kind of credential.
             request.header("x-agent-token", format!("Bearer {}", token.expose_secret()))
         } else {
             request.bearer_auth(token.expose_secret())
@@ -162,15 +181,17 @@ impl Request {
         if let Some(body) = &self.body {
             request = request.body(body.clone());
         }
-        let failed = |error| {
+        let unreachable = |error| {
             let cause = innermost(&error);
-            let trust = "give the authority that signed the service's certificate, with --service-ca FILE";
-            let next = about_certificate(&cause, trust).unwrap_or("does the service run, and is the URL right?");
-            Failure::Unreachable(format!("cannot reach {}: {cause}\nNext: {next}", place(self.url.as_str())))
+            let trust = "pass the authority that signed the certificate of the service, with --service-ca FILE";
+            let next = by_certificate_error(&cause, trust).unwrap_or("is the service running, and is the URL right?");
+            let url = redacted_url(self.url.as_str());
+            CliError::Unreachable(format!("cannot reach {url}: {cause}\nNext: {next}"))
         };
-        let response = request.send().await.map_err(failed)?;
+        let request = request.build().map_err(unreachable)?;
+        let response = Exchange::execute(&self.http, request, self.observer).await.map_err(unreachable)?;
         let (status, headers) = (response.status().as_u16(), response.headers().clone());
-        Ok(Answer { status, headers, body: response.bytes().await.map_err(failed)?.to_vec() })
+        Ok(Response { status, headers, body: response.bytes().await.map_err(unreachable)?.to_vec() })
     }
 }
 
@@ -179,28 +200,28 @@ fn is_loopback(url: &Url) -> bool {
     host == "localhost" || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-fn data(given: &str) -> Result<Vec<u8>, Failure> {
-    match given.strip_prefix('@') {
-        None => Ok(given.as_bytes().to_vec()),
+fn data(argument: &str) -> Result<Vec<u8>, CliError> {
+    match argument.strip_prefix('@') {
+        None => Ok(argument.as_bytes().to_vec()),
         Some("-") => {
             let mut bytes = Vec::new();
             let read = std::io::stdin().read_to_end(&mut bytes);
-            read.map(|_| bytes).map_err(|error| Failure::Failed(format!("standard input: {error}")))
+            read.map(|_| bytes).map_err(|error| CliError::Failed(format!("standard input: {error}")))
         }
-        Some(path) => read("--data", path.as_ref()),
+        Some(path) => read_file("--data", path.as_ref()),
     }
 }
 
-fn headers(given: &[String]) -> Result<HeaderMap, Failure> {
+fn headers(lines: &[String]) -> Result<HeaderMap, CliError> {
     let mut headers = HeaderMap::new();
-    for (line, position) in given.iter().zip(1..) {
+    for (line, position) in lines.iter().zip(1..) {
         let parsed = line.split_once(':').and_then(|(name, value)| {
             let name = HeaderName::from_bytes(name.trim().as_bytes()).ok()?;
             Some((name, HeaderValue::from_str(value.trim()).ok()?))
         });
-        // Any part of it may be a secret, so none is repeated.
+        // Any part of the line may be a secret, so the error does not repeat it.
         let (name, value) = parsed.ok_or_else(|| {
-            Failure::Usage(format!("the {position}. header is none\nNext: write -H 'Name: value', with a colon"))
+            CliError::Usage(format!("header {position} is malformed\nNext: write -H 'Name: value', with a colon"))
         })?;
         headers.append(name, value);
     }
@@ -212,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_answer_that_is_no_success_says_what_comes_next() {
+    fn error_has_one_next_step_for_every_status() {
         for (status, reason, code, text) in [
             (401, "", 3, "the service answered 401\n"),
             (401, "token_expired", 3, "the service answered 401 token_expired\n"),
@@ -221,25 +242,36 @@ mod tests {
             (500, "", 1, "the service answered 500\n"),
             (503, "view_missing", 1, "the service answered 503 view_missing\n"),
         ] {
-            let failure = failure(status, reason).unwrap();
-            let next = failure.next().map(|next| format!("\nNext: {next}")).unwrap_or_default();
-            let said = format!("{failure}{next}");
-            assert!(said.starts_with(text) && said.matches("\nNext: ").count() == 1, "{said}");
-            assert_eq!(failure.code(), code);
+            let error = error(status, reason, "").unwrap();
+            let next = error.hint().map(|next| format!("\nNext: {next}")).unwrap_or_default();
+            let message = format!("{error}{next}");
+            assert!(message.starts_with(text) && message.matches("\nNext: ").count() == 1, "{message}");
+            assert_eq!(error.exit_code(), code);
         }
-        assert!(failure(200, "").is_none() && failure(302, "").is_none());
+        assert!(error(200, "", "").is_none() && error(302, "", "").is_none());
     }
 
     #[test]
-    fn a_redirect_says_where_it_points_without_what_may_be_a_secret() {
-        let answer = |status, location| Answer {
+    fn error_states_what_was_required_and_held() {
+        let body = json!({ "error": { "details": {
+            "reason": "permission_missing", "required": ["write"], "held": ["read"],
+        } } });
+        let response = Response { status: 403, headers: HeaderMap::new(), body: body.to_string().into() };
+        let error = error(403, &response.reason(), &response.requirement()).unwrap();
+        let expected = "the service answered 403 permission_missing (required: write; held: read)";
+        assert_eq!(error.to_string(), expected);
+    }
+
+    #[test]
+    fn redirect_note_contains_no_secret() {
+        let response = |status, location| Response {
             status,
             headers: HeaderMap::from_iter([(LOCATION, HeaderValue::from_static(location))]),
             body: Vec::new(),
         };
-        let said = answer(302, "https://other.example/x?code=s3cr3t").elsewhere().unwrap();
-        assert!(said.contains("points to https://other.example/x, which"), "{said}");
-        assert!(answer(307, "/login?s3cr3t").elsewhere().unwrap().contains("points to /login, which"));
-        assert_eq!(answer(201, "/made").elsewhere(), None);
+        let note = response(302, "https://other.example/x?code=s3cr3t").redirect().unwrap();
+        assert!(note.contains("redirect to https://other.example/x, which"), "{note}");
+        assert!(response(307, "/login?s3cr3t").redirect().unwrap().contains("redirect to /login, which"));
+        assert_eq!(response(201, "/made").redirect(), None);
     }
 }

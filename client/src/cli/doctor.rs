@@ -1,194 +1,273 @@
-//! `countersign doctor`: everything that commands rest on, looked at once, with the next step where something is
-//! wrong. It leaves nothing behind: the login by which it proves the agent's key is ended at once.
+//! `countersign doctor`: checks what the commands depend on, each with its next step.
+//!
+//! Invariant: without `--login` it changes and creates nothing, neither here nor at the control plane.
 
 use super::{
-    Failure, Said,
-    context::{Context, Server, human_token, private_key, service_id, service_key},
-    said::table,
+    CliError, CommandOutput,
+    agent::public_key_hash,
+    args::{HumanTokenArg, ServerArgs, ServiceArg, ServiceKeyArg},
+    context::Context,
+    ids::service_id,
+    login::SignerArgs,
+    table::{Column, Table},
 };
 use clap::Args;
-use countersign_client::{Api, ApiError, PrivateKey, api::Health, clock};
+use countersign_client::{Api, ApiError, api::Health, clock};
 use jiff::Timestamp;
-use secrecy::SecretString;
 use serde_json::{Value, json};
 
-/// Further apart than this, in seconds, clocks make tokens look expired, or not valid yet.
+pub const HELP: &str = "\
+It creates nothing and does not log in. With --login it also logs the agent of the profile in and out again. Exit code 0 if
+no check failed, otherwise that of the first failure.
+
+Examples:
+  $ countersign doctor
+  $ countersign doctor --login
+
+Next: the lines that begin with `Next`";
+
+/// Clocks that differ by more seconds make tokens look expired, or not valid yet.
 const LEEWAY: i64 = 30;
 
 #[derive(Args)]
-pub struct Doctor {
+pub struct DoctorArgs {
     #[command(flatten)]
-    server: Server,
-    /// The service whose key is looked at; left out: the one made last with this profile
-    #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
-    service: Option<String>,
-    /// Its API key; better in the environment, since command lines are seen by all
-    #[arg(long, env = "COUNTERSIGN_SERVICE_KEY", hide_env_values = true, value_name = "KEY")]
-    service_key: Option<SecretString>,
-    /// A person's token; better in the environment
-    #[arg(long, env = "COUNTERSIGN_HUMAN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
-    human_token: Option<SecretString>,
+    server: ServerArgs,
+    #[command(flatten)]
+    service: ServiceArg,
+    #[command(flatten)]
+    key: ServiceKeyArg,
+    #[command(flatten)]
+    human: HumanTokenArg,
+    /// Also log the agent of the profile in and out again
+    #[arg(long)]
+    login: bool,
 }
 
-/// What was found out about something.
-enum Found {
-    Good(String),
-    /// Good enough for now.
-    Doubtful(String, &'static str),
-    /// There is nothing to be looked at.
-    Nothing(&'static str),
-    Bad(Failure),
+/// The result of a check.
+enum CheckResult {
+    Ok(String),
+    /// It works, but needs attention: what, and the next step.
+    Warning(String, String),
+    /// There is nothing to check.
+    Skipped(&'static str),
+    Failed(CliError),
 }
 
-type Finding = (&'static str, Found);
-
-/// Looks at everything.
-pub async fn run(context: &Context, asked: Doctor) -> Result<Said, Failure> {
-    let mut findings = vec![("profile", profile(context))];
-    match reach(context, &asked.server).await {
-        Err(failure) => findings.push(("control plane", Found::Bad(failure))),
-        Ok((api, health)) => {
-            findings.push(("control plane", feeling(&health)));
-            findings.push(("clock", clocks(&health)));
-            findings.push(("signing keys", published(&api).await));
-            findings.push(("agent", agent(context, &api).await));
-            findings.push(("service key", of_service(context, &api, &asked).await));
-            findings.push(("human token", of_person(&api, asked.human_token.as_ref()).await));
+impl From<CliError> for CheckResult {
+    fn from(error: CliError) -> Self {
+        match error {
+            CliError::Api(api) if api.is_rate_limited() => {
+                let hint = CliError::from(api);
+                let next = hint.hint().map(String::from).unwrap_or_default();
+                Self::Warning(hint.to_string(), next)
+            }
+            error => Self::Failed(error),
         }
     }
-    Ok(report(findings))
 }
 
-fn profile(context: &Context) -> Found {
-    let path = context.profiles.path(&context.name, "toml").map(|path| path.display().to_string());
-    match context.check_writable().and(path) {
-        Ok(path) => Found::Good(path),
-        Err(error) => Found::Bad(error.into()),
+impl From<ApiError> for CheckResult {
+    fn from(error: ApiError) -> Self {
+        CliError::from(error).into()
     }
 }
 
-async fn reach(context: &Context, server: &Server) -> Result<(Api, Health), Failure> {
+type Check = (&'static str, CheckResult);
+
+/// Runs all checks. Without a connection, those that need one are left out.
+pub async fn run(context: &Context, args: DoctorArgs) -> Result<CommandOutput, CliError> {
+    let mut checks = vec![("profile", profile(context))];
+    match connect(context, &args.server).await {
+        Err(error) => checks.push(("control plane", error.into())),
+        Ok((api, health)) => {
+            checks.push(("control plane", check_health(&health)));
+            checks.push(("clock", check_clock(&health)));
+            checks.push(("signing keys", check_signing_keys(&api).await));
+            checks.push(("agent", check_agent(context, &api, &args).await));
+            checks.push(("service key", check_service_key(context, &api, &args).await));
+            checks.push(("human token", check_human_token(&api, &args.human).await));
+        }
+    }
+    Ok(report(checks))
+}
+
+fn profile(context: &Context) -> CheckResult {
+    let path = match context.profiles.path(&context.name, "toml") {
+        Ok(path) => path,
+        Err(error) => return CliError::from(error).into(),
+    };
+    match context.profiles.is_writable(&context.name) {
+        Ok(true) if path.exists() => CheckResult::Ok(path.display().to_string()),
+        Ok(true) => CheckResult::Ok(format!("{} does not exist yet", path.display())),
+        Ok(false) => {
+            let next = "set XDG_CONFIG_HOME to a folder that you can write";
+            CliError::Failed(format!("{} cannot be written\nNext: {next}", path.display())).into()
+        }
+        Err(error) => CliError::from(error).into(),
+    }
+}
+
+async fn connect(context: &Context, server: &ServerArgs) -> Result<(Api, Health), CliError> {
     let api = context.api(server)?;
     let health = api.health().await?;
     Ok((api, health))
 }
 
-fn feeling(health: &Health) -> Found {
-    let ailing =
-        health.checks.iter().filter(|(_, check)| *check != "up").map(|(part, check)| format!("{part} {check}"));
-    let ailing: Vec<_> = ailing.collect();
-    let text = [vec![health.status.clone()], ailing].concat().join(", ");
+fn check_health(health: &Health) -> CheckResult {
+    let impaired = health.checks.iter().filter(|(_, state)| !["up", "memory"].contains(&state.as_str()));
+    let impaired: Vec<_> = impaired.map(|(component, state)| format!("{component} {state}")).collect();
+    let text = [vec![health.status.clone()], impaired].concat().join(", ");
     match health.status.as_str() {
-        "healthy" => Found::Good(text),
-        "degraded" => Found::Doubtful(text, "its operator looks at its log: some of it does not work"),
-        _ => Found::Bad(Failure::Failed(format!("it is {text}\nNext: its operator looks at its log"))),
+        "healthy" => CheckResult::Ok(text),
+        "degraded" => CheckResult::Warning(text, "ask its operator to check its log: some functions fail".into()),
+        _ => CliError::Failed(format!("it is {text}\nNext: ask its operator to check its log")).into(),
     }
 }
 
-fn clocks(health: &Health) -> Found {
-    let Ok(there) = health.timestamp.parse::<Timestamp>() else {
-        return Found::Bad(ApiError::Unreadable("/health".into()).into());
+fn check_clock(health: &Health) -> CheckResult {
+    let Ok(server_time) = health.timestamp.parse::<Timestamp>() else {
+        return ApiError::Unreadable("/health".into()).into();
     };
-    let behind = there.as_second() - clock::now().seconds();
-    let seconds = behind.abs();
-    let which = if behind > 0 { "behind" } else { "ahead of" };
+    let difference = server_time.as_second() - clock::now().seconds();
+    let seconds = difference.abs();
+    let direction = if difference > 0 { "behind" } else { "ahead of" };
     match seconds {
-        0..=2 => Found::Good("together with the control plane's".into()),
-        3..=LEEWAY => Found::Good(format!("{seconds} s {which} the control plane's")),
-        _ => Found::Doubtful(
-            format!("{seconds} s {which} the control plane's"),
-            "set it by NTP: tokens are used and replaced by the time",
+        0..=2 => CheckResult::Ok("in sync with the control plane".into()),
+        3..=LEEWAY => CheckResult::Ok(format!("{seconds} s {direction} the control plane")),
+        _ => CheckResult::Warning(
+            format!("{seconds} s {direction} the control plane"),
+            "set the clock by NTP: tokens are refreshed by time".into(),
         ),
     }
 }
 
-async fn published(api: &Api) -> Found {
+async fn check_signing_keys(api: &Api) -> CheckResult {
     match api.key_set().await {
         Ok(set) => match set["keys"].as_array().map(Vec::len) {
-            None | Some(0) => Found::Bad(ApiError::Unreadable("/.well-known/jwks.json".into()).into()),
-            Some(count) => Found::Good(format!("{count} published")),
+            None | Some(0) => ApiError::Unreadable("/.well-known/jwks.json".into()).into(),
+            Some(count) => CheckResult::Ok(format!("{count} published")),
         },
-        Err(error) => Found::Bad(error.into()),
+        Err(error) => error.into(),
     }
 }
 
-/// The whole way: a challenge, its answer, a token; and the login's end.
-async fn agent(context: &Context, api: &Api) -> Found {
+/// Checks the key of the profile's agent, its status if a credential may read it, and with `--login` the login.
+async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckResult {
     let profile = &context.profile;
     let Some(agent) = &profile.agent else {
-        return Found::Nothing("none in this profile: `countersign agent register` makes one");
+        return CheckResult::Skipped("none in this profile: `countersign agent register` registers one");
     };
-    if profile.signer.is_some() {
-        return Found::Nothing("its key is held by a signer, which is not troubled: countersign agent login");
+    if args.login {
+        return match log_in_and_out(context, api, agent).await {
+            Ok(()) => CheckResult::Ok(format!("{agent} can log in")),
+            Err(error) => error.into(),
+        };
     }
-    let Some(path) = &profile.key else { return Found::Nothing("its key is not in this profile") };
-    match private_key(path) {
-        Ok(key) => match log_in_and_out(api, &key, agent).await {
-            Ok(()) => Found::Good(format!("{agent} can log in")),
-            Err(error) => Found::Bad(error.into()),
-        },
-        Err(failure) => Found::Bad(failure),
+    if profile.signer.is_none() {
+        let Some(path) = &profile.key else { return CheckResult::Skipped("its key is not in this profile") };
+        if let Err(error) = context.private_key(path) {
+            return error.into();
+        }
+        let hash = public_key_hash(path);
+        if profile.public_key_hash.as_ref().is_some_and(|registered| Some(registered) != hash.as_ref()) {
+            let next = "pass the right one with --key, or register this one: countersign agent register --help";
+            let text = format!("the key in {} is not the registered one", path.display());
+            return CliError::Failed(format!("{text}\nNext: {next}")).into();
+        }
+    }
+    match status(context, api, args, agent).await.as_deref() {
+        Some("active") => CheckResult::Ok(format!("{agent} is active")),
+        Some(status @ ("suspended" | "revoked")) => {
+            CliError::denied(format!("{agent} is {status}"), format!("agent_{status}")).into()
+        }
+        _ if profile.signer.is_some() => {
+            CheckResult::Skipped("an external signer holds its key: `countersign doctor --login` tests it")
+        }
+        _ => CheckResult::Ok(format!("{agent}: the key is the registered one; --login tests a login")),
     }
 }
 
-async fn log_in_and_out(api: &Api, key: &PrivateKey, agent: &str) -> Result<(), ApiError> {
-    let tokens = api.login(key, agent, None).await?;
-    api.revoke_token(&tokens.refresh_token).await
+/// The status of the agent, if the API key or the human user may read it.
+async fn status(context: &Context, api: &Api, args: &DoctorArgs, agent: &str) -> Option<String> {
+    let service = context.service(&args.service).ok()?;
+    let credentials = [args.key.optional().ok().flatten(), args.human.optional().ok().flatten()];
+    for credential in credentials.into_iter().flatten() {
+        if let Ok(record) = api.read_agent(credential, &service, agent).await {
+            return record["status"].as_str().map(str::to_owned);
+        }
+    }
+    None
 }
 
-async fn of_service(context: &Context, api: &Api, asked: &Doctor) -> Found {
-    let Some(key) = &asked.service_key else { return Found::Nothing("COUNTERSIGN_SERVICE_KEY is not set") };
-    let looked_at = async {
-        let key = service_key(key)?;
+async fn log_in_and_out(context: &Context, api: &Api, agent: &str) -> Result<(), CliError> {
+    let signer = SignerArgs { key: None, signer: None }.open(context)?;
+    let tokens = api.login(&signer, agent, None).await?;
+    Ok(api.revoke_token(&tokens.refresh_token).await?)
+}
+
+async fn check_service_key(context: &Context, api: &Api, args: &DoctorArgs) -> CheckResult {
+    let key = match args.key.optional() {
+        Ok(None) => return CheckResult::Skipped("COUNTERSIGN_SERVICE_KEY is not set"),
+        Ok(Some(key)) => key,
+        Err(error) => return error.into(),
+    };
+    let result = async {
         let status = api.status(key).await?;
-        let Some(service) = asked.service.clone().or_else(|| context.profile.service.clone()) else {
-            return Ok(format!("good, of scope full; the control plane is {}", status.version));
+        let Some(service) = args.service.service.clone().or_else(|| context.profile.service.clone()) else {
+            return Ok(format!("valid, of scope full; the control plane is {}", status.version));
         };
         api.list_roles(key, &service_id(service.clone())?).await?;
-        Ok(format!("good for {service}; the control plane is {}", status.version))
+        Ok(format!("valid for {service}; the control plane is {}", status.version))
     };
-    match looked_at.await {
-        Ok(text) => Found::Good(text),
-        Err(Failure::Api(ApiError::Refused { reason: Some(reason), .. })) if reason == "scope_insufficient" => {
-            Found::Doubtful("of scope sync".into(), "it is for a sidecar; here, one of scope full is needed")
+    match result.await {
+        Ok(text) => CheckResult::Ok(text),
+        Err(CliError::Api(ApiError::Refused { reason: Some(reason), .. })) if reason == "scope_insufficient" => {
+            let next = "use it for a sidecar; the commands need a key of scope full";
+            CheckResult::Warning("of scope sync".into(), next.into())
         }
-        Err(failure) => Found::Bad(failure),
+        Err(error) => error.into(),
     }
 }
 
-async fn of_person(api: &Api, token: Option<&SecretString>) -> Found {
-    let Some(token) = token else { return Found::Nothing("COUNTERSIGN_HUMAN_TOKEN is not set") };
-    let looked_at = async { Ok::<_, Failure>(api.list_services(human_token(token)?, 0).await?) };
-    match looked_at.await {
-        Ok(_) => Found::Good("good".into()),
-        Err(failure) => Found::Bad(failure),
+async fn check_human_token(api: &Api, token: &HumanTokenArg) -> CheckResult {
+    let token = match token.optional() {
+        Ok(None) => return CheckResult::Skipped("COUNTERSIGN_HUMAN_TOKEN is not set"),
+        Ok(Some(token)) => token,
+        Err(error) => return error.into(),
+    };
+    match api.list_services(token, 0).await {
+        Ok(_) => CheckResult::Ok("valid".into()),
+        Err(error) => error.into(),
     }
 }
 
-/// All of it as data; advice beside it; the first thing that is bad as the command's failure.
-fn report(findings: Vec<Finding>) -> Said {
-    let (mut rows, mut values, mut advice, mut failure) = (Vec::new(), Vec::new(), Vec::new(), None);
-    for (about, found) in findings {
-        let (mark, text, next) = match &found {
-            Found::Good(text) => ("ok", text.clone(), Value::Null),
-            Found::Doubtful(text, next) => ("warning", text.clone(), json!(next)),
-            Found::Nothing(text) => ("-", (*text).to_owned(), Value::Null),
-            Found::Bad(failure) => {
-                let error = &failure.value()["error"];
+/// All results as data, the next steps as the note, and the first failure as the error.
+fn report(checks: Vec<Check>) -> CommandOutput {
+    let (mut rows, mut values, mut note, mut failure) = (Vec::new(), Vec::new(), Vec::new(), None);
+    for (check, result) in checks {
+        let (status, message, next) = match &result {
+            CheckResult::Ok(text) => ("ok", text.clone(), Value::Null),
+            CheckResult::Warning(text, next) => ("warning", text.clone(), json!(next)),
+            CheckResult::Skipped(text) => ("-", (*text).to_owned(), Value::Null),
+            CheckResult::Failed(error) => {
+                let error = &error.json()["error"];
                 ("failed", error["message"].as_str().unwrap_or_default().to_owned(), error["next"].clone())
             }
         };
-        // That of the first failure is said with it.
-        if failure.is_some() || !matches!(found, Found::Bad(_)) {
-            advice.extend(next.as_str().map(|next| format!("Next, for the {about}: {next}")));
+        // The error of the first failure has its own next step.
+        if failure.is_some() || !matches!(result, CheckResult::Failed(_)) {
+            note.extend(next.as_str().map(|next| format!("Next, for the {check}: {next}")));
         }
-        values.push(json!({ "about": about, "found": mark, "text": text, "next": next }));
-        rows.push([mark.to_owned(), about.to_owned(), text]);
-        if let (Found::Bad(bad), None) = (found, &failure) {
-            failure = Some(bad);
+        values.push(json!({ "check": check, "status": status, "message": message, "next": next }));
+        rows.push([status.to_owned(), check.to_owned(), message]);
+        if let (CheckResult::Failed(error), None) = (result, &failure) {
+            failure = Some(error);
         }
     }
-    Said::new(table(&rows), Value::Array(values)).noting(advice.join("\n")).failing(failure)
+    let header = [("STATUS", Column::Fixed), ("CHECK", Column::Fixed), ("MESSAGE", Column::Fixed)];
+    let table = Table::without_header(header, rows.into_iter());
+    CommandOutput::new(table, Value::Array(values)).with_note(note.join("\n")).with_error(failure)
 }
 
 #[cfg(test)]
@@ -196,22 +275,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clocks_that_are_apart_are_told_with_the_side_that_is_late() {
+    fn check_clock_states_the_direction_and_warns_beyond_the_leeway() {
         let health = |seconds: i64| {
-            let at =
+            let time =
                 Timestamp::from_microsecond(clock::now().micros()).unwrap() + jiff::SignedDuration::from_secs(seconds);
-            Health { status: "healthy".into(), timestamp: at.to_string(), checks: std::collections::BTreeMap::new() }
+            Health { status: "healthy".into(), timestamp: time.to_string(), checks: std::collections::BTreeMap::new() }
         };
-        let told = |seconds| match clocks(&health(seconds)) {
-            Found::Good(text) => ("good", text),
-            Found::Doubtful(text, _) => ("doubtful", text),
-            Found::Nothing(_) | Found::Bad(_) => ("bad", String::new()),
+        let result = |seconds| match check_clock(&health(seconds)) {
+            CheckResult::Ok(text) => ("ok", text),
+            CheckResult::Warning(text, _) => ("warning", text),
+            CheckResult::Skipped(_) | CheckResult::Failed(_) => ("failed", String::new()),
         };
-        assert_eq!(told(0), ("good", "together with the control plane's".into()));
-        assert_eq!(told(20).0, "good");
-        assert!(told(100).0 == "doubtful" && told(100).1.contains("s behind"));
-        assert!(told(-3600).0 == "doubtful" && told(-3600).1.contains("ahead of"));
-        let nonsense = Health { timestamp: "soon".into(), ..health(0) };
-        assert!(matches!(clocks(&nonsense), Found::Bad(_)));
+        assert_eq!(result(0), ("ok", "in sync with the control plane".into()));
+        assert_eq!(result(20).0, "ok");
+        assert!(result(100).0 == "warning" && result(100).1.contains("s behind"));
+        assert!(result(-3600).0 == "warning" && result(-3600).1.contains("ahead of"));
+        let malformed = Health { timestamp: "soon".into(), ..health(0) };
+        assert!(matches!(check_clock(&malformed), CheckResult::Failed(_)));
     }
 }

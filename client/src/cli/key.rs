@@ -1,144 +1,156 @@
-//! `countersign key`: the API keys of a service, which its owner makes.
+//! `countersign key`: the API keys of a service.
 
 use super::{
-    Failure, Said,
-    context::{Context, Human, person},
-    said::table,
+    CliError, CommandOutput,
+    args::{HumanArgs, ServiceArg},
+    confirm::ConfirmArgs,
+    context::Context,
     secret_file::SecretFile,
-    service::all,
+    service::all_pages,
+    table::{Column, Table, details},
 };
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use secrecy::ExposeSecret;
 use serde_json::json;
 use std::path::PathBuf;
 
 #[derive(Subcommand)]
-pub enum Key {
-    /// Make an API key and print it: it is shown this once
-    #[command(
-        after_help = "What a shell makes with `>` can mostly be read by others: --out makes a file that cannot.\n\n\
-        Next, a full key: export COUNTERSIGN_SERVICE_KEY=KEY, then countersign role create --help.\n\
-        Next, a sync key: into the file that COUNTERSIGN_SYNC__KEYS_FILE of countersign-ext-authz names, beside\n\
-        COUNTERSIGN_SYNC__URL (the control plane's sync port, by default 8444) and COUNTERSIGN_SYNC__CA."
-    )]
-    Create(CreateKey),
-    /// List the API keys of a service, also those that were revoked
-    #[command(after_help = "Newest first. The keys themselves are kept nowhere: one that is lost is revoked, and \
-        another made.\n\nNext: countersign key revoke ID")]
-    List(ListKeys),
-    /// Revoke an API key
-    #[command(after_help = "Next: countersign key create makes another")]
-    Revoke(RevokeKey),
+pub enum KeyCommand {
+    /// Create an API key and print it; it is shown only once
+    #[command(after_help = "A shell creates files for `>` that other users can mostly read; --out creates one that \
+        they cannot.\n\n\
+        Examples:\n  $ countersign key create --scope full\n  \
+        $ countersign key create --scope sync --name sidecar --out sidecar.key\n\n\
+        Next, for a key of scope full: export COUNTERSIGN_SERVICE_KEY=KEY, then countersign role create --help\n\
+        Next, for a key of scope sync: write it to the file of COUNTERSIGN_SYNC__KEYS_FILE of countersign-ext-authz, \
+        next to\nCOUNTERSIGN_SYNC__URL (the sync port of the control plane, by default 8444) and COUNTERSIGN_SYNC__CA")]
+    Create(CreateArgs),
+    /// List the API keys of a service, revoked ones included
+    #[command(after_help = "Newest first. The control plane does not store the keys themselves.\n\n\
+        Examples:\n  $ countersign key list\n  $ countersign key list -o json\n\n\
+        Next: countersign key create, for a new key")]
+    List(ListArgs),
+    /// Revoke an API key; this cannot be undone
+    #[command(after_help = "Examples:\n  $ countersign key revoke KEY_ID\n  $ countersign key revoke KEY_ID --yes\n\n\
+        Next: countersign key create, for a new key")]
+    Revoke(RevokeArgs),
 }
 
-/// What a key is good for.
+/// What an API key is valid for.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Scope {
-    /// Manages roles and verifies
+    /// Manage roles and verify tokens
     Full,
-    /// Follows the stream and verifies: for sidecars
+    /// Follow the sync stream and verify tokens: for sidecars
     Sync,
 }
 
 #[derive(Args)]
-pub struct CreateKey {
+pub struct CreateArgs {
     #[command(flatten)]
-    human: Human,
-    /// The service; left out: the one made last with this profile
-    #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
-    service: Option<String>,
-    /// What it is good for
+    human: HumanArgs,
+    #[command(flatten)]
+    service: ServiceArg,
+    /// What the key is valid for
     #[arg(long, value_enum)]
     scope: Scope,
-    /// What people call it
+    /// The display name
     #[arg(long, default_value = "countersign")]
     name: String,
-    /// Write the key to this new file, with mode 0600, and print only its id
-    #[arg(long, value_name = "FILE")]
+    /// Write the key to this new file of mode 0600, and print only its id
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     out: Option<PathBuf>,
 }
 
 #[derive(Args)]
-pub struct ListKeys {
+pub struct ListArgs {
     #[command(flatten)]
-    human: Human,
-    /// The service; left out: the one made last with this profile
-    #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
-    service: Option<String>,
+    human: HumanArgs,
+    #[command(flatten)]
+    service: ServiceArg,
 }
 
 #[derive(Args)]
-pub struct RevokeKey {
+pub struct RevokeArgs {
     #[command(flatten)]
-    human: Human,
-    /// The service; left out: the one made last with this profile
-    #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
-    service: Option<String>,
-    /// The key's id, as `countersign key list` shows it; not the key itself
+    human: HumanArgs,
+    #[command(flatten)]
+    service: ServiceArg,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+    /// The id of the key, as `countersign key list` shows it; not the key itself
     key_id: String,
 }
 
-/// Does what was asked.
-pub async fn run(context: &Context, command: Key) -> Result<Said, Failure> {
+/// Runs the command.
+pub async fn run(context: &Context, command: KeyCommand) -> Result<CommandOutput, CliError> {
     match command {
-        Key::Create(asked) => create(context, asked).await,
-        Key::List(asked) => list_keys(context, asked).await,
-        Key::Revoke(asked) => revoke(context, asked).await,
+        KeyCommand::Create(args) => create(context, args).await,
+        KeyCommand::List(args) => list(context, args).await,
+        KeyCommand::Revoke(args) => revoke(context, args).await,
     }
 }
 
-async fn create(context: &Context, asked: CreateKey) -> Result<Said, Failure> {
-    let CreateKey { human, service, scope, name, out } = asked;
-    let (api, service) = (context.api(&human.server)?, context.service(service)?);
+async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
+    let CreateArgs { human, service, scope, name, out } = args;
+    let (api, service) = (context.api(&human.server)?, context.service(&service)?);
     let scope = match scope {
         Scope::Full => "full",
         Scope::Sync => "sync",
     };
-    let person = person(human.human_token.as_ref())?;
+    let token = human.credential()?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
-    let made = api.create_key(person, &service, &name, scope).await?;
-    // What cannot be written is shown after all: it is not to be had again.
-    let (path, failure) = match file.map(|file| file.keep(&made.api_key)) {
+    let key = api.create_key(token, &service, &name, scope).await?;
+    // If the file cannot be written, the key is printed: it cannot be had again.
+    let (path, error) = match file.map(|file| file.write(&key.api_key)) {
         None => (None, None),
         Some(Ok(path)) => (Some(path), None),
-        Some(Err(failure)) => (None, Some(failure)),
+        Some(Err(error)) => (None, Some(error)),
     };
-    let end = format!("`countersign key revoke {}` ends it.", made.key_id);
-    let mut value = json!({
-        "keyId": made.key_id, "serviceId": service, "name": made.name, "scope": made.scope, "createdAt": made.created_at,
+    let id = &key.key_id;
+    let mut json = json!({
+        "keyId": id, "serviceId": service, "name": key.name, "scope": key.scope, "createdAt": key.created_at,
     });
     if let Some(path) = path {
-        value["file"] = json!(path);
-        let note = format!("The key is in {}. {end}", path.display());
-        return Ok(Said::new(made.key_id, value).noting(note));
+        json["file"] = json!(path);
+        let note = format!("The key with the id {id} is in {}.", path.display());
+        return Ok(CommandOutput::new(key.key_id, json).with_note(note));
     }
-    let secret = made.api_key.expose_secret();
-    value["apiKey"] = json!(secret);
-    let if_lost = format!("nobody has seen this key, so end it: countersign key revoke {}", made.key_id);
-    let note = format!("It is shown this once. {end}");
-    Ok(Said::new(secret, value).noting(note).if_lost(if_lost).failing(failure))
+    let secret = key.api_key.expose_secret();
+    json["apiKey"] = json!(secret);
+    let hint_if_lost = format!("the key was not printed, so revoke it: countersign key revoke {id}");
+    let note = format!("The key is shown only once. Its id is {id}.");
+    Ok(CommandOutput::new(secret, json).with_note(note).with_hint_if_lost(hint_if_lost).with_error(error))
 }
 
-async fn list_keys(context: &Context, asked: ListKeys) -> Result<Said, Failure> {
-    let ListKeys { human, service } = asked;
-    let (api, service) = (context.api(&human.server)?, context.service(service)?);
-    let person = person(human.human_token.as_ref())?;
-    let keys = all(async |offset| api.list_keys(person, &service, offset).await).await?;
-    let head = ["ID", "NAME", "SCOPE", "CREATED", "REVOKED"].map(str::to_owned);
+async fn list(context: &Context, args: ListArgs) -> Result<CommandOutput, CliError> {
+    let ListArgs { human, service } = args;
+    let (api, service) = (context.api(&human.server)?, context.service(&service)?);
+    let token = human.credential()?;
+    let keys = all_pages(async |offset| api.list_keys(token, &service, offset).await).await?;
+    let header = [
+        ("ID", Column::Fixed),
+        ("NAME", Column::Text),
+        ("SCOPE", Column::Fixed),
+        ("CREATED", Column::Time),
+        ("REVOKED", Column::Time),
+    ];
     let rows = keys.iter().map(|key| {
         let revoked = key.revoked_at.clone().unwrap_or_else(|| "-".into());
         [key.key_id.clone(), key.name.clone(), key.scope.clone(), key.created_at.clone(), revoked]
     });
-    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
-    Ok(Said::new(table(&rows), json!(keys)))
+    Ok(CommandOutput::new(Table::new(header, rows), json!(keys)))
 }
 
-async fn revoke(context: &Context, asked: RevokeKey) -> Result<Said, Failure> {
-    let RevokeKey { human, service, key_id } = asked;
-    let (api, service) = (context.api(&human.server)?, context.service(service)?);
-    let revoked = api.revoke_key(person(human.human_token.as_ref())?, &service, &key_id).await?;
-    let now = if revoked { "true" } else { "it was already" };
-    let value = json!({ "revoked": revoked, "keyId": key_id, "serviceId": service });
-    let text = table(&[["key".into(), key_id], ["revoked".into(), now.into()]]);
-    Ok(Said::new(text, value).noting("Next: countersign key list"))
+async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
+    let RevokeArgs { human, service, confirm, key_id } = args;
+    let (api, service) = (context.api(&human.server)?, context.service(&service)?);
+    let token = human.credential()?;
+    let consequence = "Requests with it are refused at once. This cannot be undone.";
+    confirm.confirm(&context.messages, &format!("Revoke the API key {key_id} of {service}"), consequence)?;
+    let revoked = api.revoke_key(token, &service, &key_id).await?;
+    let result = if revoked { "true" } else { "it was already" };
+    let json = json!({ "revoked": revoked, "keyId": key_id, "serviceId": service });
+    let text = details([("key", key_id), ("revoked", result.into())]);
+    Ok(CommandOutput::new(text, json).with_note("Next: countersign key list"))
 }

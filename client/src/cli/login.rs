@@ -1,128 +1,141 @@
-//! How every command of an agent comes by a token.
+//! Tokens for the commands of an agent, and where they are stored.
 
 use super::{
-    Failure,
-    context::{Context, Server, missing, private_key, service_id},
+    CliError,
+    args::{AgentArg, ServerArgs},
+    complete,
+    context::{Context, missing},
+    ids::service_id,
 };
-use clap::Args;
-use countersign_client::{ApiError, Held, ProfileError, Session, Signer, SignerCommand, clock, profile::Holder};
+use clap::{Args, ValueHint};
+use clap_complete::ArgValueCandidates;
+use countersign_client::{
+    ApiError, ProfileError, Session, SessionTokens, Signer, SignerCommand, clock, profile::TokenSubject,
+};
 use std::path::PathBuf;
 
-/// An agent that logs in; all of it is remembered since its registration.
+/// An agent that logs in. The registration saved the defaults in the profile.
 #[derive(Args)]
-pub struct Who {
+pub struct LoginArgs {
     #[command(flatten)]
-    pub server: Server,
+    pub server: ServerArgs,
     #[command(flatten)]
-    pub holder: KeyHolder,
-    /// The agent's id
-    #[arg(long)]
-    pub agent: Option<String>,
-    /// The service that the token is for, remembered; left out: that of the agent's oldest role
-    #[arg(long)]
+    pub signer: SignerArgs,
+    #[command(flatten)]
+    pub agent: AgentArg,
+    /// The service that becomes the audience of the token, saved in the profile [default: the service of the agent's
+    /// oldest role]
+    #[arg(long, add = ArgValueCandidates::new(complete::service_ids))]
     pub service: Option<String>,
 }
 
-/// Who holds the private key.
+/// The private key of an agent.
 #[derive(Args)]
-pub struct KeyHolder {
-    /// The agent's private key
-    #[arg(long, value_name = "FILE")]
+pub struct SignerArgs {
+    /// The file with the agent's private key [default: the key of the profile]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub key: Option<PathBuf>,
-    /// Or a command that signs: gets the nonce on standard input, prints the signature
-    #[arg(long, value_name = "COMMAND", conflicts_with = "key", value_parser = command)]
+    /// A command that signs instead: it reads the nonce from standard input and prints the signature
+    #[arg(
+        long,
+        value_name = "COMMAND",
+        conflicts_with = "key",
+        value_parser = not_blank,
+        value_hint = ValueHint::CommandString
+    )]
     pub signer: Option<String>,
 }
 
-fn command(text: &str) -> Result<String, &'static str> {
-    if text.trim().is_empty() { Err("a command is needed") } else { Ok(text.to_owned()) }
+fn not_blank(text: &str) -> Result<String, &'static str> {
+    if text.trim().is_empty() { Err("a command is required") } else { Ok(text.to_owned()) }
 }
 
-/// How much is wanted of a login.
+/// Which tokens a command accepts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Want {
-    /// Tokens that are good now.
-    Good,
-    /// New ones, by the refresh token.
-    Fresh,
-    /// New ones, of a new login.
-    Login,
+pub enum TokenPolicy {
+    /// Valid tokens, stored ones included.
+    Valid,
+    /// New tokens, from the refresh token.
+    Refresh,
+    /// New tokens, from a new login.
+    NewLogin,
 }
 
-impl KeyHolder {
-    /// The signer: flags, else the profile, else the key that `keygen` makes.
-    pub fn open(&self, context: &Context) -> Result<Signer, Failure> {
+impl SignerArgs {
+    /// The signer: that of the flags, or else that of the profile.
+    pub fn open(&self, context: &Context) -> Result<Signer, CliError> {
         let profile = &context.profile;
         let command = self.signer.as_ref().or(if self.key.is_none() { profile.signer.as_ref() } else { None });
         if let Some(command) = command {
             return Ok(Signer::Command(SignerCommand::new(command)));
         }
-        Ok(Signer::Key(private_key(&self.path(context)?)?))
+        Ok(Signer::Key(context.private_key(&self.path(context)?)?))
     }
 
     /// The file of the key.
-    pub fn path(&self, context: &Context) -> Result<PathBuf, Failure> {
+    pub fn path(&self, context: &Context) -> Result<PathBuf, CliError> {
         let path = self.key.clone().or_else(|| context.profile.key.clone());
         path.ok_or_else(|| {
-            missing("which key", "`countersign agent keygen` makes one; or --key FILE, or --signer COMMAND")
+            missing("the key", "`countersign agent keygen` creates one; or set --key FILE or --signer COMMAND")
         })
     }
 }
 
-/// Tokens, and whether a later process will find them.
-pub struct Got {
+/// Tokens, and whether they were stored.
+pub struct LoginResult {
     /// The tokens.
-    pub held: Held,
-    /// What kept them from being kept.
+    pub tokens: SessionTokens,
+    /// Why they were not stored, if they were not.
     pub saved: Result<(), ProfileError>,
 }
 
-impl Got {
-    /// What is said of tokens that could not be kept; nothing otherwise.
-    pub fn unremembered(&self) -> String {
-        let told = |error| format!("The login is not remembered, so that the next command logs in anew: {error}");
-        self.saved.as_ref().err().map(told).unwrap_or_default()
+impl LoginResult {
+    /// The warning about tokens that were not stored.
+    pub fn warning(&self) -> Option<String> {
+        let error = self.saved.as_ref().err()?;
+        Some(format!("the tokens are not saved, so the next command logs in again: {error}"))
     }
 }
 
-/// Gives tokens, and keeps them if the profile is this agent's.
-pub async fn tokens(context: &Context, who: &Who, want: Want) -> Result<Got, Failure> {
-    let agent = context.agent(who.agent.clone())?;
-    let ours = context.profile.agent.as_ref() == Some(&agent);
-    let named = who.service.clone().map(service_id).transpose()?;
-    let audience = named.or_else(|| context.profile.audience.clone().filter(|_| ours));
-    let holder = Holder { url: context.url(&who.server)?, agent: agent.clone(), audience: audience.clone() };
-    let session = || -> Result<_, Failure> {
-        Ok(Session::new(context.api(&who.server)?, who.holder.open(context)?, agent, audience.clone()))
+/// Gets tokens, and stores them if the agent is that of the profile.
+pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> Result<LoginResult, CliError> {
+    let agent = args.agent.id_or_default(context)?;
+    let is_profile_agent = context.profile.agent.as_ref() == Some(&agent);
+    let requested = args.service.clone().map(service_id).transpose()?;
+    let audience = requested.or_else(|| context.profile.audience.clone().filter(|_| is_profile_agent));
+    let subject = TokenSubject { url: context.url(&args.server)?, agent: agent.clone(), audience: audience.clone() };
+    let session = || -> Result<_, CliError> {
+        Ok(Session::new(context.api(&args.server)?, args.signer.open(context)?, agent, audience.clone()))
     };
-    if !ours {
-        return Ok(Got { held: wanted(&session()?, want).await?, saved: Ok(()) });
+    if !is_profile_agent {
+        return Ok(LoginResult { tokens: request(&session()?, policy).await?, saved: Ok(()) });
     }
 
     let lock = context.profiles.lock(&context.name);
-    let kept = context.profiles.tokens(&context.name, &holder)?;
-    if let Some(held) = kept.as_ref().filter(|held| want == Want::Good && clock::now() < held.refresh_at) {
-        let saved = context.remember(|profile| profile.audience = audience);
-        return Ok(Got { held: held.clone(), saved });
+    let stored = context.profiles.tokens(&context.name, &subject)?;
+    let is_current = |tokens: &&SessionTokens| policy == TokenPolicy::Valid && clock::now() < tokens.refresh_at;
+    if let Some(tokens) = stored.as_ref().filter(is_current) {
+        let saved = context.update_profile(|profile| profile.audience = audience);
+        return Ok(LoginResult { tokens: tokens.clone(), saved });
     }
     let session = session()?;
-    // A refresh token is good once: it is not spent where the next one cannot be kept.
-    let (held, saved) = match lock.and_then(|lock| context.check_writable().map(|()| lock)) {
-        Err(error) if want == Want::Fresh => return Err(error.into()),
+    // A refresh token can be used once, so it is not used where the next one cannot be stored.
+    let (tokens, saved) = match lock.and_then(|lock| context.check_writable().map(|()| lock)) {
+        Err(error) if policy == TokenPolicy::Refresh => return Err(error.into()),
         Err(error) => (session.login().await?, Err(error)),
         Ok(_lock) => {
-            let held = wanted(&session.resume(kept), want).await?;
-            let saved = context.profiles.keep_tokens(&context.name, &holder, &held);
-            (held, saved.and_then(|()| context.remember(|profile| profile.audience = audience)))
+            let tokens = request(&session.resume(stored), policy).await?;
+            let saved = context.profiles.save_tokens(&context.name, &subject, &tokens);
+            (tokens, saved.and_then(|()| context.update_profile(|profile| profile.audience = audience)))
         }
     };
-    Ok(Got { held, saved })
+    Ok(LoginResult { tokens, saved })
 }
 
-async fn wanted(session: &Session<Signer>, want: Want) -> Result<Held, ApiError> {
-    match want {
-        Want::Good => session.tokens().await,
-        Want::Fresh => session.refresh().await,
-        Want::Login => session.login().await,
+async fn request(session: &Session<Signer>, policy: TokenPolicy) -> Result<SessionTokens, ApiError> {
+    match policy {
+        TokenPolicy::Valid => session.tokens().await,
+        TokenPolicy::Refresh => session.refresh().await,
+        TokenPolicy::NewLogin => session.login().await,
     }
 }

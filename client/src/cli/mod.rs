@@ -1,181 +1,170 @@
-//! The commands: noun, then verb. A file per noun.
+//! The commands of `countersign`: a module per noun, a subcommand per verb.
 //!
-//! Neighbours: the library beneath, which does the work; `main`, which prints. The rule of the room: data
-//! goes to standard output, advice to standard error; a secret is printed only by a command that is for it.
+//! Depends on the library of this crate for all requests. Invariant: data goes to standard output, everything else to
+//! standard error; a secret is printed only by a command whose purpose it is.
 
 mod agent;
+mod args;
 mod audit;
 mod call;
+mod complete;
+mod confirm;
 mod context;
 mod doctor;
-mod failure;
+mod error;
+mod help;
+mod hints;
+mod ids;
 mod key;
 mod login;
+mod messages;
+mod output;
 mod parse;
 mod role;
-mod said;
 mod secret_file;
 mod service;
 mod signing_key;
+mod table;
+mod time;
 mod token;
+mod trace;
 mod webhook;
-mod when;
 
-use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
-pub use failure::Failure;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::{ArgValueCandidates, Shell};
+pub use complete::complete_from_environment;
+pub use error::CliError;
+pub use messages::{Messages, print};
+pub use output::CommandOutput;
 pub use parse::parse;
-pub use said::{Said, with_profile};
+use std::time::Duration;
 
-const WAY: &str = "\
-From a key to a call, as an agent:
-  countersign agent keygen                                    makes a key
-  countersign agent register --url URL --email E --name N     hands in its public half
-  countersign agent call https://service.example/             logs in, and calls with a token
-
-As a service, with COUNTERSIGN_URL, COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY set:
-  countersign role create reader --permission read            defines a role
-  countersign role assign reader --agent AGENT                gives it to an agent
-  countersign webhook listen                                  shows the service's events as they come
-
-`countersign-control-plane --dev` is one to try things out with. It writes all of these into the file dev.env
-of its data folder, and says where that is; unless it was told another: `set -a; . countersign-dev/dev.env; set +a`.
-What an agent needs is remembered in a profile (~/.config/countersign/NAME.toml); flags win over the
-environment, which wins over the profile. A variable that is empty says nothing.
-
-Exit codes: 0 good, 1 failed, 2 wrong use, 3 denied or not found, 4 unreachable; of `agent exec` its command's own.
-
-Next: countersign agent keygen --help";
-
-/// Talks to a Countersign control plane.
+/// Manage agents, their roles and the services that trust them.
 #[derive(Parser)]
-#[command(name = "countersign", version, after_help = WAY)]
+#[command(name = "countersign", version)]
 pub struct Arguments {
-    /// What is remembered between commands; one profile for each agent
+    #[command(flatten)]
+    global: GlobalArgs,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// Options of every command.
+#[derive(Args)]
+#[command(next_help_heading = "Global options")]
+pub struct GlobalArgs {
+    /// The profile: the settings and tokens of one agent
     #[arg(
         long,
         global = true,
         env = "COUNTERSIGN_PROFILE",
         default_value = "default",
         value_name = "NAME",
-        display_order = 900
+        display_order = 900,
+        add = ArgValueCandidates::new(complete::profile_names)
     )]
     profile: String,
-    /// `text` for people, `json` for programs, errors on standard error included
+    /// Output format, for standard output and standard error: text or json
     #[arg(
         short,
         long,
         global = true,
         value_enum,
-        default_value_t = Output::Text,
-        value_name = "FORM",
+        default_value_t = OutputFormat::Text,
+        value_name = "FORMAT",
         hide_possible_values = true,
         display_order = 901
     )]
-    output: Output,
-    #[command(subcommand)]
-    command: Command,
+    output: OutputFormat,
+    /// Print errors only: no notes, hints and warnings
+    #[arg(short, long, global = true, display_order = 902, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Print each request to standard error: method, URL, status, duration and request id
+    #[arg(short, long, global = true, display_order = 903)]
+    verbose: bool,
+    /// Timeout of each request, such as 500ms, 5s or 1m
+    #[arg(
+        long,
+        global = true,
+        value_name = "DURATION",
+        default_value = "30s",
+        value_parser = time::positive_duration,
+        display_order = 904
+    )]
+    timeout: Duration,
 }
 
-/// For whom data is printed.
+/// The format of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
-    /// For people
+pub enum OutputFormat {
+    /// Tables and sentences
     Text,
-    /// For programs
+    /// JSON with the field names of the API
     Json,
 }
 
 #[derive(Subcommand)]
 enum Command {
-    /// An agent: its key, its registration, its login, its calls
+    /// Create keys, register agents, log in, call services
     #[command(subcommand)]
-    Agent(agent::Agent),
-    /// Services, which people make and own
+    Agent(agent::AgentCommand),
+    /// Inspect, verify and revoke tokens
     #[command(subcommand)]
-    Service(service::Service),
-    /// The API keys of a service
+    Token(token::TokenCommand),
+    /// Create and configure services
     #[command(subcommand)]
-    Key(key::Key),
-    /// The roles of a service, and who holds them
+    Service(service::ServiceCommand),
+    /// Manage the API keys of a service
     #[command(subcommand)]
-    Role(role::Role),
-    /// Webhooks: where the events of a service are delivered to
+    Key(key::KeyCommand),
+    /// Manage the roles of a service and assign them to agents
     #[command(subcommand)]
-    Webhook(webhook::Webhook),
-    /// The keys that sign access tokens, for administrators
+    Role(role::RoleCommand),
+    /// Deliver the events of a service to a URL
     #[command(subcommand)]
-    SigningKey(signing_key::SigningKey),
-    /// The record of who did what
+    Webhook(webhook::WebhookCommand),
+    /// Read the audit log
     #[command(subcommand)]
-    Audit(audit::Audit),
-    /// Tokens: what they say, whether they are good, and their end
+    Audit(audit::AuditCommand),
+    /// Rotate and revoke the keys that sign access tokens
     #[command(subcommand)]
-    Token(token::Token),
-    /// Look at everything that these commands rest on: profile, server, clock, keys, credentials
-    #[command(
-        after_help = "It logs the profile's agent in, and out again. Exit code 0 if nothing is wrong, else that of \
-        the first thing that is.\n\nNext: what it says after `Next`"
-    )]
-    Doctor(doctor::Doctor),
-    /// Print a script that completes these commands in a shell
-    #[command(after_help = "Next, for bash: countersign completions bash > \
-                            ~/.local/share/bash-completion/completions/countersign")]
+    SigningKey(signing_key::SigningKeyCommand),
+    /// Check the profile, the connection, the clock, keys and credentials
+    #[command(after_help = doctor::HELP)]
+    Doctor(doctor::DoctorArgs),
+    /// Print a completion script for a shell
+    #[command(after_help = complete::HELP)]
     Completions {
         /// The shell
-        shell: clap_complete::Shell,
+        shell: Shell,
     },
 }
 
 impl Arguments {
-    /// The profile, if advice has to name it: neither the usual one nor what the environment says.
-    pub fn named_profile(&self) -> Option<String> {
-        let usual = parse::variable("COUNTERSIGN_PROFILE").unwrap_or_else(|| "default".to_owned());
-        Some(self.profile.clone()).filter(|named| *named != usual)
-    }
-
-    /// For whom data is printed.
-    pub const fn output(&self) -> Output {
-        self.output
+    /// Where and how messages are written.
+    pub fn messages(&self) -> Messages {
+        let GlobalArgs { profile, output, quiet, .. } = &self.global;
+        Messages::new(*output, *quiet, Some(profile.clone()))
     }
 }
 
-/// Does what was asked.
-pub async fn run(arguments: Arguments) -> Result<Said, Failure> {
-    let Arguments { profile, output, command } = arguments;
+/// Runs the command.
+pub async fn run(arguments: Arguments, messages: &Messages) -> Result<CommandOutput, CliError> {
+    let Arguments { global, command } = arguments;
     if let Command::Completions { shell } = command {
-        let mut script = Vec::new();
-        clap_complete::generate(shell, &mut Arguments::command(), "countersign", &mut script);
-        return Ok(Said::raw(script));
+        return complete::script(shell);
     }
-    let context = context::Context::open(profile)?;
+    let context = context::Context::open(global, messages.clone())?;
     match command {
         Command::Agent(command) => agent::run(&context, command).await,
+        Command::Token(command) => token::run(&context, command).await,
         Command::Service(command) => service::run(&context, command).await,
         Command::Key(command) => key::run(&context, command).await,
         Command::Role(command) => role::run(&context, command).await,
-        Command::Webhook(command) => webhook::run(&context, command, output).await,
-        Command::SigningKey(command) => signing_key::run(&context, command).await,
+        Command::Webhook(command) => webhook::run(&context, command).await,
         Command::Audit(command) => audit::run(&context, command).await,
-        Command::Token(command) => token::run(&context, command).await,
-        Command::Doctor(asked) => doctor::run(&context, asked).await,
-        Command::Completions { .. } => Ok(Said::raw(Vec::new())),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_commands_are_well_formed_and_each_says_what_comes_next() {
-        let mut root = Arguments::command();
-        root.build();
-        root.clone().debug_assert();
-        let mut left = vec![root];
-        while let Some(command) = left.pop() {
-            left.extend(command.get_subcommands().filter(|command| command.get_name() != "help").cloned());
-            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
-            assert!(command.has_subcommands() || help.contains("Next"), "{}", command.get_name());
-        }
+        Command::SigningKey(command) => signing_key::run(&context, command).await,
+        Command::Doctor(args) => doctor::run(&context, args).await,
+        Command::Completions { .. } => Ok(CommandOutput::default()),
     }
 }

@@ -1,162 +1,216 @@
-//! `countersign role`: what a service lets its agents do.
+//! `countersign role`: the roles of a service, and their assignments.
 
 use super::{
-    Failure, Said,
-    context::{Context, Manager},
-    said::{table, typed},
-    when::ahead,
+    CliError, CommandOutput, OutputFormat,
+    args::{AgentArg, ManagerArgs},
+    confirm::ConfirmArgs,
+    context::Context,
+    output::quoted,
+    table::{Column, Table, details, id_with_name},
+    time::future_time,
 };
 use clap::{Args, Subcommand};
-use countersign_client::Api;
+use countersign_client::{Api, api::Role};
 use countersign_identity::RoleId;
 use jiff::Timestamp;
 use serde_json::json;
 
 #[derive(Subcommand)]
-pub enum Role {
-    /// Define a role and print its id
-    #[command(after_help = "It counts at its service only: take the one that the agent is going to call. That is \
-        COUNTERSIGN_SERVICE_ID, with its key in COUNTERSIGN_SERVICE_KEY or its owner's token in \
-        COUNTERSIGN_HUMAN_TOKEN; `countersign service list` shows a person's services, `countersign service create` makes \
-        one, `countersign key create` makes its key.\n\nNext: countersign role assign NAME --agent AGENT")]
-    Create(Create),
+pub enum RoleCommand {
+    /// Create a role and print its id
+    #[command(after_help = "A role is valid at its service only, so create it at the service that the agent calls: \
+        COUNTERSIGN_SERVICE_ID, with its API key in COUNTERSIGN_SERVICE_KEY or its owner's token in \
+        COUNTERSIGN_HUMAN_TOKEN.\n\n\
+        Examples:\n  $ countersign role create reader --permission read\n  \
+        $ countersign role create editor --permission read --permission write --description 'Edits orders'\n\n\
+        Next: countersign role assign NAME AGENT")]
+    Create(CreateArgs),
     /// List the roles of the service
-    #[command(after_help = "Next: countersign role assign NAME --agent AGENT")]
-    List(Manager),
-    /// Delete a role, whoever holds it
-    #[command(after_help = "All who hold it lose it at once, also by tokens that state it. A role that is made later \
-        under the same name is another one, which nobody holds yet.\n\nNext: countersign role list")]
-    Delete(Delete),
-    /// Give a role to an agent, for good or until an instant
-    #[command(after_help = "Given again, the end is replaced. It counts at every proxy as soon as the change arrives \
-        there.\n\nNext, as the agent: countersign agent call URL")]
-    Assign(Assign),
-    /// Take a role away; tokens that state it lose it at once
-    #[command(after_help = "Next: countersign role list")]
-    Revoke(Held),
+    #[command(after_help = "Examples:\n  $ countersign role list\n  $ countersign role list -o json\n\n\
+        Next: countersign role assign NAME AGENT")]
+    List(ManagerArgs),
+    /// Delete a role and its assignments; this cannot be undone
+    #[command(
+        after_help = "All agents lose it at once, also those with a token that states it. A new role of the same \
+        name has no assignments.\n\n\
+        Examples:\n  $ countersign role delete reader\n  $ countersign role delete reader --yes\n\n\
+        Next: countersign role list"
+    )]
+    Delete(DeleteArgs),
+    /// Assign a role to an agent, permanently or until a time
+    #[command(
+        after_help = "Assigning it again replaces the end. Every proxy applies it when the change arrives there, \
+        mostly within a second.\n\n\
+        Examples:\n  $ countersign role assign reader AGENT\n  $ countersign role assign reader AGENT --expires 8h\n\n\
+        Next, as the agent: countersign agent call URL"
+    )]
+    Assign(AssignArgs),
+    /// Revoke a role of an agent; tokens that state it lose it at once
+    #[command(after_help = "Examples:\n  $ countersign role revoke reader AGENT\n\n\
+        Next: countersign role list")]
+    Revoke(AssignmentArgs),
 }
 
 #[derive(Args)]
-pub struct Create {
+pub struct CreateArgs {
     #[command(flatten)]
-    manager: Manager,
-    /// Its name, unique at the service and never changed
+    manager: ManagerArgs,
+    /// The name, unique at the service; it cannot be changed
     name: String,
-    /// What its holders may do; may stand several times
+    /// A permission that the role grants; can be repeated
     #[arg(long = "permission", value_name = "PERMISSION")]
     permissions: Vec<String>,
-    /// What it is for
+    /// The description
     #[arg(long, default_value = "")]
     description: String,
 }
 
 #[derive(Args)]
-pub struct Delete {
+pub struct DeleteArgs {
     #[command(flatten)]
-    manager: Manager,
-    /// The role, by name or id
+    manager: ManagerArgs,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+    /// The name or id of the role
     role: String,
 }
 
 #[derive(Args)]
-pub struct Held {
+pub struct AssignmentArgs {
     #[command(flatten)]
-    manager: Manager,
-    /// The role, by name or id
+    manager: ManagerArgs,
+    /// The name or id of the role
     role: String,
-    /// The agent; left out: the profile's
-    #[arg(long)]
-    agent: Option<String>,
+    #[command(flatten)]
+    agent: AgentArg,
 }
 
 #[derive(Args)]
-pub struct Assign {
+pub struct AssignArgs {
     #[command(flatten)]
-    held: Held,
-    /// When it ends: 2030-01-31T12:00:00Z, or from now: 30m, 8h, 7d
-    #[arg(long, value_name = "WHEN", value_parser = ahead)]
+    assignment: AssignmentArgs,
+    /// When the assignment ends: 2030-01-31T12:00:00Z, or after 30m, 8h or 7d [default: never]
+    #[arg(long, alias = "expires-at", value_name = "TIME", value_parser = future_time)]
     expires: Option<Timestamp>,
 }
 
-/// Does what was asked.
-pub async fn run(context: &Context, command: Role) -> Result<Said, Failure> {
+/// Runs the command.
+pub async fn run(context: &Context, command: RoleCommand) -> Result<CommandOutput, CliError> {
     match command {
-        Role::Create(asked) => create(context, asked).await,
-        Role::List(manager) => list(context, manager).await,
-        Role::Delete(asked) => delete(context, asked).await,
-        Role::Assign(asked) => assign(context, asked).await,
-        Role::Revoke(asked) => revoke(context, asked).await,
+        RoleCommand::Create(args) => create(context, args).await,
+        RoleCommand::List(manager) => list(context, manager).await,
+        RoleCommand::Delete(args) => delete(context, args).await,
+        RoleCommand::Assign(args) => assign(context, args).await,
+        RoleCommand::Revoke(args) => revoke(context, args).await,
     }
 }
 
-async fn create(context: &Context, asked: Create) -> Result<Said, Failure> {
-    let Create { manager, name, permissions, description } = asked;
-    let (api, service) = (context.api(&manager.server)?, context.service(manager.service.clone())?);
-    let made = api.create_role(manager.credential()?, &service, &name, &description, &permissions).await?;
-    let note = format!("Next: countersign role assign {} --agent AGENT", typed(&name));
-    Ok(Said::new(made.role_id.clone(), json!(made)).noting(note))
+async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
+    let CreateArgs { manager, name, permissions, description } = args;
+    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
+    let role = api.create_role(manager.credential()?, &service, &name, &description, &permissions).await?;
+    let note = format!("Next: countersign role assign {} AGENT", quoted(&name));
+    Ok(CommandOutput::new(role.role_id.clone(), json!(role)).with_note(note))
 }
 
-async fn list(context: &Context, manager: Manager) -> Result<Said, Failure> {
-    let (api, service) = (context.api(&manager.server)?, context.service(manager.service.clone())?);
+async fn list(context: &Context, manager: ManagerArgs) -> Result<CommandOutput, CliError> {
+    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
     let roles = api.list_roles(manager.credential()?, &service).await?;
-    let head = ["ID", "NAME", "PERMISSIONS", "DESCRIPTION"].map(str::to_owned);
+    let header =
+        [("ID", Column::Fixed), ("NAME", Column::Text), ("PERMISSIONS", Column::Text), ("DESCRIPTION", Column::Text)];
     let rows = roles
         .iter()
         .map(|role| [role.role_id.clone(), role.name.clone(), role.permissions.join(","), role.description.clone()]);
-    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
-    Ok(Said::new(table(&rows), json!(roles)))
+    Ok(CommandOutput::new(Table::new(header, rows), json!(roles)))
 }
 
-async fn delete(context: &Context, asked: Delete) -> Result<Said, Failure> {
-    let Delete { manager, role } = asked;
-    let (api, service) = (context.api(&manager.server)?, context.service(manager.service.clone())?);
-    let role = role_id(&api, &manager, &service, &role).await?;
-    api.delete_role(manager.credential()?, &service, &role).await?;
-    let text = table(&[["role".into(), role.clone()], ["deleted".into(), "true".into()]]);
-    Ok(Said::new(text, json!({ "deleted": true, "roleId": role, "serviceId": service }))
-        .noting("Next: countersign role list"))
+async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
+    let DeleteArgs { manager, confirm, role } = args;
+    let (api, service) = (context.api(&manager.server)?, context.service(&manager.service)?);
+    let RoleRef { id, name } = find_role(&api, &manager, &service, &role).await?;
+    let shown = id_with_name(&id, name.as_deref());
+    let consequence = "All agents lose it at once. This cannot be undone.";
+    confirm.confirm(&context.messages, &format!("Delete the role {shown} of {service}"), consequence)?;
+    api.delete_role(manager.credential()?, &service, &id).await?;
+    let text = details([("role", shown), ("deleted", "true".into())]);
+    Ok(CommandOutput::new(text, json!({ "deleted": true, "roleId": id, "serviceId": service }))
+        .with_note("Next: countersign role list"))
 }
 
-async fn assign(context: &Context, asked: Assign) -> Result<Said, Failure> {
-    let Assign { held, expires } = asked;
-    let (api, service, agent, role) = resolve(context, &held).await?;
-    let expires = expires.map(|at| at.to_string());
-    api.assign_role(held.manager.credential()?, &service, &agent, &role, expires.as_deref()).await?;
+async fn assign(context: &Context, args: AssignArgs) -> Result<CommandOutput, CliError> {
+    let AssignArgs { assignment, expires } = args;
+    let Assignment { api, service, agent, role } = assignment.resolve(context).await?;
+    let expires = expires.map(|time| time.to_string());
+    let credential = assignment.manager.credential()?;
+    api.assign_role(credential, &service, &agent, &role.id, expires.as_deref()).await?;
     let end = expires.clone().unwrap_or_else(|| "never".into());
-    let rows = [["role".into(), role.clone()], ["agent".into(), agent.clone()], ["expires".into(), end]];
-    let value = json!({
-        "assigned": true, "roleId": role, "agentId": agent, "serviceId": service, "expiresAt": expires,
+    let name = agent_name(context, &api, &assignment.manager, &service, &agent).await;
+    let text = details([
+        ("role", id_with_name(&role.id, role.name.as_deref())),
+        ("agent", id_with_name(&agent, name.as_deref())),
+        ("expires", end),
+    ]);
+    let json = json!({
+        "assigned": true, "roleId": role.id, "agentId": agent, "serviceId": service, "expiresAt": expires,
     });
-    Ok(Said::new(table(&rows), value).noting("Next, as the agent: countersign agent call URL"))
+    Ok(CommandOutput::new(text, json).with_note("Next, as the agent: countersign agent call URL"))
 }
 
-async fn revoke(context: &Context, held: Held) -> Result<Said, Failure> {
-    let (api, service, agent, role) = resolve(context, &held).await?;
-    let revoked = api.revoke_role(held.manager.credential()?, &service, &agent, &role).await?;
-    let now = if revoked { "true" } else { "the agent did not hold it" };
-    let rows = [["role".into(), role.clone()], ["agent".into(), agent.clone()], ["revoked".into(), now.into()]];
-    Ok(Said::new(table(&rows), json!({ "revoked": revoked, "roleId": role, "agentId": agent, "serviceId": service }))
-        .noting("Next: countersign role list"))
+async fn revoke(context: &Context, args: AssignmentArgs) -> Result<CommandOutput, CliError> {
+    let Assignment { api, service, agent, role } = args.resolve(context).await?;
+    let revoked = api.revoke_role(args.manager.credential()?, &service, &agent, &role.id).await?;
+    let result = if revoked { "true" } else { "the agent did not hold it" };
+    let name = agent_name(context, &api, &args.manager, &service, &agent).await;
+    let text = details([
+        ("role", id_with_name(&role.id, role.name.as_deref())),
+        ("agent", id_with_name(&agent, name.as_deref())),
+        ("revoked", result.into()),
+    ]);
+    let json = json!({ "revoked": revoked, "roleId": role.id, "agentId": agent, "serviceId": service });
+    Ok(CommandOutput::new(text, json).with_note("Next: countersign role list"))
 }
 
-/// The control plane, the service, the agent and the role's id.
-async fn resolve(context: &Context, held: &Held) -> Result<(Api, String, String, String), Failure> {
-    let (api, service) = (context.api(&held.manager.server)?, context.service(held.manager.service.clone())?);
-    let agent = context.agent(held.agent.clone())?;
-    let role = role_id(&api, &held.manager, &service, &held.role).await?;
-    Ok((api, service, agent, role))
+/// A role with its name, if the command knows it.
+struct RoleRef {
+    id: String,
+    name: Option<String>,
 }
 
-/// The id of a role that was given by name or id.
-async fn role_id(api: &Api, manager: &Manager, service: &str, given: &str) -> Result<String, Failure> {
-    if given.parse::<RoleId>().is_ok() {
-        return Ok(given.to_owned());
+/// What an assignment is about.
+struct Assignment {
+    api: Api,
+    service: String,
+    agent: String,
+    role: RoleRef,
+}
+
+impl AssignmentArgs {
+    async fn resolve(&self, context: &Context) -> Result<Assignment, CliError> {
+        let (api, service) = (context.api(&self.manager.server)?, context.service(&self.manager.service)?);
+        let agent = self.agent.id_or_default(context)?;
+        let role = find_role(&api, &self.manager, &service, &self.role).await?;
+        Ok(Assignment { api, service, agent, role })
+    }
+}
+
+/// Finds a role by name. An id is used as it is.
+async fn find_role(api: &Api, manager: &ManagerArgs, service: &str, role: &str) -> Result<RoleRef, CliError> {
+    if role.parse::<RoleId>().is_ok() {
+        return Ok(RoleRef { id: role.to_owned(), name: None });
     }
     let roles = api.list_roles(manager.credential()?, service).await?;
-    let found = roles.into_iter().find(|role| role.name == given).ok_or_else(|| {
-        let next = "`countersign role list` shows what there is; `countersign role create` makes one";
-        Failure::denied(format!("the service has no role `{given}`\nNext: {next}"), "")
+    let Role { role_id: id, name, .. } = roles.into_iter().find(|listed| listed.name == role).ok_or_else(|| {
+        let next = "`countersign role list` shows the roles; `countersign role create` creates one";
+        CliError::denied(format!("the service has no role `{role}`\nNext: {next}"), "")
     })?;
-    Ok(found.role_id)
+    Ok(RoleRef { id, name: Some(name) })
+}
+
+/// The name of an agent, for text that a person reads. Not every credential may read it; then there is none.
+async fn agent_name(context: &Context, api: &Api, manager: &ManagerArgs, service: &str, agent: &str) -> Option<String> {
+    if context.format() == OutputFormat::Json {
+        return None;
+    }
+    let record = api.read_agent(manager.credential().ok()?, service, agent).await.ok()?;
+    record["name"].as_str().map(str::to_owned)
 }

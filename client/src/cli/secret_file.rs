@@ -1,6 +1,6 @@
-//! Where a secret goes that is to be had once: a new file, for its owner only.
+//! A new file of mode 0600 for a secret that is shown once.
 
-use super::Failure;
+use super::CliError;
 use secrecy::{ExposeSecret, SecretString};
 use std::{
     fs::{File, OpenOptions},
@@ -9,33 +9,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// A file for a secret, made before there is one, and gone again if there never is.
+/// A file that is created before the secret exists. Without a secret it is deleted.
 pub struct SecretFile {
     path: PathBuf,
     file: File,
-    filled: bool,
+    written: bool,
 }
 
 impl SecretFile {
-    /// Makes it; one that exists is left alone.
-    pub fn create(path: &Path) -> Result<Self, Failure> {
+    /// Creates the file. It never overwrites a file.
+    pub fn create(path: &Path) -> Result<Self, CliError> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-        let file = file.map_err(|error| Failure::file("--out", path, error.to_string()))?;
-        Ok(Self { path: path.to_owned(), file, filled: false })
+        let file = file.map_err(|error| CliError::file("--out", path, error.to_string()))?;
+        Ok(Self { path: path.to_owned(), file, written: false })
     }
 
-    /// Writes the secret, and gives the path.
-    pub fn keep(mut self, secret: &SecretString) -> Result<PathBuf, Failure> {
-        let written = writeln!(self.file, "{}", secret.expose_secret());
-        self.filled = written.is_ok();
-        written.map(|()| self.path.clone()).map_err(|error| Failure::file("--out", &self.path, error.to_string()))
+    /// Writes the secret, and returns the path.
+    pub fn write(mut self, secret: &SecretString) -> Result<PathBuf, CliError> {
+        let result = writeln!(self.file, "{}", secret.expose_secret());
+        self.written = result.is_ok();
+        result.map(|()| self.path.clone()).map_err(|error| CliError::file("--out", &self.path, error.to_string()))
     }
 }
 
 impl Drop for SecretFile {
     fn drop(&mut self) {
-        if !self.filled {
-            let _left = std::fs::remove_file(&self.path);
+        if !self.written {
+            let _ignored = std::fs::remove_file(&self.path);
         }
     }
 }

@@ -1,153 +1,154 @@
-//! `countersign service`: what people do with their token.
+//! `countersign service`: the services of a human user.
 
 use super::{
-    Failure, Said,
-    context::{Context, Human, person},
+    CliError, CommandOutput,
+    args::{HumanArgs, ServiceArg},
+    context::Context,
     parse::variable,
-    said::table,
+    table::{Column, Table, details},
 };
 use clap::{Args, Subcommand};
 use countersign_client::{
     ApiError,
-    api::{Page, Service as Record},
+    api::{Page, Service},
 };
 use serde_json::json;
 
 #[derive(Subcommand)]
-pub enum Service {
-    /// Make a service, owned by the person who asks, and print its id
-    #[command(
-        after_help = "The operator mints a person's token: countersign-control-plane human-token mint --subject \
-        NAME. The profile remembers the service for `key` and `role`; COUNTERSIGN_SERVICE_ID wins over that.\n\n\
-        Roles of a service count where that service is guarded: by a sidecar with a key of this service.\n\n\
-        Next: countersign key create --scope full, and for its sidecar countersign key create --scope sync"
-    )]
-    Create(CreateService),
-    /// List the services of the person who asks; of an administrator, all
-    #[command(after_help = "Newest first.\n\nNext: countersign key list --service ID")]
-    List(Human),
+pub enum ServiceCommand {
+    /// Create a service, which the human user owns, and print its id
+    #[command(after_help = "The profile saves the service for later commands; COUNTERSIGN_SERVICE_ID overrides it. \
+        Without an identity provider, the operator mints the token of a human user: countersign-control-plane \
+        human-token mint --subject NAME.\n\n\
+        Examples:\n  $ countersign service create Shop\n  $ countersign service create Payments --refuse-unbound\n\n\
+        Next: countersign key create --scope full, and for its sidecar countersign key create --scope sync")]
+    Create(CreateArgs),
+    /// List the services of the human user; for an administrator, all services
+    #[command(after_help = "Newest first.\n\n\
+        Examples:\n  $ countersign service list\n\n\
+        Next: countersign key list --service ID")]
+    List(HumanArgs),
     /// Show a service
-    #[command(after_help = "Next: countersign key list, countersign role list")]
-    Show(One),
-    /// Change what people call a service, and whether it accepts tokens that are bound to none
-    #[command(
-        after_help = "An agent that holds no role anywhere gets a token that is bound to no service. Whoever is sent \
-        one could pass it on to another service, so services whose roles grant much refuse these. It counts at every \
-        proxy as soon as the change arrives there.\n\nNext: countersign service show"
-    )]
-    Change(Change),
+    #[command(after_help = "Examples:\n  $ countersign service show\n  $ countersign service show --service ID\n\n\
+        Next: countersign key list, countersign role list")]
+    Show(ShowArgs),
+    /// Change the name of a service, or whether it accepts unbound tokens
+    #[command(after_help = "The token of an agent without any role has no service as its audience: it is unbound. A \
+        service that receives one could use it at other services. Services whose roles grant much therefore refuse \
+        unbound tokens. Every proxy applies the change when it arrives there.\n\n\
+        Examples:\n  $ countersign service change --name Store\n  $ countersign service change --refuse-unbound\n\n\
+        Next: countersign service show")]
+    Change(ChangeArgs),
 }
 
 #[derive(Args)]
-pub struct One {
+pub struct ShowArgs {
     #[command(flatten)]
-    human: Human,
-    /// The service; left out: the one made last with this profile
-    #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
-    service: Option<String>,
+    human: HumanArgs,
+    #[command(flatten)]
+    service: ServiceArg,
 }
 
 #[derive(Args)]
-pub struct Change {
+pub struct ChangeArgs {
     #[command(flatten)]
-    one: One,
-    /// What people call it from now on
+    target: ShowArgs,
+    /// The new display name
     #[arg(long)]
     name: Option<String>,
-    /// Refuse tokens that are bound to no service
+    /// Refuse unbound tokens
     #[arg(long, conflicts_with = "accept_unbound")]
     refuse_unbound: bool,
-    /// Accept them
+    /// Accept unbound tokens
     #[arg(long)]
     accept_unbound: bool,
 }
 
 #[derive(Args)]
-pub struct CreateService {
+pub struct CreateArgs {
     #[command(flatten)]
-    human: Human,
-    /// What people call it
+    human: HumanArgs,
+    /// The display name
     name: String,
-    /// Refuse tokens that are bound to no service: advised where roles grant much
+    /// Refuse unbound tokens; recommended where roles grant much
     #[arg(long)]
     refuse_unbound: bool,
 }
 
-/// Does what was asked.
-pub async fn run(context: &Context, command: Service) -> Result<Said, Failure> {
+/// Runs the command.
+pub async fn run(context: &Context, command: ServiceCommand) -> Result<CommandOutput, CliError> {
     match command {
-        Service::Create(asked) => create_service(context, asked).await,
-        Service::List(human) => list(context, human).await,
-        Service::Show(one) => show(context, one).await,
-        Service::Change(asked) => change(context, asked).await,
+        ServiceCommand::Create(args) => create(context, args).await,
+        ServiceCommand::List(human) => list(context, human).await,
+        ServiceCommand::Show(args) => show(context, args).await,
+        ServiceCommand::Change(args) => change(context, args).await,
     }
 }
 
-async fn create_service(context: &Context, asked: CreateService) -> Result<Said, Failure> {
-    let CreateService { human, name, refuse_unbound } = asked;
+async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
+    let CreateArgs { human, name, refuse_unbound } = args;
     let api = context.api(&human.server)?;
-    let person = person(human.human_token.as_ref())?;
+    let token = human.credential()?;
     context.check_writable()?;
-    let made = api.create_service(person, &name, !refuse_unbound).await?;
-    let saved = context.remember(|profile| profile.service = Some(made.service_id.clone()));
+    let service = api.create_service(token, &name, !refuse_unbound).await?;
+    let saved = context.update_profile(|profile| profile.service = Some(service.service_id.clone()));
     let note = if saved.is_err() {
-        "The profile does not know it: name it with --service or COUNTERSIGN_SERVICE_ID."
+        "Pass its id with --service or COUNTERSIGN_SERVICE_ID to later commands."
     } else if variable("COUNTERSIGN_SERVICE_ID").is_some() {
-        "COUNTERSIGN_SERVICE_ID is set, so other commands are still about that one: unset it, or give --service."
+        "COUNTERSIGN_SERVICE_ID is set, so later commands still use that service: unset it, or pass --service."
     } else {
-        "The profile remembers it.\nNext: countersign key create --scope full"
+        "The profile uses this service now.\nNext: countersign key create --scope full"
     };
-    Ok(Said::new(made.service_id.clone(), json!(made)).noting(note).remembered(saved))
+    Ok(CommandOutput::new(service.service_id.clone(), json!(service)).with_note(note).with_profile_result(saved))
 }
 
-async fn list(context: &Context, human: Human) -> Result<Said, Failure> {
-    let (api, person) = (context.api(&human.server)?, person(human.human_token.as_ref())?);
-    let services = all(async |offset| api.list_services(person, offset).await).await?;
-    let head = ["ID", "NAME", "UNBOUND TOKENS", "CREATED"].map(str::to_owned);
+async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
+    let (api, token) = (context.api(&human.server)?, human.credential()?);
+    let services = all_pages(async |offset| api.list_services(token, offset).await).await?;
+    let header =
+        [("ID", Column::Fixed), ("NAME", Column::Text), ("UNBOUND TOKENS", Column::Fixed), ("CREATED", Column::Time)];
     let rows = services.iter().map(|service| {
-        let Record { service_id, name, accepts_unbound_tokens: _, created_at } = service;
-        [service_id.clone(), name.clone(), unbound(service).to_owned(), created_at.clone()]
+        let Service { service_id, name, accepts_unbound_tokens: _, created_at } = service;
+        [service_id.clone(), name.clone(), unbound_tokens(service).to_owned(), created_at.clone()]
     });
-    let rows: Vec<_> = std::iter::once(head).chain(rows).collect();
-    Ok(Said::new(table(&rows), json!(services)))
+    Ok(CommandOutput::new(Table::new(header, rows), json!(services)))
 }
 
-async fn show(context: &Context, asked: One) -> Result<Said, Failure> {
-    let One { human, service } = asked;
-    let (api, service) = (context.api(&human.server)?, context.service(service)?);
-    Ok(told(&api.read_service(person(human.human_token.as_ref())?, &service).await?))
+async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliError> {
+    let ShowArgs { human, service } = args;
+    let (api, service) = (context.api(&human.server)?, context.service(&service)?);
+    Ok(output(&api.read_service(human.credential()?, &service).await?))
 }
 
-async fn change(context: &Context, asked: Change) -> Result<Said, Failure> {
-    let Change { one: One { human, service }, name, refuse_unbound, accept_unbound } = asked;
-    let accepts = (refuse_unbound || accept_unbound).then_some(accept_unbound);
-    if name.is_none() && accepts.is_none() {
-        let text = "nothing is to be changed: give --name, --refuse-unbound or --accept-unbound";
-        return Err(Failure::Usage(text.to_owned()));
+async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, CliError> {
+    let ChangeArgs { target: ShowArgs { human, service }, name, refuse_unbound, accept_unbound } = args;
+    let accepts_unbound = (refuse_unbound || accept_unbound).then_some(accept_unbound);
+    if name.is_none() && accepts_unbound.is_none() {
+        let text = "no change is set: pass --name, --refuse-unbound or --accept-unbound";
+        return Err(CliError::Usage(text.to_owned()));
     }
-    let (api, service) = (context.api(&human.server)?, context.service(service)?);
-    let person = person(human.human_token.as_ref())?;
-    Ok(told(&api.change_service(person, &service, name.as_deref(), accepts).await?)
-        .noting("Next: countersign service show"))
+    let (api, service) = (context.api(&human.server)?, context.service(&service)?);
+    let changed = api.change_service(human.credential()?, &service, name.as_deref(), accepts_unbound).await?;
+    Ok(output(&changed).with_note("Next: countersign service show"))
 }
 
-fn told(service: &Record) -> Said {
-    let Record { service_id, name, accepts_unbound_tokens: _, created_at } = service;
-    let rows = [
-        ["service".to_owned(), service_id.clone()],
-        ["name".into(), name.clone()],
-        ["unbound tokens".into(), unbound(service).into()],
-        ["created".into(), created_at.clone()],
-    ];
-    Said::new(table(&rows), json!(service))
+fn output(service: &Service) -> CommandOutput {
+    let Service { service_id, name, accepts_unbound_tokens: _, created_at } = service;
+    let text = details([
+        ("service", service_id.clone()),
+        ("name", name.clone()),
+        ("unbound tokens", unbound_tokens(service).into()),
+        ("created", created_at.clone()),
+    ]);
+    CommandOutput::new(text, json!(service))
 }
 
-const fn unbound(service: &Record) -> &'static str {
+const fn unbound_tokens(service: &Service) -> &'static str {
     if service.accepts_unbound_tokens { "accepted" } else { "refused" }
 }
 
-/// What is on all pages.
-pub(super) async fn all<T>(page: impl AsyncFn(usize) -> Result<Page<T>, ApiError>) -> Result<Vec<T>, Failure> {
+/// The items of all pages.
+pub(super) async fn all_pages<T>(page: impl AsyncFn(usize) -> Result<Page<T>, ApiError>) -> Result<Vec<T>, CliError> {
     let mut items = Vec::new();
     loop {
         let Page { data, pagination } = page(items.len()).await?;

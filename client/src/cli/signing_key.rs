@@ -1,99 +1,111 @@
 //! `countersign signing-key`: the keys that sign access tokens, for administrators.
 
 use super::{
-    Failure, Said,
-    context::{Context, Human, person},
-    said::table,
-    service::all,
+    CliError, CommandOutput,
+    args::HumanArgs,
+    confirm::ConfirmArgs,
+    context::Context,
+    ids,
+    service::all_pages,
+    table::{Column, Table, details},
+    time::relative,
 };
 use clap::{Args, Subcommand};
-use countersign_client::api::{Rotation, SigningKey as Key};
-use countersign_identity::Kid;
+use countersign_client::api::{Rotation, SigningKey};
 use serde_json::json;
 
-/// As many characters as a `kid` has, beyond which nothing is repeated.
-const KID: usize = 43;
-
 #[derive(Subcommand)]
-pub enum SigningKey {
-    /// List the signing keys, also those that are gone
+pub enum SigningKeyCommand {
+    /// List the signing keys, removed ones included
+    #[command(after_help = "One key signs and one is next. Retired keys stay until the last token that they signed \
+        has expired.\n\n\
+        Examples:\n  $ countersign signing-key list\n\n\
+        Next: countersign signing-key rotate")]
+    List(HumanArgs),
+    /// Rotate the signing key: the next key signs as soon as every sidecar has loaded it
+    #[command(after_help = "No token becomes invalid: the old key stays until its last token has expired. For a key \
+        that may have leaked see `countersign signing-key revoke --help`.\n\n\
+        Examples:\n  $ countersign signing-key rotate\n\n\
+        Next: countersign signing-key list, which shows when the new key signs")]
+    Rotate(HumanArgs),
+    /// Revoke a key and every token that it signed; this cannot be undone
     #[command(
-        after_help = "One signs, one is next, and those before stay until the last token they signed is dead.\n\n\
-        Next: countersign signing-key rotate"
+        after_help = "For a key that may have leaked. Agents have to log in again, which the client library does \
+        by itself; the next key signs at once.\n\n\
+        Examples:\n  $ countersign signing-key revoke KID\n  $ countersign signing-key revoke KID --yes\n\n\
+        Next: countersign signing-key list"
     )]
-    List(Human),
-    /// Let the next key sign, as soon as every sidecar that still answers knows it
-    #[command(
-        after_help = "No token becomes invalid: the old key stays until its last token is dead. A key that somebody \
-        else may have is revoked instead.\n\nNext: countersign signing-key list, which says from when the new one signs"
-    )]
-    Rotate(Human),
-    /// Revoke a key at once, with every token that it signed
-    #[command(
-        after_help = "For a key that somebody else may have. Agents have to log in again, which the client library \
-        does by itself; the next key signs at once.\n\nNext: countersign signing-key list"
-    )]
-    Revoke(Revoke),
+    Revoke(RevokeArgs),
 }
 
 #[derive(Args)]
-pub struct Revoke {
+pub struct RevokeArgs {
     #[command(flatten)]
-    human: Human,
-    /// The key's id, as `countersign signing-key list` shows it
+    human: HumanArgs,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+    /// The id of the key, as `countersign signing-key list` shows it
     // A thumbprint may begin with a hyphen.
     #[arg(allow_hyphen_values = true)]
     kid: String,
 }
 
-/// Does what was asked.
-pub async fn run(context: &Context, command: SigningKey) -> Result<Said, Failure> {
+/// Runs the command.
+pub async fn run(context: &Context, command: SigningKeyCommand) -> Result<CommandOutput, CliError> {
     match command {
-        SigningKey::List(human) => list(context, human).await,
-        SigningKey::Rotate(human) => rotate(context, human).await,
-        SigningKey::Revoke(asked) => revoke(context, asked).await,
+        SigningKeyCommand::List(human) => list(context, human).await,
+        SigningKeyCommand::Rotate(human) => rotate(context, human).await,
+        SigningKeyCommand::Revoke(args) => revoke(context, args).await,
     }
 }
 
-async fn list(context: &Context, human: Human) -> Result<Said, Failure> {
-    let (api, person) = (context.api(&human.server)?, person(human.human_token.as_ref())?);
-    let keys = all(async |offset| api.list_signing_keys(person, offset).await).await?;
-    let head = ["ID", "STATUS", "PUBLISHED", "SIGNS FROM", "RETIRED", "REMOVED"].map(str::to_owned);
-    let shown = |instant: &Option<String>| instant.clone().unwrap_or_else(|| "-".into());
-    let row = |key: &Key| {
-        let Key { kid, status, algorithm: _, published_at, signs_from, retired_at, removed_at } = key;
-        let [from, retired, removed] = [signs_from, retired_at, removed_at].map(shown);
-        [kid.clone(), status.clone(), published_at.clone(), from, retired, removed]
-    };
-    let rows: Vec<_> = std::iter::once(head).chain(keys.iter().map(row)).collect();
-    Ok(Said::new(table(&rows), json!(keys)))
+async fn list(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
+    let (api, token) = (context.api(&human.server)?, human.credential()?);
+    let keys = all_pages(async |offset| api.list_signing_keys(token, offset).await).await?;
+    let header = [
+        ("ID", Column::Fixed),
+        ("STATUS", Column::Fixed),
+        ("PUBLISHED", Column::Time),
+        ("SIGNS FROM", Column::Time),
+        ("RETIRED", Column::Time),
+        ("REMOVED", Column::Time),
+    ];
+    let optional = |time: &Option<String>| time.clone().unwrap_or_else(|| "-".into());
+    let rows = keys.iter().map(|key| {
+        let SigningKey { kid, status, algorithm: _, published_at, signs_from, retired_at, removed_at } = key;
+        let [signs_from, retired, removed] = [signs_from, retired_at, removed_at].map(optional);
+        [kid.clone(), status.clone(), published_at.clone(), signs_from, retired, removed]
+    });
+    Ok(CommandOutput::new(Table::new(header, rows), json!(keys)))
 }
 
-async fn rotate(context: &Context, human: Human) -> Result<Said, Failure> {
-    let (api, person) = (context.api(&human.server)?, person(human.human_token.as_ref())?);
-    let rotation = api.rotate_signing_key(person).await?;
+async fn rotate(context: &Context, human: HumanArgs) -> Result<CommandOutput, CliError> {
+    let (api, token) = (context.api(&human.server)?, human.credential()?);
+    let rotation = api.rotate_signing_key(token).await?;
     let Rotation { kid, status, signs_from } = &rotation;
-    let rows = [["key", kid.as_str()], ["status", status], ["signs from", signs_from]];
-    let text = table(&rows.map(|row| row.map(str::to_owned)));
+    let text = details([("key", kid.clone()), ("status", status.clone()), ("signs from", signs_from.clone())]);
     let note = if status == "signing" {
-        "It signs now. The old key stays until its last token is dead."
+        "The new key signs now. The old key stays valid until its last token has expired.".to_owned()
     } else {
-        "It signs from then on by itself: every sidecar that still answers knows it by then."
+        format!(
+            "The switch comes at {signs_from} ({}), without further action. Until then the current key signs, so that \
+             every sidecar and every cache of the JWK Set can load the new key before it sees a token of it.",
+            relative(signs_from)
+        )
     };
-    Ok(Said::new(text, json!(rotation)).noting(format!("{note}\nNext: countersign signing-key list")))
+    let note = format!("{note}\nNext: countersign signing-key list");
+    Ok(CommandOutput::new(text, json!(rotation)).with_note(note))
 }
 
-async fn revoke(context: &Context, asked: Revoke) -> Result<Said, Failure> {
-    let Revoke { human, kid } = asked;
-    if kid.parse::<Kid>().is_err() {
-        let shown = if kid.len() <= KID { kid.as_str() } else { "…" };
-        let next = "`countersign signing-key list` shows the ids";
-        return Err(Failure::Usage(format!("`{shown}` is no id of a signing key: {KID} characters\nNext: {next}")));
-    }
-    let api = context.api(&human.server)?;
-    let revoked = api.revoke_signing_key(person(human.human_token.as_ref())?, &kid).await?;
-    let now = if revoked { "true" } else { "it was already" };
-    let text = table(&[["key".into(), kid.clone()], ["revoked".into(), now.into()]]);
-    let note = "Whatever it signed is refused, within a second everywhere.\nNext: countersign signing-key list";
-    Ok(Said::new(text, json!({ "revoked": revoked, "kid": kid })).noting(note))
+async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
+    let RevokeArgs { human, confirm, kid } = args;
+    let kid = ids::kid(kid)?;
+    let (api, token) = (context.api(&human.server)?, human.credential()?);
+    let consequence = "Every token that it signed becomes invalid at once. This cannot be undone.";
+    confirm.confirm(&context.messages, &format!("Revoke the signing key {kid}"), consequence)?;
+    let revoked = api.revoke_signing_key(token, &kid).await?;
+    let result = if revoked { "true" } else { "it was already" };
+    let text = details([("key", kid.clone()), ("revoked", result.into())]);
+    let note = "Its tokens are refused, within a second everywhere.\nNext: countersign signing-key list";
+    Ok(CommandOutput::new(text, json!({ "revoked": revoked, "kid": kid })).with_note(note))
 }

@@ -1,158 +1,184 @@
-//! `countersign webhook`: where events are delivered to, and what became of them.
+//! `countersign webhook`: the URLs that events are delivered to, and the deliveries.
 //!
-//! Neighbours: `said` of this folder shows targets and deliveries, `delivery` is about single events, `listen` receives.
+//! `change` creates and changes webhooks, `delivery` is about single events, `listen` receives them on this machine.
 
 mod change;
 mod delivery;
+mod display;
 mod listen;
 mod receiver;
-mod shown;
 
-use super::{
-    Failure, Output, Said,
-    context::{Context, Manager, person, webhook_id},
-};
+use super::{CliError, CommandOutput, args::ManagerArgs, context::Context, ids::webhook_id};
 use clap::{Args, Subcommand};
-use countersign_client::{Api, api::Targets};
+use countersign_client::{Api, api::WebhookScope};
 use secrecy::SecretString;
 
 #[derive(Subcommand)]
-pub enum Webhook {
-    /// Make a target, whose events are delivered by POST, and print its secret: it is shown this once
+pub enum WebhookCommand {
+    /// Create a webhook and print its secret, which is shown only once
     #[command(
-        after_help = "Requests are signed as Standard Webhooks has it: whoever has the secret can tell that they \
-        are the control plane's. Libraries are at https://www.standardwebhooks.com; in Rust it is \
-        countersign_client::webhook. What a shell makes with `>` can mostly be read by others: --out makes a file that \
-        cannot.\n\nKinds of event: agent.authenticated, agent.authentication_failed, agent.role_assigned, \
-        agent.role_revoked, trust.feedback_received.\n\nNext: countersign webhook test ID"
+        after_help = "Events are delivered by POST. Requests are signed as Standard Webhooks specifies; libraries are at \
+        https://www.standardwebhooks.com, in Rust it is countersign_client::webhook. A shell creates files for `>` that \
+        other users can mostly read; --out creates one that they cannot.\n\n\
+        Event kinds: agent.authenticated, agent.authentication_failed, agent.role_assigned, agent.role_revoked, \
+        trust.feedback_received.\n\n\
+        Examples:\n  $ countersign webhook create https://shop.example/hooks --out hook.secret\n  \
+        $ countersign webhook create https://shop.example/hooks --events agent.role_assigned,agent.role_revoked\n\n\
+        Next: countersign webhook test ID"
     )]
-    Create(change::Create),
-    /// List the targets of the service
-    #[command(after_help = "Next: countersign webhook deliveries ID")]
-    List(Whose),
-    /// Show a target
-    #[command(after_help = "Next: countersign webhook deliveries ID")]
-    Show(One),
-    /// Change where a target is, what it gets, or what it is for
-    #[command(after_help = "What is on its way already goes to the new URL.\n\nNext: countersign webhook test ID")]
-    Change(change::Change),
-    /// Keep the events of a target until it is resumed
-    #[command(after_help = "They are kept for as long as deliveries are, by default 30 days.\n\n\
-        Next: countersign webhook resume ID")]
-    Pause(One),
-    /// Deliver again to a target that was paused, or disabled because everything failed
-    #[command(after_help = "Next: countersign webhook deliveries ID")]
-    Resume(One),
-    /// Delete a target, with whatever was on its way there
-    #[command(after_help = "Next: countersign webhook list")]
-    Delete(One),
-    /// Make another secret for a target and print it: it is shown this once
-    #[command(after_help = "For a day, requests are signed with both: give the receiver the new one meanwhile.\n\n\
-        Next: countersign webhook test ID")]
-    RotateSecret(change::Rotate),
-    /// Send an event of the kind webhook.test, and wait for what the receiver answers
-    #[command(after_help = "It goes out once, whatever kinds the target wants, and also if it is paused. Exit code 1 \
-        if it was not delivered.\n\nNext, if it was not: countersign webhook show ID")]
-    Test(One),
-    /// List what was and is to be delivered to a target, or show one event with what is sent
-    #[command(after_help = "Newest first. An event is delivered at least once: it is tried again, for about three \
-        days, until the receiver answers 2xx; then it is dead.\n\nNext: countersign webhook replay ID --event EVENT")]
-    Deliveries(delivery::Deliveries),
-    /// Deliver once more: an event, or what happened since an instant
-    #[command(after_help = "The receiver sees the same webhook-id again.\n\n\
+    Create(change::CreateArgs),
+    /// List the webhooks of the service
+    #[command(after_help = "Examples:\n  $ countersign webhook list\n  $ countersign webhook list --deployment\n\n\
         Next: countersign webhook deliveries ID")]
-    Replay(delivery::Replay),
+    List(ScopeArgs),
+    /// Show a webhook
+    #[command(after_help = "Examples:\n  $ countersign webhook show ID\n\n\
+        Next: countersign webhook deliveries ID")]
+    Show(WebhookArgs),
+    /// Change the URL, the event kinds or the description of a webhook
+    #[command(after_help = "Pending deliveries go to the new URL.\n\n\
+        Examples:\n  $ countersign webhook change ID --target https://shop.example/new\n  \
+        $ countersign webhook change ID --events '*'\n\n\
+        Next: countersign webhook test ID")]
+    Change(change::ChangeArgs),
+    /// Pause a webhook: its events are kept until it is resumed
+    #[command(after_help = "Events are kept for the retention of deliveries, by default 30 days.\n\n\
+        Examples:\n  $ countersign webhook pause ID\n\n\
+        Next: countersign webhook resume ID")]
+    Pause(WebhookArgs),
+    /// Resume a webhook that was paused, or disabled because all deliveries failed
+    #[command(after_help = "Examples:\n  $ countersign webhook resume ID\n\n\
+        Next: countersign webhook deliveries ID")]
+    Resume(WebhookArgs),
+    /// Delete a webhook with its pending deliveries; this cannot be undone
+    #[command(after_help = "`countersign webhook pause` can be undone.\n\n\
+        Examples:\n  $ countersign webhook delete ID\n  $ countersign webhook delete ID --yes\n\n\
+        Next: countersign webhook list")]
+    Delete(change::DeleteArgs),
+    /// Create a new secret and print it; it is shown only once, and the old one expires
+    #[command(
+        after_help = "Requests are signed with both secrets for a day: give the new one to the receiver in that \
+        time.\n\n\
+        Examples:\n  $ countersign webhook rotate-secret ID --out hook.secret\n  \
+        $ countersign webhook rotate-secret ID --yes\n\n\
+        Next: countersign webhook test ID"
+    )]
+    RotateSecret(change::RotateArgs),
+    /// Send an event of kind webhook.test and wait for the response of the receiver
+    #[command(
+        after_help = "It is sent once, whatever event kinds the webhook receives, also if it is paused. Exit code \
+        1 if it was not delivered.\n\n\
+        Examples:\n  $ countersign webhook test ID\n\n\
+        Next, if it was not delivered: countersign webhook show ID"
+    )]
+    Test(WebhookArgs),
+    /// List the deliveries of a webhook, or show one event with the body of its request
+    #[command(
+        after_help = "Newest first. An event is delivered at least once: it is sent again, for about three days, \
+        until the receiver answers 2xx; then it is dead.\n\n\
+        Examples:\n  $ countersign webhook deliveries ID --status dead\n  \
+        $ countersign webhook deliveries ID --event EVENT\n\n\
+        Next: countersign webhook replay ID --event EVENT"
+    )]
+    Deliveries(delivery::DeliveriesArgs),
+    /// Deliver an event again, or all events since a time
+    #[command(after_help = "The receiver gets the same webhook-id again.\n\n\
+        Examples:\n  $ countersign webhook replay ID --event EVENT\n  \
+        $ countersign webhook replay ID --since 2h --status dead\n\n\
+        Next: countersign webhook deliveries ID")]
+    Replay(delivery::ReplayArgs),
     /// Receive events on this machine, verify their signatures and print them
-    #[command(after_help = "The secret is that of a target that leads here: in --secret-file, or in \
-        COUNTERSIGN_WEBHOOK_SECRET; several, separated by spaces or line ends, are all believed. With no secret it makes \
-        a target for this machine, of the service or with --deployment, and deletes it at the end; a control plane \
-        accepts that when started with --dev, or with loopback in webhooks.allowed_networks.\n\n\
-        It ends by Ctrl-C, or after --count events; exit code 1 if one of them was not believed. With -o json each line \
-        is an object, the first of which says where it listens.\n\n\
+    #[command(after_help = "The secret is that of a webhook whose URL leads here: in --secret-file or in \
+        COUNTERSIGN_WEBHOOK_SECRET; several are separated by spaces or line ends. Without a secret it creates a webhook \
+        for this machine, of the service or with --deployment, and deletes it at the end. The control plane accepts that \
+        with --dev, or with loopback in webhooks.allowed_networks.\n\n\
+        It ends on Ctrl-C or after --count events; exit code 1 if a signature was invalid. With -o json each line is an \
+        object; the first one has the URL.\n\n\
+        Examples:\n  $ countersign webhook listen\n  $ countersign webhook listen --port 9000 --secret-file hook.secret\n\n\
         Next, in another terminal: countersign webhook test ID")]
-    Listen(Box<listen::Listen>),
+    Listen(Box<listen::ListenArgs>),
 }
 
-/// Whose targets.
+/// Which webhooks a command is about.
 #[derive(Args)]
-pub struct Whose {
+pub struct ScopeArgs {
     #[command(flatten)]
-    manager: Manager,
-    /// The targets that get the events of all services, instead of a service's; for administrators
+    manager: ManagerArgs,
+    /// The webhooks for the events of all services, instead of those of a service; for administrators
     #[arg(long)]
     deployment: bool,
 }
 
 #[derive(Args)]
-pub struct One {
+pub struct WebhookArgs {
     #[command(flatten)]
-    whose: Whose,
-    /// The target's id, as `countersign webhook list` shows it
+    scope: ScopeArgs,
+    /// The id of the webhook, as `countersign webhook list` shows it
     #[arg(value_name = "ID")]
     webhook: String,
 }
 
-/// The control plane, who asks it, and whose targets are meant.
-struct Desk<'a> {
+/// The webhooks of a scope, with the credential that manages them.
+struct ScopedApi<'a> {
     api: Api,
-    manager: &'a SecretString,
-    targets: Targets,
+    credential: &'a SecretString,
+    scope: WebhookScope,
 }
 
-impl Whose {
-    fn desk(&self, context: &Context) -> Result<Desk<'_>, Failure> {
+impl ScopeArgs {
+    fn api(&self, context: &Context) -> Result<ScopedApi<'_>, CliError> {
         let Self { manager, deployment } = self;
         let api = context.api(&manager.server)?;
         if *deployment {
-            let manager = person(manager.human_token.as_ref())?;
-            return Ok(Desk { api, manager, targets: Targets::Deployment });
+            let credential = manager.human.credential()?;
+            return Ok(ScopedApi { api, credential, scope: WebhookScope::Deployment });
         }
-        let service = context.service(manager.service.clone())?;
-        Ok(Desk { api, manager: manager.credential()?, targets: Targets::Service(service) })
+        let service = context.service(&manager.service)?;
+        Ok(ScopedApi { api, credential: manager.credential()?, scope: WebhookScope::Service(service) })
     }
 }
 
-impl One {
-    fn desk(&self, context: &Context) -> Result<(Desk<'_>, String), Failure> {
-        Ok((self.whose.desk(context)?, webhook_id(self.webhook.clone())?))
+impl WebhookArgs {
+    fn api(&self, context: &Context) -> Result<(ScopedApi<'_>, String), CliError> {
+        Ok((self.scope.api(context)?, webhook_id(self.webhook.clone())?))
     }
 }
 
-impl Desk<'_> {
-    /// What has to stand in a command about these targets, beside their id.
-    const fn flag(&self) -> &'static str {
-        match self.targets {
-            Targets::Service(_) => "",
-            Targets::Deployment => " --deployment",
+impl ScopedApi<'_> {
+    /// The option that a hint needs to name a webhook of this scope, after a space.
+    const fn option(&self) -> &'static str {
+        match self.scope {
+            WebhookScope::Service(_) => "",
+            WebhookScope::Deployment => " --deployment",
         }
     }
 }
 
-/// Does what was asked.
-pub async fn run(context: &Context, command: Webhook, output: Output) -> Result<Said, Failure> {
+/// Runs the command.
+pub async fn run(context: &Context, command: WebhookCommand) -> Result<CommandOutput, CliError> {
     match command {
-        Webhook::Create(asked) => change::create(context, asked).await,
-        Webhook::List(whose) => list(context, whose).await,
-        Webhook::Show(one) => show(context, one).await,
-        Webhook::Change(asked) => change::change(context, asked).await,
-        Webhook::Pause(one) => change::set_status(context, one, "paused").await,
-        Webhook::Resume(one) => change::set_status(context, one, "active").await,
-        Webhook::Delete(one) => change::delete(context, one).await,
-        Webhook::RotateSecret(asked) => change::rotate(context, asked).await,
-        Webhook::Test(one) => delivery::test(context, one).await,
-        Webhook::Deliveries(asked) => delivery::deliveries(context, asked).await,
-        Webhook::Replay(asked) => delivery::replay(context, asked).await,
-        Webhook::Listen(asked) => listen::listen(context, *asked, output).await,
+        WebhookCommand::Create(args) => change::create(context, args).await,
+        WebhookCommand::List(args) => list(context, args).await,
+        WebhookCommand::Show(args) => show(context, args).await,
+        WebhookCommand::Change(args) => change::change(context, args).await,
+        WebhookCommand::Pause(args) => change::set_status(context, args, "paused").await,
+        WebhookCommand::Resume(args) => change::set_status(context, args, "active").await,
+        WebhookCommand::Delete(args) => change::delete(context, args).await,
+        WebhookCommand::RotateSecret(args) => change::rotate(context, args).await,
+        WebhookCommand::Test(args) => delivery::test(context, args).await,
+        WebhookCommand::Deliveries(args) => delivery::deliveries(context, args).await,
+        WebhookCommand::Replay(args) => delivery::replay(context, args).await,
+        WebhookCommand::Listen(args) => listen::listen(context, *args).await,
     }
 }
 
-async fn list(context: &Context, whose: Whose) -> Result<Said, Failure> {
-    let desk = whose.desk(context)?;
-    Ok(shown::targets(&desk.api.list_webhooks(desk.manager, &desk.targets).await?))
+async fn list(context: &Context, args: ScopeArgs) -> Result<CommandOutput, CliError> {
+    let scoped = args.api(context)?;
+    Ok(display::webhooks(&scoped.api.list_webhooks(scoped.credential, &scoped.scope).await?))
 }
 
-async fn show(context: &Context, one: One) -> Result<Said, Failure> {
-    let (desk, webhook) = one.desk(context)?;
-    let target = desk.api.read_webhook(desk.manager, &desk.targets, &webhook).await?;
-    Ok(shown::target(&target))
+async fn show(context: &Context, args: WebhookArgs) -> Result<CommandOutput, CliError> {
+    let (scoped, id) = args.api(context)?;
+    let webhook = scoped.api.read_webhook(scoped.credential, &scoped.scope, &id).await?;
+    Ok(display::webhook(&webhook))
 }

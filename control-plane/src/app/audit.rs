@@ -8,7 +8,7 @@ use crate::{
     config::Config,
     domain::audit::chain::BrokenChain,
     http::api::audit::present,
-    metrics::{Labels, Metrics},
+    metrics::{LabelValues, Metrics},
     store::{self, OpenMode, Store, StoreError, deployment},
 };
 use countersign_process::SystemClock;
@@ -97,14 +97,15 @@ struct AuditLog {
 
 impl AuditLog {
     async fn open(config: &Config, service: Option<&str>) -> Result<Self, AuditError> {
-        super::install_crypto();
+        super::install_crypto_provider();
         let master = master_key(config)?;
-        let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).map_err(AppError::from)?;
+        let metrics = Metrics::new(&LabelValues::default()).map_err(AppError::from)?;
         let store = database::open(config, OpenMode::Inspect, &master, Arc::new(SystemClock), &metrics).await?;
         let mut read = store.read().await?;
-        let deployment = deployment::find(read.conn()).await?.ok_or(AppError::Foreign("this database is empty"))?;
+        let deployment =
+            deployment::find(read.conn()).await?.ok_or(AppError::DatabaseRejected("this database is empty"))?;
         if deployment.master_key_fingerprint != master.fingerprint() {
-            return Err(AppError::Foreign("the master key is not the one of this database").into());
+            return Err(AppError::DatabaseRejected("the master key is not the one of this database").into());
         }
         let mut chains = store::audit::chains(read.conn()).await?;
         if let Some(service) = service {

@@ -1,9 +1,9 @@
-//! How the database is opened: where it is, whose it must be, and who works with it.
+//! Opens the configured database, checks that it belongs to this deployment, and locks the file of an embedded database.
 
 use super::AppError;
 use crate::{
-    config::{Config, DatabasePlace},
-    files::{self, Lock},
+    config::{Config, DatabaseLocation},
+    files::{self, FileLock},
     keyring::{MasterKey, MasterKeyError},
     metrics::Metrics,
     store::{
@@ -19,181 +19,191 @@ use std::{
     sync::Arc,
 };
 
-/// Opens the database of the settings.
+/// Opens the configured database.
 pub(super) async fn open(
     config: &Config,
-    purpose: OpenMode,
+    mode: OpenMode,
     master: &MasterKey,
     clock: Arc<dyn Clock>,
     metrics: &Metrics,
 ) -> Result<Store, AppError> {
-    open_at(place(config)?, config, (purpose, master), clock, metrics).await
+    open_at(location(config)?, config, (mode, master), clock, metrics).await
 }
 
-/// Opens a database that is somewhere else.
+/// Opens a database at another location than the configured one.
 pub(super) async fn open_at(
-    place: DatabasePlace,
+    location: DatabaseLocation,
     config: &Config,
-    (purpose, master): (OpenMode, &MasterKey),
+    (mode, master): (OpenMode, &MasterKey),
     clock: Arc<dyn Clock>,
     metrics: &Metrics,
 ) -> Result<Store, AppError> {
-    let equipment = StoreOptions {
+    let options = StoreOptions {
         clock,
         audit_keys: Arc::new(master.audit_keys()),
         metrics: metrics.store.clone(),
         master_key_fingerprint: master.fingerprint(),
     };
-    warn_of_strangers(&place);
-    match place {
-        DatabasePlace::File(path) => {
+    warn_if_unauthenticated(&location);
+    match location {
+        DatabaseLocation::File(path) => {
             // SQLite gives the files beside it the same mode.
-            if purpose == OpenMode::Serve {
-                files::make_private_file(&path).map_err(AppError::folder(&path))?;
+            if mode == OpenMode::Serve {
+                files::create_private_file(&path).map_err(AppError::file(&path))?;
             }
-            Ok(Store::open_sqlite(purpose, &path, equipment).await?)
+            Ok(Store::open_sqlite(mode, &path, options).await?)
         }
-        DatabasePlace::Postgres(url) => {
-            Ok(Store::open_postgres(purpose, &url, config.database.max_connections, equipment).await?)
+        DatabaseLocation::Postgres(url) => {
+            Ok(Store::open_postgres(mode, &url, config.database.max_connections, options).await?)
         }
     }
 }
 
-/// Says so if whoever answers at the URL may be somebody else.
-pub(super) fn warn_of_strangers(place: &DatabasePlace) {
-    if !place.is_authenticated() {
+/// Warns if the connection does not authenticate the server.
+pub(super) fn warn_if_unauthenticated(location: &DatabaseLocation) {
+    if !location.is_authenticated() {
         tracing::warn!(
-            "database.url: nobody knows which server that is: add sslmode=verify-full, and sslrootcert=<PEM file> if its authority is your own"
+            "database.url: the connection does not authenticate the server: add sslmode=verify-full, and sslrootcert=<PEM file> for a private CA"
         );
     }
 }
 
-/// Refuses a database of another master key, or of the other kind of deployment.
-pub(super) async fn belong_together(
+/// Creates the deployment in a new database. Refuses the database of another master key, mixing development and production,
+/// and a quarantined database.
+pub(super) async fn ensure_deployment(
     store: &Store,
     master: &MasterKey,
     dev_since: Option<Timestamp>,
 ) -> Result<(), AppError> {
-    let wanted = Deployment { master_key_fingerprint: master.fingerprint(), dev_since };
-    let kept = store.find_or_create_deployment(&wanted).await?;
-    agree(&kept, &wanted)?;
-    fit_to_serve(store).await
+    let expected = Deployment { master_key_fingerprint: master.fingerprint(), dev_since };
+    let found = store.find_or_create_deployment(&expected).await?;
+    check_deployment(&found, &expected)?;
+    refuse_quarantined(store).await
 }
 
-/// Refuses the database of another master key, or of the other kind of deployment.
-fn agree(kept: &Deployment, wanted: &Deployment) -> Result<(), AppError> {
-    if kept.master_key_fingerprint != wanted.master_key_fingerprint {
+fn check_deployment(found: &Deployment, expected: &Deployment) -> Result<(), AppError> {
+    if found.master_key_fingerprint != expected.master_key_fingerprint {
         return Err(StoreError::WrongMasterKey.into());
     }
-    match (kept.dev_since, wanted.dev_since) {
-        (Some(_), None) => {
-            Err(AppError::Foreign("this database was made by --dev and is refused without it: set another data_dir"))
-        }
-        (None, Some(_)) => {
-            Err(AppError::Foreign("this is a real database, which --dev does not touch: set another data_dir"))
-        }
+    match (found.dev_since, expected.dev_since) {
+        (Some(_), None) => Err(AppError::DatabaseRejected(
+            "this database was made by --dev and is refused without it: set another data_dir",
+        )),
+        (None, Some(_)) => Err(AppError::DatabaseRejected(
+            "this is a production database, which --dev does not touch: set another data_dir",
+        )),
         (None, None) | (Some(_), Some(_)) => Ok(()),
     }
 }
 
-/// The same for a command, which makes nothing.
-pub(super) fn belongs(config: &Config, master: &MasterKey, found: &Deployment) -> Result<(), AppError> {
+/// The same check for an offline command, which creates no deployment.
+pub(super) fn check_existing_deployment(
+    config: &Config,
+    master: &MasterKey,
+    found: &Deployment,
+) -> Result<(), AppError> {
     let dev_since = config.dev.then(|| SystemClock.now());
-    agree(found, &Deployment { master_key_fingerprint: master.fingerprint(), dev_since })
+    check_deployment(found, &Deployment { master_key_fingerprint: master.fingerprint(), dev_since })
 }
 
-/// Refuses a database that somebody copied into place, or that everything left.
-pub(super) async fn fit_to_serve(store: &Store) -> Result<(), AppError> {
+/// Refuses a backup, a database that was migrated elsewhere, and a restored dump.
+pub(super) async fn refuse_quarantined(store: &Store) -> Result<(), AppError> {
     let mut read = store.read().await?;
     match deployment::find_quarantine(read.conn()).await?.map(|mark| mark.reason) {
-        None => stay(store, read).await,
-        Some(QuarantineReason::Backup) => Err(AppError::Foreign(
-            "this database is a backup: what was revoked since it was made is good in it again. Run \
-             `countersign-control-plane restore`, which ends what may have changed",
+        None => refuse_restored_dump(store, read).await,
+        Some(QuarantineReason::Backup) => Err(AppError::DatabaseRejected(
+            "this database is a backup: what was revoked since it was made is valid in it again. Run \
+             `countersign-control-plane restore`, which revokes what may have changed",
         )),
-        Some(QuarantineReason::Migrating) => Err(AppError::Foreign(
-            "a move of this database to PostgreSQL was interrupted, and whether everything arrived is not known here. Run \
-             `countersign-control-plane migrate --to` again, with the same database. Or to stay here, see that nobody serves \
-             that one, and run `countersign-control-plane restore`",
+        Some(QuarantineReason::Migrating) => Err(AppError::DatabaseRejected(
+            "a migration of this database to PostgreSQL was interrupted, and it is unknown whether it completed. Run \
+             `countersign-control-plane migrate --to` again, with the same database. To stay with this database instead, make \
+             sure that the other one is not served, and run `countersign-control-plane restore`",
         )),
-        Some(QuarantineReason::Migrated) => Err(AppError::Foreign(
-            "everything in this database moved to PostgreSQL: set database.url to where it is. To come back to what was \
-             here, run `countersign-control-plane restore`",
+        Some(QuarantineReason::Migrated) => Err(AppError::DatabaseRejected(
+            "this database was migrated to PostgreSQL: set database.url to it. To return to this database, run \
+             `countersign-control-plane restore`",
         )),
     }
 }
 
-/// Refuses a database that was made by `pg_restore`, until it is settled: the tables have other numbers than they had.
-async fn stay(store: &Store, mut read: Read) -> Result<(), AppError> {
-    let Some(numbers) = store.instance_fingerprint(&mut read).await? else { return Ok(()) };
+/// Refuses a PostgreSQL database that `pg_restore` created, until `restore` is run: its instance fingerprint differs from the
+/// stored one.
+async fn refuse_restored_dump(store: &Store, mut read: Read) -> Result<(), AppError> {
+    let Some(fingerprint) = store.instance_fingerprint(&mut read).await? else { return Ok(()) };
     match deployment::instance_fingerprint(read.conn()).await? {
-        Some(kept) if kept == numbers => return Ok(()),
+        Some(stored) if stored == fingerprint => return Ok(()),
         Some(_) => {
-            return Err(AppError::Foreign(
-                "this database was restored from a dump, or its cluster was made anew: what was revoked since that was made is good in it again. Stop all \
-                 control planes and run `countersign-control-plane restore`, which ends what may have changed",
+            return Err(AppError::DatabaseRejected(
+                "this database was restored from a dump, or its cluster was recreated: what was revoked since the dump is valid in it \
+                 again. Stop all control planes and run `countersign-control-plane restore`, which revokes what may have changed",
             ));
         }
         None => {}
     }
     drop(read);
-    let numbers = &numbers;
+    let fingerprint = &fingerprint;
     let work = async |mut tx: Write| {
-        deployment::set_instance_fingerprint(tx.conn(), numbers).await?;
+        deployment::set_instance_fingerprint(tx.conn(), fingerprint).await?;
         tx.commit(()).await
     };
     Ok(store.write("set_instance_fingerprint", work).await?)
 }
 
-pub(super) fn place(config: &Config) -> Result<DatabasePlace, AppError> {
-    let place = config.database_place().ok_or(AppError::Foreign("database.url is of no engine that we know"))?;
-    match place.problem() {
-        Some(problem) => Err(AppError::Place(problem)),
-        None => Ok(place),
+/// The location of the configured database.
+pub(super) fn location(config: &Config) -> Result<DatabaseLocation, AppError> {
+    let location = config
+        .database_location()
+        .ok_or(AppError::DatabaseRejected("database.url names an engine that is not supported"))?;
+    match location.problem() {
+        Some(problem) => Err(AppError::setting("database.url", problem)),
+        None => Ok(location),
     }
 }
 
-/// What the name of a database that was replaced begins with, after that of its place. A restoration that was killed may leave
-/// such a name for the one that is in its place still: whoever holds that one next takes the name away.
-pub(super) const KEPT: &str = ".before-";
+/// Suffix of a database that was replaced, before the time of the replacement. A restore that was killed may leave a second
+/// name with this suffix for the current database; [`lock_shared`] and [`lock_exclusive`] remove it.
+pub(super) const REPLACED_SUFFIX: &str = ".before-";
 
-/// What SQLite keeps beside a database.
-pub(super) const BESIDE: [&str; 3] = ["-wal", "-shm", "-journal"];
+/// Suffixes of the files that SQLite keeps beside a database.
+pub(super) const SQLITE_SUFFIXES: [&str; 3] = ["-wal", "-shm", "-journal"];
 
-/// The file whose lock says who works with an embedded database.
-fn lock_of(database: &Path) -> PathBuf {
-    files::beside(database, ".lock")
+/// The lock file of an embedded database.
+fn lock_path(database: &Path) -> PathBuf {
+    files::with_suffix(database, ".lock")
 }
 
-/// That this process serves the embedded database, so that nobody puts another one in its place meanwhile. There is nothing to
-/// hold on PostgreSQL.
-pub(super) fn hold(config: &Config) -> Result<Option<Lock>, AppError> {
-    let DatabasePlace::File(database) = place(config)? else { return Ok(None) };
-    let path = lock_of(&database);
-    match Lock::shared(&path) {
+/// Locks the embedded database for serving, so that no command replaces it. `None` on PostgreSQL, which needs no lock.
+pub(super) fn lock_shared(config: &Config) -> Result<Option<FileLock>, AppError> {
+    let DatabaseLocation::File(database) = location(config)? else { return Ok(None) };
+    let path = lock_path(&database);
+    match FileLock::shared(&path) {
         Ok(Some(lock)) => {
-            files::drop_other_names(&database, KEPT, &BESIDE).map_err(AppError::folder(&database))?;
+            files::remove_other_links(&database, REPLACED_SUFFIX, &SQLITE_SUFFIXES)
+                .map_err(AppError::file(&database))?;
             Ok(Some(lock))
         }
-        Ok(None) => Err(AppError::Foreign("the database is being restored or moved: start again when that is done")),
-        Err(error) => Err(AppError::folder(&path)(error)),
+        Ok(None) => {
+            Err(AppError::DatabaseRejected("the database is being restored or migrated: start again afterwards"))
+        }
+        Err(error) => Err(AppError::file(&path)(error)),
     }
 }
 
-/// The same, alone: nobody serves it, restores it or moves it.
-pub(super) fn hold_alone(database: &Path) -> Result<Lock, AppError> {
-    files::make_private_folder(files::folder_of(database)).map_err(AppError::folder(database))?;
-    let path = lock_of(database);
-    let lock = Lock::alone(&path).map_err(AppError::folder(&path))?;
-    files::give_to_owner_of_folder(&path).map_err(AppError::folder(&path))?;
-    let lock = lock.ok_or(AppError::Foreign(
-        "a control plane runs on this database, or it is being restored or moved: stop that first",
+/// Locks the embedded database against servers and other commands.
+pub(super) fn lock_exclusive(database: &Path) -> Result<FileLock, AppError> {
+    files::create_private_directory(files::parent_directory(database)).map_err(AppError::file(database))?;
+    let path = lock_path(database);
+    let lock = FileLock::exclusive(&path).map_err(AppError::file(&path))?;
+    files::chown_to_directory_owner(&path).map_err(AppError::file(&path))?;
+    let lock = lock.ok_or(AppError::DatabaseRejected(
+        "a control plane runs on this database, or it is being restored or migrated: stop that first",
     ))?;
-    files::drop_other_names(database, KEPT, &BESIDE).map_err(AppError::folder(database))?;
+    files::remove_other_links(database, REPLACED_SUFFIX, &SQLITE_SUFFIXES).map_err(AppError::file(database))?;
     Ok(lock)
 }
 
-/// The master key, which must be there.
+/// The master key, which must exist.
 pub(super) fn master_key(config: &Config) -> Result<MasterKey, AppError> {
     match config.secrets.master_key.expose_secret() {
         "" => {

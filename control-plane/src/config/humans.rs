@@ -1,50 +1,50 @@
-//! `[humans]`: whose tokens speak for people, and which combinations are refused.
+//! `[humans]`: the issuers of human users' tokens.
 
 use reqwest::Url;
 use serde::Deserialize;
 use std::{collections::BTreeMap, net::IpAddr, path::PathBuf, time::Duration};
 
-/// The issuer of the operator key's tokens, which no issuer of the platform may be.
-const OPERATOR: &str = "urn:countersign:operator";
+/// The `iss` of tokens of the operator key, which no issuer of the platform may use.
+const OPERATOR_ISSUER: &str = "urn:countersign:operator";
 
 /// `[humans]`
 #[derive(Debug, Clone, Deserialize)]
-pub struct Humans {
+pub struct HumanSettings {
     #[serde(rename = "keys_refresh_seconds")]
     keys_refresh: u32,
     #[serde(rename = "keys_max_age_seconds")]
     keys_max_age: u32,
-    /// By the operator's name for them.
+    /// The issuers, by the name in the settings.
     #[serde(default)]
-    pub issuers: BTreeMap<String, Issuer>,
+    pub issuers: BTreeMap<String, IssuerSettings>,
 }
 
 /// `[humans.issuers.<name>]`
 #[derive(Debug, Clone, Deserialize)]
-pub struct Issuer {
-    /// The `iss` of its tokens, exactly.
+pub struct IssuerSettings {
+    /// The exact `iss` of its tokens.
     #[serde(rename = "issuer")]
     pub iss: String,
-    /// What the `aud` of its tokens must contain.
+    /// The value that the `aud` of its tokens must be or contain.
     pub audience: String,
-    /// Where its keys are, if they are not discovered.
+    /// The URL of its JWK set; empty: discovered.
     pub jwks_url: String,
-    /// The file of its keys, if they are not fetched.
+    /// A file with its JWK set; empty: fetched.
     pub jwks_file: PathBuf,
-    /// The authority of its certificate, if the platform does not know it.
+    /// A PEM file of the certificate authorities trusted for its server; empty: those of the system.
     pub ca_file: PathBuf,
-    /// What its tokens may be signed with.
-    pub algorithms: Vec<Algorithm>,
-    /// The claim that makes an administrator; empty: it makes none.
+    /// The accepted signature algorithms.
+    pub algorithms: Vec<AcceptedAlgorithm>,
+    /// The claim of administrators; empty: the issuer has no administrators.
     pub admin_claim: String,
-    /// What the claim must say; empty: `true`.
+    /// The value that the claim must be or contain; empty: `true`.
     pub admin_value: String,
 }
 
-/// What a person's token may be signed with; named as in RFC 7518 and RFC 8037.
+/// A signature algorithm of tokens, by its name in RFC 7518 or RFC 8037.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
-pub enum Algorithm {
+pub enum AcceptedAlgorithm {
     /// RSASSA-PKCS1-v1_5 with SHA-256.
     RS256,
     /// ECDSA on P-256 with SHA-256.
@@ -53,7 +53,7 @@ pub enum Algorithm {
     EdDSA,
 }
 
-impl TryFrom<String> for Algorithm {
+impl TryFrom<String> for AcceptedAlgorithm {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -61,23 +61,23 @@ impl TryFrom<String> for Algorithm {
             "RS256" => Ok(Self::RS256),
             "ES256" => Ok(Self::ES256),
             "EdDSA" => Ok(Self::EdDSA),
-            _ => Err(format!("`{text}` is none of RS256, ES256, EdDSA")),
+            _ => Err(format!("`{text}` is not one of RS256, ES256, EdDSA")),
         }
     }
 }
 
-impl Humans {
-    /// Age at which keys are fetched again.
-    pub fn keys_refresh(&self) -> Duration {
+impl HumanSettings {
+    /// The age at which an issuer's keys are fetched again.
+    pub fn keys_refresh_after(&self) -> Duration {
         Duration::from_secs(self.keys_refresh.into())
     }
 
-    /// Age above which keys are not believed, though they cannot be fetched again.
+    /// The age at which keys are no longer used, even if they cannot be fetched again.
     pub fn keys_max_age(&self) -> Duration {
         Duration::from_secs(self.keys_max_age.into())
     }
 
-    /// Everything that contradicts itself or is incomplete.
+    /// Contradictions and missing values.
     pub(super) fn problems(&self, public_url: &str, dev: bool) -> Vec<String> {
         let mut problems = Vec::new();
         if self.keys_refresh == 0 {
@@ -87,64 +87,64 @@ impl Humans {
             problems.push("humans.keys_max_age_seconds: must not be less than humans.keys_refresh_seconds".to_owned());
         }
         for (name, issuer) in &self.issuers {
-            let ours = issuer.problems(public_url, dev);
-            problems.extend(ours.into_iter().map(|(key, text)| format!("humans.issuers.{name}.{key}: {text}")));
+            let of_issuer = issuer.problems(public_url, dev);
+            problems.extend(of_issuer.into_iter().map(|(key, text)| format!("humans.issuers.{name}.{key}: {text}")));
             let first = self.issuers.iter().find(|(_, other)| other.iss == issuer.iss);
             if let Some((first, _)) = first.filter(|(first, _)| *first != name && !issuer.iss.is_empty()) {
-                problems.push(format!("humans.issuers.{name}.issuer: is that of humans.issuers.{first} already"));
+                problems.push(format!("humans.issuers.{name}.issuer: humans.issuers.{first} has the same issuer"));
             }
         }
         problems
     }
 }
 
-impl Issuer {
-    /// Key and text.
+impl IssuerSettings {
+    /// What is wrong with this issuer: the key and a text.
     fn problems(&self, public_url: &str, dev: bool) -> Vec<(&'static str, &'static str)> {
         let Self { iss, audience, jwks_url, jwks_file, ca_file, algorithms, admin_claim, admin_value } = self;
         let (by_url, by_file) = (!jwks_url.is_empty(), !jwks_file.as_os_str().is_empty());
-        let ours = [public_url, public_url.trim_end_matches('/')].contains(&iss.as_str());
+        let is_own_url = [public_url, public_url.trim_end_matches('/')].contains(&iss.as_str());
         let cases = [
-            ("issuer", iss.is_empty(), "set it to the `iss` of the issuer's tokens, exactly as it stands there"),
+            ("issuer", iss.is_empty(), "set it to the exact `iss` of the issuer's tokens"),
             (
                 "issuer",
-                !iss.is_empty() && (ours || iss == OPERATOR),
-                "is a name of this control plane, whose tokens speak for agents: set that of your identity provider",
+                !iss.is_empty() && (is_own_url || iss == OPERATOR_ISSUER),
+                "is the issuer of this control plane, whose tokens identify agents: set the issuer of your identity provider",
             ),
             (
                 "issuer",
-                !iss.is_empty() && !by_url && !by_file && (!is_acceptable(iss, dev) || iss.contains('?')),
-                "must be an https:// URL without user, query and fragment, since the keys are discovered there \
+                !iss.is_empty() && !by_url && !by_file && (!is_acceptable_url(iss, dev) || iss.contains('?')),
+                "must be an https:// URL without user, query and fragment, because the keys are discovered below it \
                  (http:// on loopback with --dev); or set jwks_url or jwks_file",
             ),
-            ("audience", audience.is_empty(), "set it to what the `aud` of a token for this control plane contains"),
+            ("audience", audience.is_empty(), "set it to the `aud` of the issuer's tokens for this control plane"),
             (
                 "jwks_url",
-                by_url && !is_acceptable(jwks_url, dev),
+                by_url && !is_acceptable_url(jwks_url, dev),
                 "must be an https:// URL without user and fragment (http:// on loopback with --dev)",
             ),
             ("jwks_file", by_url && by_file, "contradicts jwks_url: leave one of them empty"),
             (
                 "ca_file",
                 by_file && !ca_file.as_os_str().is_empty(),
-                "contradicts jwks_file, with which nothing is fetched: leave one of them empty",
+                "contradicts jwks_file, because nothing is fetched: leave one of them empty",
             ),
             ("algorithms", algorithms.is_empty(), "name at least one of RS256, ES256, EdDSA"),
             (
                 "admin_value",
                 admin_claim.is_empty() && !admin_value.is_empty(),
-                "says what admin_claim must contain, and that is empty: set both or none",
+                "has no effect without admin_claim: set both or neither",
             ),
         ];
-        cases.into_iter().filter(|(_, wrong, _)| *wrong).map(|(key, _, text)| (key, text)).collect()
+        cases.into_iter().filter(|(_, is_wrong, _)| *is_wrong).map(|(key, _, text)| (key, text)).collect()
     }
 }
 
-/// A URL that keys may come from. What stands in it is logged, so it holds no password.
-fn is_acceptable(text: &str, dev: bool) -> bool {
+/// Whether keys may be fetched from this URL. It is logged, so it must not contain a password.
+fn is_acceptable_url(text: &str, dev: bool) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
-    let safe = url.scheme() == "https" || (dev && url.scheme() == "http" && is_loopback(&url));
-    safe && url.username().is_empty() && url.password().is_none() && url.fragment().is_none()
+    let is_secure = url.scheme() == "https" || (dev && url.scheme() == "http" && is_loopback(&url));
+    is_secure && url.username().is_empty() && url.password().is_none() && url.fragment().is_none()
 }
 
 fn is_loopback(url: &Url) -> bool {

@@ -1,10 +1,10 @@
-//! Networks, wherever the operator lists some.
+//! Lists of networks in settings.
 
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::net::IpAddr;
 
-/// A network, or a single address.
+/// A network in CIDR notation, or a single address.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(try_from = "String")]
 pub struct Network(pub IpNet);
@@ -19,9 +19,9 @@ impl TryFrom<String> for Network {
             .ok()
             .or_else(address)
             .ok_or_else(|| format!("`{text}` is neither a network such as 10.0.0.0/8 nor an address"))?;
-        // What is meant can only be less.
+        // A list of trusted networks that contains every address is a mistake.
         if network.prefix_len() == 0 {
-            return Err(format!("`{text}` is everybody; list the networks that are meant"));
+            return Err(format!("`{text}` contains every address; list specific networks"));
         }
         Ok(Self(network))
     }

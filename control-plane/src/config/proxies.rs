@@ -1,16 +1,16 @@
-//! What stands in front of this server, and who terminates TLS.
+//! `[proxies]` and `tls.mode`: the proxies in front of this server, and whether they terminate TLS.
 
 use super::networks::Network;
 use ipnet::IpNet;
 use serde::Deserialize;
 
-/// Who terminates the TLS of the API.
+/// What terminates the TLS of the API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum TlsMode {
     /// This server.
     Serve,
-    /// The listed proxies, which then speak plain HTTP to this server.
+    /// The trusted proxies, which send plain HTTP to this server.
     Terminated,
 }
 
@@ -33,7 +33,7 @@ pub struct ProxySettings {
 }
 
 impl ProxySettings {
-    /// The networks of proxies whose word about the client is believed.
+    /// The networks of proxies whose `X-Forwarded-For` is trusted.
     pub fn networks(&self) -> Vec<IpNet> {
         self.trusted.iter().map(|network| network.0).collect()
     }

@@ -1,4 +1,4 @@
-//! `[redis]`
+//! `[redis]`: the Redis that replicas share.
 
 use redis::{ConnectionAddr, IntoConnectionInfo};
 use reqwest::Url;
@@ -14,23 +14,23 @@ pub struct RedisSettings {
     sentinel_master: String,
     sentinel_user: String,
     sentinel_password: SecretString,
-    /// A PEM file of the only authorities that may vouch for its certificate; empty: those of the system.
+    /// A PEM file of the only trusted certificate authorities; empty: those of the system.
     pub ca_file: PathBuf,
-    /// A PEM file of the certificate chain that is shown to it; empty: none is.
+    /// A PEM file of the client certificate chain; empty: none.
     pub certificate: PathBuf,
-    /// A PEM file of its private key.
+    /// A PEM file of the client's private key.
     pub private_key: PathBuf,
 }
 
-/// What stands at the URL.
+/// The topology of Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "String")]
 pub enum RedisKind {
-    /// One Redis.
+    /// A single server.
     Single,
-    /// Sentinels, which know the Redis that is the master now.
+    /// Sentinels, which name the current master.
     Sentinel,
-    /// Nodes of a cluster.
+    /// A Redis Cluster.
     Cluster,
 }
 
@@ -47,25 +47,25 @@ impl TryFrom<String> for RedisKind {
     }
 }
 
-/// Whom a Sentinel is asked for, and how.
+/// The master that Sentinels are asked for, and the credentials for the Sentinels.
 #[derive(Debug, Clone)]
 pub struct SentinelSettings {
     /// The name of the master.
     pub master: String,
-    /// User and password for the Sentinels themselves; empty: they ask for none.
+    /// The user for the Sentinels themselves; empty: none.
     pub user: String,
-    /// The password.
+    /// The password for the Sentinels themselves; empty: none.
     pub password: SecretString,
 }
 
 impl RedisSettings {
-    /// What stands there, and its URLs; `None`: there is no Redis.
-    pub fn place(&self) -> Option<(RedisKind, Vec<SecretString>)> {
+    /// The topology and the URLs; `None`: no Redis is configured.
+    pub fn endpoints(&self) -> Option<(RedisKind, Vec<SecretString>)> {
         let urls: Vec<_> = self.urls().map(SecretString::from).collect();
         (!urls.is_empty()).then_some((self.kind, urls))
     }
 
-    /// Whom a Sentinel is asked for, and how.
+    /// The master that Sentinels are asked for, and the credentials for the Sentinels.
     pub fn sentinel(&self) -> SentinelSettings {
         let (user, password) = (self.sentinel_user.clone(), self.sentinel_password.clone());
         SentinelSettings { master: self.sentinel_master.clone(), user, password }
@@ -75,7 +75,7 @@ impl RedisSettings {
         self.url.expose_secret().split(',').map(str::trim).filter(|url| !url.is_empty())
     }
 
-    /// What is wrong with them; never what they are.
+    /// What is wrong with these settings. The text never contains their values.
     pub(super) fn problem(&self) -> Option<&'static str> {
         let Self {
             url: _,
@@ -88,65 +88,62 @@ impl RedisSettings {
             private_key: _,
         } = self;
         let by_sentinel = *kind == RedisKind::Sentinel;
-        let said_master = !sentinel_master.is_empty();
-        let said_user = !sentinel_user.is_empty();
-        let said_password = !sentinel_password.expose_secret().is_empty();
-        let plain = self.urls().any(|url| !url.starts_with("rediss://"));
-        let secure = self.urls().any(|url| url.starts_with("rediss://"));
+        let has_master = !sentinel_master.is_empty();
+        let has_user = !sentinel_user.is_empty();
+        let has_password = !sentinel_password.expose_secret().is_empty();
+        let has_plain = self.urls().any(|url| !url.starts_with("rediss://"));
+        let has_tls = self.urls().any(|url| url.starts_with("rediss://"));
         let cases = [
             (
-                !self.urls().all(is_acceptable),
-                "redis.url: must be redis:// or, with TLS, rediss://<user>:<password>@<host>:<port>/<number of the \
-                 database>, without query and fragment; several, separated by commas, for Sentinels and clusters",
+                !self.urls().all(is_acceptable_url),
+                "redis.url: must be redis:// or, with TLS, rediss://<user>:<password>@<host>:<port>/<database \
+                 number>, without query and fragment; for Sentinels and clusters, several separated by commas",
             ),
-            (plain && secure, "redis.url: mixes redis:// and rediss://: use TLS everywhere or nowhere"),
+            (has_plain && has_tls, "redis.url: mixes redis:// and rediss://: use TLS for all servers or for none"),
             (
-                !self.agree(),
-                "redis.url: user, password and database must be the same in all of them: they are those of Redis",
+                !self.have_same_credentials(),
+                "redis.url: user, password and database are those of Redis and must be the same in all URLs",
             ),
             (
                 *kind == RedisKind::Single && self.urls().count() > 1,
-                "redis.url: names several; set redis.kind to sentinel or cluster, or name one",
+                "redis.url: has several URLs; set redis.kind to sentinel or cluster, or leave one URL",
             ),
             (
-                *kind == RedisKind::Cluster && self.urls().any(|url| database_of(url) != Some(0)),
-                "redis.url: a cluster has one database: leave its number out",
+                *kind == RedisKind::Cluster && self.urls().any(|url| database_number(url) != Some(0)),
+                "redis.url: a cluster has only one database: leave its number out",
             ),
             (
-                by_sentinel && !said_master,
-                "redis.sentinel_master: set it to the name under which the Sentinels watch the master",
+                by_sentinel && !has_master,
+                "redis.sentinel_master: set it to the name of the master that the Sentinels monitor",
             ),
             (
-                !by_sentinel && (said_master || said_user || said_password),
-                "redis.sentinel_master, redis.sentinel_user, redis.sentinel_password: are for redis.kind = sentinel \
-                 only: set it, or leave them empty",
+                !by_sentinel && (has_master || has_user || has_password),
+                "redis.sentinel_master, redis.sentinel_user, redis.sentinel_password: require redis.kind = \
+                 sentinel: set it, or leave them empty",
             ),
-            (said_user && !said_password, "redis.sentinel_password: set it, or leave redis.sentinel_user empty"),
+            (has_user && !has_password, "redis.sentinel_password: set it, or leave redis.sentinel_user empty"),
         ];
-        let files = self.problem_of_files(secure);
-        cases.into_iter().find(|(wrong, _)| *wrong).map(|(_, text)| text).or(files)
+        let files = self.file_problem(has_tls);
+        cases.into_iter().find(|(is_wrong, _)| *is_wrong).map(|(_, text)| text).or(files)
     }
 
-    fn problem_of_files(&self, secure: bool) -> Option<&'static str> {
-        let [by_authority, certificate, private_key] =
+    fn file_problem(&self, has_tls: bool) -> Option<&'static str> {
+        let [has_ca, certificate, private_key] =
             [&self.ca_file, &self.certificate, &self.private_key].map(|file| !file.as_os_str().is_empty());
         let cases = [
+            (has_ca && !has_tls, "redis.ca_file: requires TLS: use rediss:// in redis.url, or leave it empty"),
             (
-                by_authority && !secure,
-                "redis.ca_file: is for rediss:// only: say so in redis.url, or leave the file out",
-            ),
-            (
-                (certificate || private_key) && !secure,
-                "redis.certificate, redis.private_key: are for rediss:// only: say so in redis.url, or leave them empty",
+                (certificate || private_key) && !has_tls,
+                "redis.certificate, redis.private_key: require TLS: use rediss:// in redis.url, or leave them empty",
             ),
             (private_key && !certificate, "redis.certificate: set it, or leave redis.private_key empty"),
             (certificate && !private_key, "redis.private_key: set it, or leave redis.certificate empty"),
         ];
-        cases.into_iter().find(|(wrong, _)| *wrong).map(|(_, text)| text)
+        cases.into_iter().find(|(is_wrong, _)| *is_wrong).map(|(_, text)| text)
     }
 
-    /// Whether all URLs speak of the same user and database.
-    fn agree(&self) -> bool {
+    /// Whether all URLs have the same user, password and database.
+    fn have_same_credentials(&self) -> bool {
         let mut all = self.urls().map(|url| {
             let info = url.into_connection_info().ok()?;
             let redis = info.redis_settings();
@@ -157,14 +154,14 @@ impl RedisSettings {
     }
 }
 
-fn is_acceptable(text: &str) -> bool {
+fn is_acceptable_url(text: &str) -> bool {
     let Ok(url) = Url::parse(text) else { return false };
-    let plain = url.query().is_none() && url.fragment().is_none() && matches!(url.scheme(), "redis" | "rediss");
+    let has_only_path = url.query().is_none() && url.fragment().is_none() && matches!(url.scheme(), "redis" | "rediss");
     let Ok(info) = text.into_connection_info() else { return false };
-    plain && matches!(info.addr(), ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. })
+    has_only_path && matches!(info.addr(), ConnectionAddr::Tcp(..) | ConnectionAddr::TcpTls { .. })
 }
 
-fn database_of(url: &str) -> Option<i64> {
+fn database_number(url: &str) -> Option<i64> {
     url.into_connection_info().ok().map(|info| info.redis_settings().db())
 }
 
@@ -173,24 +170,24 @@ mod tests {
     use super::*;
 
     fn problem(url: &str, others: &[(&str, &str)]) -> Option<&'static str> {
-        let of = |name: &str| others.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value).to_owned();
-        let kind = if of("kind").is_empty() { "single".to_owned() } else { of("kind") };
+        let value = |name: &str| others.iter().find(|(key, _)| *key == name).map_or("", |(_, value)| value).to_owned();
+        let kind = if value("kind").is_empty() { "single".to_owned() } else { value("kind") };
         let settings = RedisSettings {
             url: url.into(),
             kind: kind.try_into().unwrap(),
-            sentinel_master: of("sentinel_master"),
-            sentinel_user: of("sentinel_user"),
-            sentinel_password: of("sentinel_password").into(),
-            ca_file: of("ca_file").into(),
-            certificate: of("certificate").into(),
-            private_key: of("private_key").into(),
+            sentinel_master: value("sentinel_master"),
+            sentinel_user: value("sentinel_user"),
+            sentinel_password: value("sentinel_password").into(),
+            ca_file: value("ca_file").into(),
+            certificate: value("certificate").into(),
+            private_key: value("private_key").into(),
         };
-        assert_eq!(settings.place().is_none(), url.is_empty());
+        assert_eq!(settings.endpoints().is_none(), url.is_empty());
         settings.problem()
     }
 
     #[test]
-    fn one_or_several_as_the_kind_says() {
+    fn number_of_urls_must_match_the_kind() {
         let (sentinel, master) = (("kind", "sentinel"), ("sentinel_master", "limits"));
         for (url, others) in [
             ("", &[][..]),
@@ -207,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_names_the_key() {
+    fn problems_name_the_key() {
         let sentinel = ("kind", "sentinel");
         for (url, others, key) in [
             ("localhost:6379", &[][..], "redis.url: must be"),
@@ -227,14 +224,14 @@ mod tests {
             (
                 "redis://a",
                 &[("certificate", "c"), ("private_key", "k")],
-                "redis.certificate, redis.private_key: are for",
+                "redis.certificate, redis.private_key: require TLS",
             ),
-            ("", &[("certificate", "c"), ("private_key", "k")], "redis.certificate, redis.private_key: are for"),
+            ("", &[("certificate", "c"), ("private_key", "k")], "redis.certificate, redis.private_key: require TLS"),
             ("rediss://a", &[("certificate", "c")], "redis.private_key: set it"),
             ("rediss://a", &[("private_key", "k")], "redis.certificate: set it"),
         ] {
-            let found = problem(url, others).unwrap_or_default();
-            assert!(found.contains(key), "{url}: {found}");
+            let problem = problem(url, others).unwrap_or_default();
+            assert!(problem.contains(key), "{url}: {problem}");
         }
     }
 }

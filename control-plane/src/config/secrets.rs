@@ -1,25 +1,25 @@
-//! `[secrets]`
+//! `[secrets]`: the master key.
 
 use secrecy::{ExposeSecret, SecretString};
 use serde::Deserialize;
 
-/// Hex characters of 32 bytes.
-const MASTER_KEY_LEN: usize = 64;
+/// Length of the master key in hex characters: 32 bytes.
+const MASTER_KEY_HEX_LENGTH: usize = 64;
 
 /// `[secrets]`
 #[derive(Debug, Clone, Deserialize)]
-pub struct Secrets {
-    /// 64 hex characters, or empty.
+pub struct SecretSettings {
+    /// The master key as 64 hex characters; empty: read from a file.
     pub master_key: SecretString,
 }
 
-impl Secrets {
-    /// What is wrong with them; never what they are.
+impl SecretSettings {
+    /// What is wrong with these settings. The text never contains their values.
     pub(super) fn problem(&self) -> Option<String> {
         let key = self.master_key.expose_secret().trim();
-        let good = key.len() == MASTER_KEY_LEN && key.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let said = !self.master_key.expose_secret().is_empty();
-        (said && !good).then(|| {
+        let is_valid = key.len() == MASTER_KEY_HEX_LENGTH && key.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_set = !self.master_key.expose_secret().is_empty();
+        (is_set && !is_valid).then(|| {
             "secrets.master_key: must be 32 bytes as 64 hex characters (`openssl rand -hex 32`), or empty".to_owned()
         })
     }

@@ -1,24 +1,24 @@
-//! `[webhooks]`
+//! `[webhooks]`: the delivery of events.
 
 use super::networks::Network;
 use ipnet::IpNet;
 use serde::Deserialize;
 use std::{net::Ipv4Addr, net::Ipv6Addr, path::PathBuf, time::Duration};
 
-/// Tries that are made at the most.
-const MOST_TRIES: usize = 100;
+/// Maximum number of delivery attempts.
+const MAX_ATTEMPTS: usize = 100;
 
-/// Tries at a time, at the most.
-const WIDEST: u16 = 4096;
+/// Upper bound of `concurrency`.
+const MAX_CONCURRENCY: u16 = 4096;
 
-/// How long a try can be given, in seconds.
-const MOST_PATIENT: u16 = 300;
+/// Upper bound of `attempt_seconds`.
+const MAX_ATTEMPT_SECONDS: u16 = 300;
 
 /// `[webhooks]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct WebhookSettings {
     allowed_networks: Vec<Network>,
-    /// A PEM file of authorities to believe beside those of the system; empty for none.
+    /// A PEM file of certificate authorities trusted in addition to those of the system; empty: none.
     pub ca_file: PathBuf,
     retry_seconds: Vec<u32>,
     attempt_seconds: u16,
@@ -28,7 +28,7 @@ pub struct WebhookSettings {
 }
 
 impl WebhookSettings {
-    /// What is wrong with them.
+    /// What is wrong with these settings.
     pub(super) fn problem(&self) -> Option<&'static str> {
         let Self {
             allowed_networks: _,
@@ -40,19 +40,22 @@ impl WebhookSettings {
             retention_days,
         } = self;
         let cases = [
-            (retry_seconds.len() >= MOST_TRIES, "webhooks.retry_seconds: must be less than 100 pauses"),
-            (!(1..=MOST_PATIENT).contains(attempt_seconds), "webhooks.attempt_seconds: must be from 1 to 300"),
-            (!(2..=WIDEST).contains(concurrency), "webhooks.concurrency: must be from 2 to 4096 tries at a time"),
+            (retry_seconds.len() >= MAX_ATTEMPTS, "webhooks.retry_seconds: must have fewer than 100 pauses"),
+            (!(1..=MAX_ATTEMPT_SECONDS).contains(attempt_seconds), "webhooks.attempt_seconds: must be from 1 to 300"),
+            (
+                !(2..=MAX_CONCURRENCY).contains(concurrency),
+                "webhooks.concurrency: must be from 2 to 4096 concurrent attempts",
+            ),
             (
                 *target_concurrency == 0 || target_concurrency > concurrency,
                 "webhooks.target_concurrency: must be from 1 to webhooks.concurrency",
             ),
             (*retention_days == 0, "webhooks.retention_days: must be at least 1"),
         ];
-        cases.into_iter().find(|(wrong, _)| *wrong).map(|(_, text)| text)
+        cases.into_iter().find(|(is_wrong, _)| *is_wrong).map(|(_, text)| text)
     }
 
-    /// Networks that events may be sent to although they are not public. With --dev, this machine is among them.
+    /// Networks that may receive events although they are not public. With --dev, loopback is included.
     pub fn networks(&self, dev: bool) -> Vec<IpNet> {
         let loopback = [
             IpNet::new_assert(Ipv4Addr::LOCALHOST.into(), 8).trunc(),
@@ -62,18 +65,18 @@ impl WebhookSettings {
         self.allowed_networks.iter().map(|network| network.0).chain(loopback).collect()
     }
 
-    /// The pauses after failed tries.
-    pub fn pauses(&self) -> Vec<Duration> {
+    /// The pauses between delivery attempts.
+    pub fn retry_pauses(&self) -> Vec<Duration> {
         self.retry_seconds.iter().map(|seconds| Duration::from_secs((*seconds).into())).collect()
     }
 
-    /// How long a try may take.
-    pub fn patience(&self) -> Duration {
+    /// The timeout of a delivery attempt.
+    pub fn attempt_timeout(&self) -> Duration {
         Duration::from_secs(self.attempt_seconds.into())
     }
 
-    /// Tries at a time: all together, and for one target.
-    pub fn widths(&self) -> (usize, usize) {
+    /// Maximum number of concurrent attempts: in total, and per target.
+    pub fn concurrency(&self) -> (usize, usize) {
         (self.concurrency.into(), self.target_concurrency.into())
     }
 

@@ -1,55 +1,46 @@
-//! What a sidecar must learn: which facet of whom changed, without the content.
+//! Changes that sidecars must learn. A change names what changed, without the new content.
 
 use countersign_identity::{AgentId, Revision, ServiceId, SessionId, TokenId};
 
-/// One change, appended under the revision of its transaction.
+/// One change. The feed stores it under the revision of its transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Change {
-    /// The roles that an agent holds at a service; for the sidecars of that service only.
+    /// The roles of an agent at a service. Sent to sidecars of that service only.
     Roles(AgentId, ServiceId),
-    /// An agent's trust; for all sidecars.
+    /// The trust score of an agent. Sent to all sidecars.
     Trust(AgentId),
-    /// An agent's status or cut-off; for all sidecars.
+    /// The status or cutoff of an agent. Sent to all sidecars.
     Status(AgentId),
-    /// The roles that a service defines; for its sidecars only.
+    /// The role definitions of a service. Sent to its sidecars only.
     Definitions(ServiceId),
-    /// How a service wants its tokens judged; for its sidecars only.
-    Terms(ServiceId),
-    /// An access token was revoked; for all sidecars.
+    /// The token settings of a service. Sent to its sidecars only.
+    ServiceSettings(ServiceId),
+    /// An access token was revoked. Sent to all sidecars.
     Token(TokenId),
-    /// A login was ended; for all sidecars.
+    /// A session was ended. Sent to all sidecars.
     Session(SessionId),
-    /// The signing keys; for all sidecars.
+    /// The signing keys. Sent to all sidecars.
     Keys,
 }
 
-/// A change and its revision.
+/// A range of revisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stamped {
-    /// When, in commit order.
-    pub revision: Revision,
-    /// What.
-    pub change: Change,
-}
-
-/// A stretch of the feed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
-    /// Changes above this ...
+pub struct RevisionRange {
+    /// Exclusive lower bound.
     pub since: Revision,
-    /// ... up to and including this.
+    /// Inclusive upper bound.
     pub until: Revision,
 }
 
-/// Where the feed stands.
+/// The current state of the feed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeedPosition {
-    /// The newest change.
+    /// The revision of the newest change.
     pub revision: Revision,
-    /// From here on nothing was forgotten.
+    /// The revision up to which changes were deleted. All changes above it are still in the feed.
     pub floor: Revision,
-    /// Where it stood when the database was last restored from a backup; 0 if it never was. What became of logins and
-    /// challenges between the backup and then is not known: logins that began below are dead, whosever they are, and so are
-    /// challenges of another era than this.
+    /// The revision at which the database was last restored from a backup; 0 if it never was. What happened to sessions
+    /// and challenges between the backup and the restoration is unknown. So sessions that began below this revision
+    /// have ended, and challenges that carry another cutoff are refused.
     pub cutoff: Revision,
 }

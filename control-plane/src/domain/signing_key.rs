@@ -1,80 +1,84 @@
-//! The life of a signing key, and who signs when.
+//! The lifecycle of signing keys, and which key signs at a given time.
 //!
-//! Every instant of a life stands in the database before it comes, so that all who issue tokens switch by it
-//! without being told, and agree after any restart.
+//! Every transition of a key is stored in the database before it takes effect, so all processes that issue tokens switch
+//! keys at the same time without being notified, and agree after any restart.
 
 use countersign_identity::{KeySet, Kid, P256PublicKey, Timestamp, key_set::JsonWebKey};
 use std::time::Duration;
 
-/// Added to the longest staleness before a new key signs: for a publication that takes long to commit, and for
-/// clocks that run apart. An operator who wants sidecars that fresh has no slower ones.
-const MARGIN: Duration = Duration::from_secs(5);
+/// Added to the maximum staleness before a new key signs, for a publication that takes long to commit and for clock skew.
+/// Limited to the staleness itself: an operator who sets a short staleness has fast transactions.
+const PUBLICATION_MARGIN: Duration = Duration::from_secs(5);
 
-/// After the death of its last token a key is kept for so long, for clocks that run apart.
-const GRACE: Duration = Duration::from_mins(5);
+/// How long a key is kept after its last token has expired, for clock skew.
+const REMOVAL_DELAY: Duration = Duration::from_mins(5);
 
-/// How long those who verify by themselves may keep the published keys, at the most.
-const LONGEST_CACHING: Duration = Duration::from_mins(5);
+/// Upper bound of the `max-age` of the published keys.
+const LONGEST_JWKS_MAX_AGE: Duration = Duration::from_mins(5);
 
-/// When keys change.
+/// When signing keys are replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyRules {
-    /// How long a key is published before it signs: whoever still answers has learnt of it by then.
-    pub notice: Duration,
-    /// How long whoever reads the published keys may keep them: less than the notice.
-    pub caching: Duration,
-    /// The age at which a key that signs is replaced; `None` for never.
-    pub rotation: Option<Duration>,
-    /// How long tokens live.
-    pub token_life: Duration,
+pub struct RotationPolicy {
+    /// How long a key is published before it signs: every sidecar that still answers has received it by then.
+    pub publication_lead: Duration,
+    /// How long clients may cache the published keys; shorter than `publication_lead`.
+    pub jwks_max_age: Duration,
+    /// The age at which a signing key is replaced; `None`: never.
+    pub rotation_age: Option<Duration>,
+    /// Lifetime of an access token.
+    pub token_lifetime: Duration,
 }
 
-impl KeyRules {
-    /// What follows from the longest time for which a sidecar may answer without contact.
-    pub fn new(max_staleness: Duration, rotation: Option<Duration>, token_life: Duration) -> Self {
-        let notice = max_staleness + MARGIN.min(max_staleness);
-        Self { notice, caching: LONGEST_CACHING.min(max_staleness), rotation, token_life }
+impl RotationPolicy {
+    /// Derives the policy from `max_staleness`, the longest time for which a sidecar answers without contact.
+    pub fn new(max_staleness: Duration, rotation_age: Option<Duration>, token_lifetime: Duration) -> Self {
+        Self {
+            publication_lead: max_staleness + PUBLICATION_MARGIN.min(max_staleness),
+            jwks_max_age: LONGEST_JWKS_MAX_AGE.min(max_staleness),
+            rotation_age,
+            token_lifetime,
+        }
     }
 }
 
-/// A signing key, without its private half.
+/// A signing key without its private key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SigningKey {
-    /// Its identifier.
+    /// The key ID (`kid`).
     pub kid: Kid,
-    /// Its public half.
+    /// The public key.
     pub public: P256PublicKey,
-    /// Since when everybody may know it.
+    /// When it was published.
     pub published_at: Timestamp,
-    /// From when it signs; `None` as long as no rotation is asked for.
+    /// When it starts to sign; `None` until a rotation is scheduled.
     pub signs_from: Option<Timestamp>,
-    /// From when another signs.
+    /// When it stops to sign.
     pub retires_at: Option<Timestamp>,
-    /// The longest life that a token under it may have.
-    pub token_life: Duration,
-    /// Since when no token under it is believed.
+    /// The longest lifetime of a token that it signed.
+    pub token_lifetime: Duration,
+    /// When its tokens stopped to be accepted.
     pub removed_at: Option<Timestamp>,
-    /// Since when it is revoked.
+    /// When it was revoked.
     pub revoked_at: Option<Timestamp>,
 }
 
-/// Where a key is in its life.
+/// A state in the lifecycle of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeyStatus {
-    /// Published and does not sign yet.
+    /// Published, and does not sign yet.
     Next,
     /// Signs.
     Signing,
-    /// Signs no more; tokens under it may live.
+    /// No longer signs; its tokens may still be valid.
     Retired,
-    /// No token under it is believed: the last one had died.
+    /// Its tokens are rejected: all had expired when it was removed.
     Removed,
-    /// No token under it is believed, whether it lived or not.
+    /// Its tokens are rejected, whether they have expired or not.
     Revoked,
 }
 
 impl KeyStatus {
-    /// As it stands in answers.
+    /// The value in API responses and metrics.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Next => "next",
@@ -88,37 +92,37 @@ impl KeyStatus {
 
 impl SigningKey {
     /// A key that is published now.
-    pub fn publish(public: P256PublicKey, now: Timestamp, token_life: Duration) -> Self {
+    pub fn publish(public: P256PublicKey, now: Timestamp, token_lifetime: Duration) -> Self {
         Self {
             kid: Kid::from_key(public),
             public,
             published_at: now,
             signs_from: None,
             retires_at: None,
-            token_life,
+            token_lifetime,
             removed_at: None,
             revoked_at: None,
         }
     }
 
-    /// Where it is in its life.
+    /// The status at a time.
     pub fn status(&self, now: Timestamp) -> KeyStatus {
-        let has_come = |instant: Option<Timestamp>| instant.is_some_and(|instant| instant <= now);
+        let has_passed = |time: Option<Timestamp>| time.is_some_and(|time| time <= now);
         if self.revoked_at.is_some() {
             KeyStatus::Revoked
         } else if self.removed_at.is_some() {
             KeyStatus::Removed
-        } else if has_come(self.retires_at) {
+        } else if has_passed(self.retires_at) {
             KeyStatus::Retired
-        } else if has_come(self.signs_from) {
+        } else if has_passed(self.signs_from) {
             KeyStatus::Signing
         } else {
             KeyStatus::Next
         }
     }
 
-    /// Among those that sign, the last is the one that signs. Of two in the same instant, one retires in it.
-    const fn place(&self) -> (Option<Timestamp>, bool) {
+    /// The greatest key signs. Of two keys with the same start, the one that is not about to retire is greater.
+    const fn signing_order(&self) -> (Option<Timestamp>, bool) {
         (self.signs_from, self.retires_at.is_none())
     }
 
@@ -126,161 +130,167 @@ impl SigningKey {
         self.removed_at.is_none()
     }
 
-    /// True from when the last token that it signed is dead for everybody.
-    fn is_done(&self, now: Timestamp) -> bool {
-        self.retires_at.is_some_and(|end| end.saturating_add(self.token_life).saturating_add(GRACE) <= now)
+    /// Whether all its tokens have expired, with [`REMOVAL_DELAY`] for clock skew.
+    fn is_removable(&self, now: Timestamp) -> bool {
+        self.retires_at.is_some_and(|end| end.saturating_add(self.token_lifetime).saturating_add(REMOVAL_DELAY) <= now)
     }
 }
 
-/// A rotation, done or to come.
+/// A rotation that has happened or is scheduled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rotation {
-    /// The key that signs from then on.
+    /// The key that takes over.
     pub kid: Kid,
-    /// From when.
+    /// When it starts to sign.
     pub signs_from: Timestamp,
 }
 
-/// The keys whose tokens are believed: one that signs, one that is next, and those before and between them.
+/// The keys whose tokens are accepted: the one that signs, the next one, a scheduled one, and retired ones.
 ///
-/// It is read whole and written whole; what it removes stays in it, marked, until it is written.
+/// The ring is read and written as a whole. Keys removed from it stay in memory, marked, until it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeyRing(Vec<SigningKey>);
+pub struct SigningKeyRing(Vec<SigningKey>);
 
-impl FromIterator<SigningKey> for KeyRing {
+impl FromIterator<SigningKey> for SigningKeyRing {
     fn from_iter<I: IntoIterator<Item = SigningKey>>(keys: I) -> Self {
         Self(keys.into_iter().collect())
     }
 }
 
-impl KeyRing {
-    /// The keys, also those that were just removed.
+impl SigningKeyRing {
+    /// All keys, including those removed since the ring was read.
     pub fn keys(&self) -> &[SigningKey] {
         &self.0
     }
 
-    /// The keys whose tokens are believed, in the order of their publication.
+    /// The keys whose tokens are accepted, in order of publication.
     pub fn live(&self) -> impl Iterator<Item = &SigningKey> {
         self.0.iter().filter(|key| key.is_live())
     }
 
-    /// For verifying.
+    /// The live keys, for verification.
     pub fn set(&self) -> KeySet {
         self.live().map(|key| key.public).collect()
     }
 
-    /// As published (RFC 7517).
+    /// The live keys as JWKs (RFC 7517).
     pub fn published(&self) -> Vec<JsonWebKey> {
         self.live().map(|key| JsonWebKey::from_key(key.public)).collect()
     }
 
-    /// The key that signs: of those whose instant has come, the last. Where none has come, as on a clock that is
-    /// behind, the first to come.
-    pub fn signer(&self, now: Timestamp) -> Option<&SigningKey> {
-        let due = self.live().filter(|key| key.signs_from.is_some_and(|start| start <= now));
+    /// The key that signs at a time: the last one whose start has passed. If no start has passed, because the clock is
+    /// behind, the first one to start.
+    pub fn signing_key(&self, now: Timestamp) -> Option<&SigningKey> {
+        let started = self.live().filter(|key| key.signs_from.is_some_and(|start| start <= now));
         let first = || self.live().filter(|key| key.signs_from.is_some()).min_by_key(|key| key.signs_from);
-        due.max_by_key(|key| key.place()).or_else(first)
+        started.max_by_key(|key| key.signing_order()).or_else(first)
     }
 
-    /// Makes sure of a key that signs and of one that is next, and that they remember how long tokens live;
-    /// removes what is done; rotates by age, and says so.
-    pub fn tend(
+    /// Adds the signing key and the next key if they are missing, records the token lifetime, removes keys whose tokens
+    /// have expired, and rotates if the signing key is old enough. Returns the rotation, if any.
+    pub fn maintain(
         &mut self,
-        rules: &KeyRules,
+        policy: &RotationPolicy,
         now: Timestamp,
-        mut fresh: impl Iterator<Item = P256PublicKey>,
+        mut new_keys: impl Iterator<Item = P256PublicKey>,
     ) -> Option<Rotation> {
-        if self.signer(now).is_none() {
-            let first = fresh.next().map(|public| SigningKey::publish(public, now, rules.token_life));
+        if self.signing_key(now).is_none() {
+            let first = new_keys.next().map(|public| SigningKey::publish(public, now, policy.token_lifetime));
             self.0.extend(first.map(|key| SigningKey { signs_from: Some(now), ..key }));
         }
         for key in self.0.iter_mut().filter(|key| key.is_live()) {
-            key.token_life = key.token_life.max(rules.token_life);
-            if key.is_done(now) {
+            key.token_lifetime = key.token_lifetime.max(policy.token_lifetime);
+            if key.is_removable(now) {
                 key.removed_at = Some(now);
             }
         }
-        self.complete(rules, now, &mut fresh);
-        let start = self.signer(now).and_then(|key| key.signs_from);
-        let is_due = rules.rotation.zip(start).is_some_and(|(age, start)| now.duration_since(start) >= age);
-        if is_due && self.scheduled(now).is_none() { self.rotate(rules, now, fresh) } else { None }
+        self.publish_next(policy, now, &mut new_keys);
+        let start = self.signing_key(now).and_then(|key| key.signs_from);
+        let is_due = policy.rotation_age.zip(start).is_some_and(|(age, start)| now.duration_since(start) >= age);
+        if is_due && self.scheduled(now).is_none() { self.rotate(policy, now, new_keys) } else { None }
     }
 
-    /// Lets the next key sign: at once if it was published long enough ago, else as soon as it was. As long as a
-    /// rotation is to come, that is the one. `None` if there is neither a key nor a fresh one.
+    /// Schedules the next key to sign: now if it was published long enough ago, otherwise as soon as it was. If a rotation is
+    /// already scheduled, returns that one. `None` if there is neither a next key nor a new one.
     pub fn rotate(
         &mut self,
-        rules: &KeyRules,
+        policy: &RotationPolicy,
         now: Timestamp,
-        mut fresh: impl Iterator<Item = P256PublicKey>,
+        mut new_keys: impl Iterator<Item = P256PublicKey>,
     ) -> Option<Rotation> {
         if self.scheduled(now).is_none() {
-            self.complete(rules, now, &mut fresh);
-            self.promote(rules, now);
-            self.complete(rules, now, &mut fresh);
+            self.publish_next(policy, now, &mut new_keys);
+            self.schedule_next(policy, now);
+            self.publish_next(policy, now, &mut new_keys);
         }
-        let newest = self.live().max_by_key(|key| key.place())?;
+        let newest = self.live().max_by_key(|key| key.signing_order())?;
         Some(Rotation { kid: newest.kid.clone(), signs_from: newest.signs_from? })
     }
 
-    /// Takes a key out, whatever it does. If it signed, the one that would follow signs at once; if it was to
-    /// sign, the next takes its place as soon as it may. False if there is no such key.
+    /// Revokes a key in any state. If it was signing, its successor signs immediately; if it was scheduled, the next key is
+    /// scheduled instead. Returns false if the ring has no such live key.
     pub fn revoke(
         &mut self,
         kid: &Kid,
-        rules: &KeyRules,
+        policy: &RotationPolicy,
         now: Timestamp,
-        mut fresh: impl Iterator<Item = P256PublicKey>,
+        mut new_keys: impl Iterator<Item = P256PublicKey>,
     ) -> bool {
-        let is = |key: &SigningKey| key.kid == *kid;
-        let (signed, was_to_sign) = (self.signer(now).is_some_and(is), self.scheduled(now).is_some_and(is));
-        let Some(revoked) = self.0.iter_mut().find(|key| key.is_live() && is(key)) else { return false };
+        let is_revoked = |key: &SigningKey| key.kid == *kid;
+        let was_signing = self.signing_key(now).is_some_and(is_revoked);
+        let was_scheduled = self.scheduled(now).is_some_and(is_revoked);
+        let Some(revoked) = self.0.iter_mut().find(|key| key.is_live() && is_revoked(key)) else { return false };
         (revoked.removed_at, revoked.revoked_at) = (Some(now), Some(now));
-        if signed {
+        if was_signing {
             revoked.retires_at = Some(now);
         }
-        self.complete(rules, now, &mut fresh);
-        if signed {
-            let to_come = self.scheduled(now).or_else(|| self.next()).map(|key| key.kid.clone());
-            if let Some(heir) = self.find(to_come.as_ref()) {
-                heir.signs_from = Some(now);
+        self.publish_next(policy, now, &mut new_keys);
+        if was_signing {
+            let successor = self.scheduled(now).or_else(|| self.next()).map(|key| key.kid.clone());
+            if let Some(successor) = self.find_live_mut(successor.as_ref()) {
+                successor.signs_from = Some(now);
             }
-        } else if was_to_sign {
-            self.promote(rules, now);
+        } else if was_scheduled {
+            self.schedule_next(policy, now);
         }
-        self.complete(rules, now, &mut fresh);
+        self.publish_next(policy, now, &mut new_keys);
         true
     }
 
-    /// The key that has no instant yet.
+    /// The key that is not scheduled yet.
     fn next(&self) -> Option<&SigningKey> {
         self.live().find(|key| key.signs_from.is_none())
     }
 
-    /// The key of a rotation that is to come.
+    /// The key of a rotation in the future.
     fn scheduled(&self, now: Timestamp) -> Option<&SigningKey> {
         self.live().find(|key| key.signs_from.is_some_and(|start| start > now))
     }
 
-    fn find(&mut self, kid: Option<&Kid>) -> Option<&mut SigningKey> {
+    fn find_live_mut(&mut self, kid: Option<&Kid>) -> Option<&mut SigningKey> {
         self.0.iter_mut().find(|key| key.is_live() && Some(&key.kid) == kid)
     }
 
     /// Publishes a new next key if there is none.
-    fn complete(&mut self, rules: &KeyRules, now: Timestamp, fresh: &mut impl Iterator<Item = P256PublicKey>) {
+    fn publish_next(
+        &mut self,
+        policy: &RotationPolicy,
+        now: Timestamp,
+        new_keys: &mut impl Iterator<Item = P256PublicKey>,
+    ) {
         if self.next().is_none() {
-            self.0.extend(fresh.next().map(|public| SigningKey::publish(public, now, rules.token_life)));
+            self.0.extend(new_keys.next().map(|public| SigningKey::publish(public, now, policy.token_lifetime)));
         }
     }
 
-    /// The next key follows the one that signs.
-    fn promote(&mut self, rules: &KeyRules, now: Timestamp) {
-        let signing = self.signer(now).map(|key| key.kid.clone());
+    /// Schedules the next key to take over from the signing key.
+    fn schedule_next(&mut self, policy: &RotationPolicy, now: Timestamp) {
+        let signing = self.signing_key(now).map(|key| key.kid.clone());
         let next = self.next().map(|key| key.kid.clone());
-        let Some(next) = self.find(next.as_ref()) else { return };
-        let start = next.published_at.saturating_add(rules.notice).max(now);
+        let Some(next) = self.find_live_mut(next.as_ref()) else { return };
+        let start = next.published_at.saturating_add(policy.publication_lead).max(now);
         next.signs_from = Some(start);
-        if let Some(signing) = self.find(signing.as_ref()) {
+        if let Some(signing) = self.find_live_mut(signing.as_ref()) {
             signing.retires_at = Some(start);
         }
     }

@@ -1,13 +1,14 @@
-//! Webhooks: targets, events, and the rules of their delivery.
+//! Webhooks: targets, events, and the rules of delivery.
 //!
-//! A *target* is a place to deliver to, an *event* something that happened, a *delivery* one event on its way to one
-//! target. Delivered is at least once: whoever gets an event twice knows it by its id.
+//! A *target* is a URL that receives events, an *event* is something that happened, and a *delivery* is one event for
+//! one target. Delivery is at least once: receivers deduplicate by event id.
 
 pub mod address;
 pub mod delivery;
 pub mod event;
+pub mod health;
 pub mod secret;
-pub mod storm;
+pub mod suppressed_burst;
 pub mod url;
 
 use super::{audit::AuditChain, string_enum::string_enum, text::Description};
@@ -16,29 +17,29 @@ use event::EventFilter;
 use std::time::Duration;
 use url::TargetUrl;
 
-/// Targets that one service can have, and that the deployment can have.
-pub const MOST_TARGETS: usize = 10;
+/// Maximum number of targets in one scope.
+pub const MAX_TARGETS: usize = 10;
 
-/// How long the secret of before a rotation signs too.
-pub const BOTH_SECRETS: Duration = Duration::from_hours(24);
+/// How long the previous secret still signs after a rotation.
+pub const SECRET_OVERLAP: Duration = Duration::from_hours(24);
 
-/// A target that was not tried for so long after a failure begins to fail anew with the next.
-pub const FORGIVEN_AFTER: Duration = Duration::from_hours(3 * 24);
+/// After this long without an attempt, the next failure starts a new failing period.
+pub const FAILING_PERIOD_RESET: Duration = Duration::from_hours(3 * 24);
 
-/// A target that has failed for so long is disabled.
+/// A target that has failed for this long is disabled.
 pub const DISABLED_AFTER: Duration = Duration::from_hours(5 * 24);
 
-/// Whose events a target gets.
+/// The services whose events a target receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    /// Those of one service.
+pub enum WebhookScope {
+    /// Events of one service.
     Service(ServiceId),
-    /// Those of all services, and of none.
+    /// Events of all services, and those that belong to no service.
     Deployment,
 }
 
-impl Place {
-    /// The chain of the audit that tells what is done with its targets.
+impl WebhookScope {
+    /// The audit chain that records changes to targets in this scope.
     pub const fn chain(self) -> AuditChain {
         match self {
             Self::Service(service) => AuditChain::Service(service),
@@ -46,7 +47,7 @@ impl Place {
         }
     }
 
-    /// The service, if it is one.
+    /// The service, unless the scope is the deployment.
     pub const fn service(self) -> Option<ServiceId> {
         match self {
             Self::Service(service) => Some(service),
@@ -55,46 +56,46 @@ impl Place {
     }
 }
 
-/// A place to deliver to, without its secrets.
-#[derive(Debug, Clone)]
-pub struct Target {
-    /// Its identifier.
+/// A URL that receives events, without its secrets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WebhookTarget {
+    /// Identifier.
     pub id: WebhookId,
-    /// Whose events it gets.
-    pub place: Place,
-    /// Where it is.
+    /// The services whose events it receives.
+    pub scope: WebhookScope,
+    /// Where events are sent.
     pub url: TargetUrl,
-    /// Which events it gets.
+    /// The kinds of events it receives.
     pub events: EventFilter,
-    /// What it is for; may be empty.
+    /// Free text from its manager; may be empty.
     pub description: Description,
-    /// When it was made.
+    /// Creation time.
     pub created_at: Timestamp,
-    /// When somebody changed it last.
+    /// Time of the last change by a manager.
     pub updated_at: Timestamp,
-    /// Since when it is paused.
+    /// When a manager paused it.
     pub paused_at: Option<Timestamp>,
-    /// Since when it is disabled, and why.
+    /// When and why it was disabled.
     pub disabled: Option<(Timestamp, DisabledReason)>,
-    /// Since when nothing could be delivered to it.
+    /// Start of the current period in which every attempt failed.
     pub failing_since: Option<Timestamp>,
-    /// Until when the secret of before signs too.
+    /// Until when the previous secret also signs.
     pub previous_until: Option<Timestamp>,
 }
 
 /// Whether events are delivered to a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TargetStatus {
-    /// They are.
+    /// Events are delivered.
     Active,
-    /// They are kept, as somebody asked for.
+    /// A manager paused delivery. Events are kept.
     Paused,
-    /// They are kept, since it cannot be delivered to.
+    /// Delivery failed for too long or the receiver answered 410. Events are kept.
     Disabled,
 }
 
 impl TargetStatus {
-    /// The status as it stands in JSON.
+    /// The status in JSON.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Active => "active",
@@ -107,15 +108,15 @@ impl TargetStatus {
 string_enum! {
     /// Why a target is disabled.
     DisabledReason {
-        /// It answered 410.
+        /// The receiver answered 410.
         Gone = "gone";
-        /// Nothing could be delivered for [`DISABLED_AFTER`].
+        /// Every attempt failed for [`DISABLED_AFTER`].
         Failing = "failing";
     }
 }
 
-impl Target {
-    /// Whether events are delivered to it. What somebody asked for goes before what happened.
+impl WebhookTarget {
+    /// The status. A manager's pause takes precedence over automatic disabling.
     pub const fn status(&self) -> TargetStatus {
         match (self.paused_at, self.disabled) {
             (Some(_), _) => TargetStatus::Paused,

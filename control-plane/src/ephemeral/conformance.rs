@@ -1,144 +1,149 @@
-//! What every implementation of [`Windows`] must do, whatever it keeps its windows in.
+//! The tests that every implementation of [`RateLimiter`] must pass.
 
-use super::{Count, Kind, Quota, Reading, Subject, Verdict, Windows};
+use super::{CallerKind, Quota, QuotaStatus, RateLimit, RateLimitDecision, RateLimitKey, RateLimiter};
 use std::{sync::Arc, time::Duration};
 use tokio::task::JoinSet;
 
-/// How many calls each subject of this test has.
-const MOST: u32 = 3;
+/// Calls per window that each key of this test may make.
+const MAX_CALLS: u32 = 3;
 
-/// A window is walked through in so many steps.
+/// Steps into which the tests divide a window.
 const STEPS: u32 = 10;
 
-/// How many ask at once.
-const CROWD: usize = 50;
+/// Calls made concurrently.
+const CONCURRENT_CALLS: usize = 50;
 
-/// Whose windows they are, how long one is, how exactly it tells the time, and how time passes.
-struct Stage<Pass> {
-    windows: Arc<dyn Windows>,
+/// The limiter under test, the length of its windows, the precision of its clock, and how the test lets time pass.
+struct Fixture<Sleep> {
+    limiter: Arc<dyn RateLimiter>,
     window: Duration,
-    grain: Duration,
-    pass: Pass,
+    precision: Duration,
+    sleep: Sleep,
 }
 
-/// After how long a call passes that was refused so; nothing if it was not.
-pub fn wait_of(verdict: &Verdict) -> Duration {
-    let exhausted = verdict.readings.iter().filter(|reading| !verdict.granted && reading.left == 0);
-    exhausted.map(|reading| reading.wait).max().unwrap_or_default()
+/// After how long the refused call would be allowed; zero if it was allowed.
+pub fn retry_after(decision: &RateLimitDecision) -> Duration {
+    let exhausted = decision.statuses.iter().filter(|status| !decision.allowed && status.remaining == 0);
+    exhausted.map(|status| status.reset_after).max().unwrap_or_default()
 }
 
-/// Asks all of it of these windows: `grain` is how exactly they tell the time, `pass` lets time pass.
-pub async fn conforms(windows: Arc<dyn Windows>, window: Duration, grain: Duration, pass: impl AsyncFn(Duration)) {
-    let stage = Stage { windows, window, grain, pass };
-    stage.as_many_pass_as_may_and_one_more_after_the_wait().await;
-    stage.what_was_refused_does_not_count().await;
-    stage.each_subject_is_counted_alone().await;
-    stage.of_several_all_are_taken_or_none().await;
-    stage.who_looks_takes_nothing().await;
-    stage.at_once_as_many_pass_as_may().await;
+/// Runs all tests against this limiter. `sleep` lets time pass; `precision` is how exactly the limiter measures it.
+pub async fn assert_conforms(
+    limiter: Arc<dyn RateLimiter>,
+    window: Duration,
+    precision: Duration,
+    sleep: impl AsyncFn(Duration),
+) {
+    let fixture = Fixture { limiter, window, precision, sleep };
+    fixture.allows_the_quota_and_one_more_call_after_the_wait().await;
+    fixture.does_not_count_refused_calls().await;
+    fixture.counts_each_key_separately().await;
+    fixture.counts_against_all_limits_or_none().await;
+    fixture.peek_counts_nothing().await;
+    fixture.allows_the_quota_to_concurrent_calls().await;
 }
 
-impl<Pass: AsyncFn(Duration)> Stage<Pass> {
-    fn count(&self, name: &str) -> Count {
-        let subject = Subject::new(Kind::Claimed, &[b"conformance", name.as_bytes()]);
-        Count { subject, quota: Quota { most: MOST, window: self.window } }
+impl<Sleep: AsyncFn(Duration)> Fixture<Sleep> {
+    fn limit(&self, name: &str) -> RateLimit {
+        let key = RateLimitKey::new(CallerKind::Unauthenticated, &[b"conformance", name.as_bytes()]);
+        RateLimit { key, quota: Quota { max_calls: MAX_CALLS, window: self.window } }
     }
 
-    async fn granted(&self, counts: &[Count]) -> bool {
-        self.windows.take(counts).await.granted
+    async fn is_allowed(&self, limits: &[RateLimit]) -> bool {
+        self.limiter.acquire(limits).await.allowed
     }
 
-    /// Whether the duration is as expected, as exactly as these windows tell the time.
-    fn is_about(&self, found: Duration, expected: Duration) -> bool {
-        found.abs_diff(expected) <= self.grain
+    /// Whether two durations are equal within the precision of the limiter's clock.
+    fn is_about(&self, actual: Duration, expected: Duration) -> bool {
+        actual.abs_diff(expected) <= self.precision
     }
 
-    async fn as_many_pass_as_may_and_one_more_after_the_wait(&self) {
-        let one = [self.count("one")];
+    async fn allows_the_quota_and_one_more_call_after_the_wait(&self) {
+        let limit = [self.limit("one")];
         let step = self.window / STEPS;
-        for left in (0..MOST).rev() {
-            let verdict = self.windows.take(&one).await;
-            assert!(verdict.granted && wait_of(&verdict).is_zero(), "{verdict:?}");
-            let [Reading { left: found, wait }] = verdict.readings[..] else { panic!("{verdict:?}") };
-            assert_eq!(found, left);
-            assert!(self.is_about(wait, step * (STEPS + 1 + left - MOST)), "{wait:?}");
-            (self.pass)(step).await;
+        for expected in (0..MAX_CALLS).rev() {
+            let decision = self.limiter.acquire(&limit).await;
+            assert!(decision.allowed && retry_after(&decision).is_zero(), "{decision:?}");
+            let [QuotaStatus { remaining, reset_after }] = decision.statuses[..] else { panic!("{decision:?}") };
+            assert_eq!(remaining, expected);
+            assert!(self.is_about(reset_after, step * (STEPS + 1 + expected - MAX_CALLS)), "{reset_after:?}");
+            (self.sleep)(step).await;
         }
-        // The window slides: each of the three comes free a window after it was taken, and not before.
-        for _ in 0..MOST {
-            let refused = self.windows.take(&one).await;
-            assert!(!refused.granted && refused.readings[0].left == 0, "{refused:?}");
-            let wait = wait_of(&refused);
+        // The window slides: each call expires exactly one window after it was made.
+        for _ in 0..MAX_CALLS {
+            let refused = self.limiter.acquire(&limit).await;
+            assert!(!refused.allowed && refused.statuses[0].remaining == 0, "{refused:?}");
+            let wait = retry_after(&refused);
             assert!(wait > Duration::ZERO && wait <= step * (STEPS - 2), "{wait:?}");
-            (self.pass)(wait.saturating_sub(self.grain)).await;
-            assert!(self.grain >= wait || !self.granted(&one).await, "a grain before");
-            (self.pass)(self.grain).await;
-            assert!(self.granted(&one).await, "after {wait:?}");
+            (self.sleep)(wait.saturating_sub(self.precision)).await;
+            assert!(self.precision >= wait || !self.is_allowed(&limit).await, "allowed too early");
+            (self.sleep)(self.precision).await;
+            assert!(self.is_allowed(&limit).await, "after {wait:?}");
         }
     }
 
-    async fn what_was_refused_does_not_count(&self) {
-        let one = [self.count("insistent")];
-        for _ in 0..MOST {
-            assert!(self.granted(&one).await);
+    async fn does_not_count_refused_calls(&self) {
+        let limit = [self.limit("insistent")];
+        for _ in 0..MAX_CALLS {
+            assert!(self.is_allowed(&limit).await);
         }
         for _ in 0..10 {
-            assert!(!self.granted(&one).await);
+            assert!(!self.is_allowed(&limit).await);
         }
-        (self.pass)(self.window).await;
-        for _ in 0..MOST {
-            assert!(self.granted(&one).await);
+        (self.sleep)(self.window).await;
+        for _ in 0..MAX_CALLS {
+            assert!(self.is_allowed(&limit).await);
         }
-        assert!(!self.granted(&one).await);
+        assert!(!self.is_allowed(&limit).await);
     }
 
-    async fn each_subject_is_counted_alone(&self) {
-        let (one, other) = ([self.count("alone")], [self.count("another")]);
-        for _ in 0..MOST {
-            assert!(self.granted(&one).await);
+    async fn counts_each_key_separately(&self) {
+        let (first, second) = ([self.limit("alone")], [self.limit("another")]);
+        for _ in 0..MAX_CALLS {
+            assert!(self.is_allowed(&first).await);
         }
-        assert!(!self.granted(&one).await);
-        let verdict = self.windows.take(&other).await;
-        assert!(verdict.granted && verdict.readings[0].left == MOST - 1, "{verdict:?}");
+        assert!(!self.is_allowed(&first).await);
+        let decision = self.limiter.acquire(&second).await;
+        assert!(decision.allowed && decision.statuses[0].remaining == MAX_CALLS - 1, "{decision:?}");
     }
 
-    async fn of_several_all_are_taken_or_none(&self) {
-        let (full, other) = (self.count("full"), self.count("beside it"));
-        for _ in 0..MOST {
-            assert!(self.granted(&[full]).await);
+    async fn counts_against_all_limits_or_none(&self) {
+        let (exhausted, other) = (self.limit("full"), self.limit("beside it"));
+        for _ in 0..MAX_CALLS {
+            assert!(self.is_allowed(&[exhausted]).await);
         }
-        for counts in [[full, other], [other, full]] {
-            let refused = self.windows.take(&counts).await;
-            assert!(!refused.granted && refused.readings.len() == 2, "{refused:?}");
-            assert!(wait_of(&refused) > Duration::ZERO && wait_of(&refused) <= self.window);
+        for limits in [[exhausted, other], [other, exhausted]] {
+            let refused = self.limiter.acquire(&limits).await;
+            assert!(!refused.allowed && refused.statuses.len() == 2, "{refused:?}");
+            assert!(retry_after(&refused) > Duration::ZERO && retry_after(&refused) <= self.window);
         }
-        for left in (0..MOST).rev() {
-            let verdict = self.windows.take(&[other]).await;
-            assert!(verdict.granted && verdict.readings[0].left == left, "{verdict:?}");
+        for expected in (0..MAX_CALLS).rev() {
+            let decision = self.limiter.acquire(&[other]).await;
+            assert!(decision.allowed && decision.statuses[0].remaining == expected, "{decision:?}");
         }
     }
 
-    async fn who_looks_takes_nothing(&self) {
-        let one = [self.count("looked at")];
+    async fn peek_counts_nothing(&self) {
+        let limit = [self.limit("looked at")];
         for _ in 0..10 {
-            let seen = self.windows.look(&one).await;
-            assert!(seen.granted && seen.readings[0].left == MOST, "{seen:?}");
+            let decision = self.limiter.peek(&limit).await;
+            assert!(decision.allowed && decision.statuses[0].remaining == MAX_CALLS, "{decision:?}");
         }
-        for _ in 0..MOST {
-            assert!(self.granted(&one).await);
+        for _ in 0..MAX_CALLS {
+            assert!(self.is_allowed(&limit).await);
         }
-        let seen = self.windows.look(&one).await;
-        assert!(!seen.granted && wait_of(&seen) > Duration::ZERO, "{seen:?}");
+        let decision = self.limiter.peek(&limit).await;
+        assert!(!decision.allowed && retry_after(&decision) > Duration::ZERO, "{decision:?}");
     }
 
-    async fn at_once_as_many_pass_as_may(&self) {
-        let one = self.count("a crowd");
-        let mut crowd = JoinSet::new();
-        for _ in 0..CROWD {
-            let windows = Arc::clone(&self.windows);
-            crowd.spawn(async move { windows.take(&[one]).await.granted });
+    async fn allows_the_quota_to_concurrent_calls(&self) {
+        let limit = self.limit("a crowd");
+        let mut calls = JoinSet::new();
+        for _ in 0..CONCURRENT_CALLS {
+            let limiter = Arc::clone(&self.limiter);
+            calls.spawn(async move { limiter.acquire(&[limit]).await.allowed });
         }
-        let passed = crowd.join_all().await.into_iter().filter(|granted| *granted).count();
-        assert_eq!(passed, MOST as usize);
+        let allowed = calls.join_all().await.into_iter().filter(|allowed| *allowed).count();
+        assert_eq!(allowed, MAX_CALLS as usize);
     }
 }

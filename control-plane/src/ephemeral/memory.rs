@@ -1,10 +1,11 @@
-//! Windows in the memory of this process: for each subject the instants of its calls in the last window.
+//! A rate limiter in the memory of this process: for each key the times of its calls in the last window.
 //!
-//! Its size is bounded. A table that is full forgets what has expired, and then refuses *new* subjects: nobody's
-//! window is evicted to make room for another's. Who proved who they are have a table of their own, which those
-//! who only claim something cannot fill.
+//! Its size is bounded. A full table first drops expired entries and then refuses *new* keys: it never evicts a live
+//! window. Authenticated callers have a table of their own, which unauthenticated callers cannot fill.
 
-use super::{Answer, Count, Kind, Presence, Reading, Subject, Verdict, Windows};
+use super::rate_limit::{
+    CallerKind, DecisionFuture, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey, RateLimiter,
+};
 use countersign_process::Clock;
 use std::{
     collections::{HashMap, VecDeque},
@@ -12,14 +13,14 @@ use std::{
     time::Duration,
 };
 
-/// Subjects in each of the two tables. One takes some 200 bytes, and 8 more for each call in its window.
+/// Keys in each of the two tables. A key takes about 200 bytes, and 8 more for each call in its window.
 const CAPACITY: usize = 1 << 18;
 
-/// A full table is not searched for what has expired more often than this, however many ask for room.
-const SEARCH_PAUSE: u64 = 1_000_000;
+/// Minimum time between two scans of a full table for expired entries, in microseconds.
+const MIN_SCAN_INTERVAL: u64 = 1_000_000;
 
-/// Windows in memory.
-pub struct Memory {
+/// Counts calls in memory.
+pub struct MemoryRateLimiter {
     clock: Arc<dyn Clock>,
     capacity: usize,
     tables: Mutex<Tables>,
@@ -27,119 +28,119 @@ pub struct Memory {
 
 #[derive(Default)]
 struct Tables {
-    proven: Table,
-    claimed: Table,
+    authenticated: Table,
+    unauthenticated: Table,
 }
 
 #[derive(Default)]
 struct Table {
-    logs: HashMap<Subject, Log>,
-    /// When it was last searched, in microseconds since boot.
-    searched: u64,
+    entries: HashMap<RateLimitKey, CallLog>,
+    /// When the table was last scanned for expired entries, in microseconds since boot.
+    scanned_at: u64,
 }
 
-/// The calls of one subject within its window, in microseconds since boot, the oldest first.
+/// The calls of one key within its window, in microseconds since boot, oldest first.
 #[derive(Default)]
-struct Log {
+struct CallLog {
     window: u64,
     calls: VecDeque<u64>,
 }
 
-impl Memory {
-    /// Empty windows.
+impl MemoryRateLimiter {
+    /// A rate limiter that has counted nothing.
     pub fn new(clock: Arc<dyn Clock>) -> Self {
-        Self::of_capacity(CAPACITY, clock)
+        Self::with_capacity(CAPACITY, clock)
     }
 
-    fn of_capacity(capacity: usize, clock: Arc<dyn Clock>) -> Self {
+    fn with_capacity(capacity: usize, clock: Arc<dyn Clock>) -> Self {
         Self { clock, capacity, tables: Mutex::default() }
     }
 
-    fn judge(&self, counts: &[Count], take: bool) -> Verdict {
+    fn decide(&self, limits: &[RateLimit], count_call: bool) -> RateLimitDecision {
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
-        // Read under the lock, so that the calls of a log are in their order.
+        // The clock is read under the lock, so that the calls in a log are in order.
         let now = micros(self.clock.since_boot());
-        let before: Vec<_> =
-            counts.iter().map(|count| tables.of(count.subject).read(count, now, self.capacity)).collect();
-        let granted = before.iter().all(|reading| reading.left > 0);
-        if !take || !granted {
-            return Verdict { granted, readings: before };
+        let statuses: Vec<_> =
+            limits.iter().map(|limit| tables.for_key(limit.key).status(limit, now, self.capacity)).collect();
+        let allowed = statuses.iter().all(|status| status.remaining > 0);
+        if !count_call || !allowed {
+            return RateLimitDecision { allowed, statuses };
         }
-        let readings = counts.iter().map(|count| tables.of(count.subject).take(count, now)).collect();
-        Verdict { granted, readings }
+        let statuses = limits.iter().map(|limit| tables.for_key(limit.key).count(limit, now)).collect();
+        RateLimitDecision { allowed, statuses }
     }
 }
 
-impl Windows for Memory {
-    fn take<'a>(&'a self, counts: &'a [Count]) -> Answer<'a> {
-        Box::pin(async { self.judge(counts, true) })
+impl RateLimiter for MemoryRateLimiter {
+    fn acquire<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a> {
+        Box::pin(async { self.decide(limits, true) })
     }
 
-    fn look<'a>(&'a self, counts: &'a [Count]) -> Answer<'a> {
-        Box::pin(async { self.judge(counts, false) })
+    fn peek<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a> {
+        Box::pin(async { self.decide(limits, false) })
     }
 
-    fn presence(&self) -> Presence {
-        Presence::Own
+    fn backend(&self) -> RateLimitBackend {
+        RateLimitBackend::Memory
     }
 }
 
 impl Tables {
-    const fn of(&mut self, subject: Subject) -> &mut Table {
-        match subject.kind {
-            Kind::Proven => &mut self.proven,
-            Kind::Claimed => &mut self.claimed,
+    const fn for_key(&mut self, key: RateLimitKey) -> &mut Table {
+        match key.caller {
+            CallerKind::Authenticated => &mut self.authenticated,
+            CallerKind::Unauthenticated => &mut self.unauthenticated,
         }
     }
 }
 
 impl Table {
-    /// What is left; of a subject for which there is no room, nothing.
-    fn read(&mut self, count: &Count, now: u64, capacity: usize) -> Reading {
-        self.forget_expired(micros(count.quota.window), now, capacity);
-        let full = self.logs.len() >= capacity;
-        match self.logs.get_mut(&count.subject) {
+    /// What remains of a limit. A new key in a full table has nothing remaining.
+    fn status(&mut self, limit: &RateLimit, now: u64, capacity: usize) -> QuotaStatus {
+        self.remove_expired(micros(limit.quota.window), now, capacity);
+        let full = self.entries.len() >= capacity;
+        match self.entries.get_mut(&limit.key) {
             Some(log) => {
-                log.forget_expired(now);
-                log.read(count.quota.most, now)
+                log.remove_expired(now);
+                log.status(limit.quota.max_calls, now)
             }
-            None if full => Reading { left: 0, wait: count.quota.window },
-            None => Reading { left: count.quota.most, wait: Duration::ZERO },
+            None if full => QuotaStatus { remaining: 0, reset_after: limit.quota.window },
+            None => QuotaStatus { remaining: limit.quota.max_calls, reset_after: Duration::ZERO },
         }
     }
 
-    fn take(&mut self, count: &Count, now: u64) -> Reading {
-        let log = self.logs.entry(count.subject).or_default();
-        log.window = micros(count.quota.window);
+    fn count(&mut self, limit: &RateLimit, now: u64) -> QuotaStatus {
+        let log = self.entries.entry(limit.key).or_default();
+        log.window = micros(limit.quota.window);
         log.calls.push_back(now);
-        log.read(count.quota.most, now)
+        log.status(limit.quota.max_calls, now)
     }
 
-    /// Once in a window, so that nothing is kept for long; and for room, when there is none.
-    fn forget_expired(&mut self, window: u64, now: u64, capacity: usize) {
-        let pause = if self.logs.len() >= capacity { SEARCH_PAUSE.min(window) } else { window };
-        if now.saturating_sub(self.searched) < pause {
+    /// Scans once per window, so that nothing is kept for long; more often while the table is full.
+    fn remove_expired(&mut self, window: u64, now: u64, capacity: usize) {
+        let interval = if self.entries.len() >= capacity { MIN_SCAN_INTERVAL.min(window) } else { window };
+        if now.saturating_sub(self.scanned_at) < interval {
             return;
         }
-        self.searched = now;
-        self.logs.retain(|_, log| log.calls.back().is_some_and(|last| now.saturating_sub(*last) < log.window));
-        if self.logs.len() < self.logs.capacity() / 4 {
-            self.logs.shrink_to_fit();
+        self.scanned_at = now;
+        self.entries.retain(|_, log| log.calls.back().is_some_and(|last| now.saturating_sub(*last) < log.window));
+        if self.entries.len() < self.entries.capacity() / 4 {
+            self.entries.shrink_to_fit();
         }
     }
 }
 
-impl Log {
-    fn forget_expired(&mut self, now: u64) {
+impl CallLog {
+    fn remove_expired(&mut self, now: u64) {
         while self.calls.front().is_some_and(|first| now.saturating_sub(*first) >= self.window) {
             self.calls.pop_front();
         }
     }
 
-    fn read(&self, most: u32, now: u64) -> Reading {
-        let left = most.saturating_sub(u32::try_from(self.calls.len()).unwrap_or(u32::MAX));
-        let until = self.calls.front().map(|first| first.saturating_add(self.window).saturating_sub(now));
-        Reading { left, wait: Duration::from_micros(until.unwrap_or_default()) }
+    fn status(&self, max_calls: u32, now: u64) -> QuotaStatus {
+        let remaining = max_calls.saturating_sub(u32::try_from(self.calls.len()).unwrap_or(u32::MAX));
+        let oldest_expires_in = self.calls.front().map(|first| first.saturating_add(self.window).saturating_sub(now));
+        QuotaStatus { remaining, reset_after: Duration::from_micros(oldest_expires_in.unwrap_or_default()) }
     }
 }
 
@@ -152,7 +153,7 @@ mod tests {
     use super::*;
     use crate::ephemeral::{
         Quota,
-        conformance::{conforms, wait_of},
+        conformance::{assert_conforms, retry_after},
     };
     use countersign_identity::Timestamp;
     use proptest::prelude::*;
@@ -160,11 +161,11 @@ mod tests {
 
     const WINDOW: Duration = Duration::from_mins(1);
 
-    /// A clock that is moved by hand.
+    /// A clock that only the test advances.
     #[derive(Default)]
-    struct Hand(AtomicU64);
+    struct ManualClock(AtomicU64);
 
-    impl Clock for Hand {
+    impl Clock for ManualClock {
         fn now(&self) -> Timestamp {
             Timestamp::from_micros(0)
         }
@@ -174,86 +175,88 @@ mod tests {
         }
     }
 
-    impl Hand {
+    impl ManualClock {
         fn advance(&self, span: Duration) {
             self.0.fetch_add(micros(span), Ordering::SeqCst);
         }
     }
 
-    fn count(kind: Kind, name: u32, most: u32) -> Count {
-        Count { subject: Subject::new(kind, &[&name.to_be_bytes()]), quota: Quota { most, window: WINDOW } }
+    fn limit(caller: CallerKind, name: u32, max_calls: u32) -> RateLimit {
+        let key = RateLimitKey::new(caller, &[&name.to_be_bytes()]);
+        RateLimit { key, quota: Quota { max_calls, window: WINDOW } }
     }
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn it_conforms() {
-        let hand = Arc::new(Hand::default());
-        let memory = Arc::new(Memory::new(hand.clone()));
-        conforms(memory, WINDOW, Duration::from_micros(1), async |span| hand.advance(span)).await;
+    async fn memory_rate_limiter_conforms() {
+        let clock = Arc::new(ManualClock::default());
+        let limiter = Arc::new(MemoryRateLimiter::new(clock.clone()));
+        assert_conforms(limiter, WINDOW, Duration::from_micros(1), async |span| clock.advance(span)).await;
     }
 
     #[test]
-    fn a_full_table_forgets_what_expired_and_else_refuses_whoever_is_new() {
-        let hand = Arc::new(Hand::default());
-        let memory = Memory::of_capacity(3, hand.clone());
-        let take = |count: Count| memory.judge(&[count], true);
+    fn full_table_drops_expired_keys_and_refuses_new_ones() {
+        use CallerKind::{Authenticated, Unauthenticated};
+        let clock = Arc::new(ManualClock::default());
+        let limiter = MemoryRateLimiter::with_capacity(3, clock.clone());
+        let acquire = |limit: RateLimit| limiter.decide(&[limit], true);
         for name in 0..3 {
-            hand.advance(Duration::from_secs(1));
-            assert!(take(count(Kind::Claimed, name, 2)).granted);
+            clock.advance(Duration::from_secs(1));
+            assert!(acquire(limit(Unauthenticated, name, 2)).allowed);
         }
-        let refused = take(count(Kind::Claimed, 3, 2));
-        assert!(!refused.granted);
-        assert_eq!(wait_of(&refused), WINDOW);
-        assert!(take(count(Kind::Claimed, 0, 2)).granted, "who is there keeps what is left");
-        assert!(!take(count(Kind::Claimed, 0, 2)).granted, "and no more");
-        assert!(take(count(Kind::Proven, 3, 2)).granted, "who proved something has another table");
-        // The second has expired by then, the first was used again; the third stays.
-        hand.advance(Duration::from_secs(59));
-        assert!(take(count(Kind::Claimed, 3, 2)).granted);
-        assert!(!take(count(Kind::Claimed, 4, 2)).granted);
-        assert!(!take(count(Kind::Claimed, 0, 1)).granted, "a window that lives is never forgotten");
+        let refused = acquire(limit(Unauthenticated, 3, 2));
+        assert!(!refused.allowed);
+        assert_eq!(retry_after(&refused), WINDOW);
+        assert!(acquire(limit(Unauthenticated, 0, 2)).allowed, "a key in the table keeps its quota");
+        assert!(!acquire(limit(Unauthenticated, 0, 2)).allowed, "the quota of that key is exhausted");
+        assert!(acquire(limit(Authenticated, 3, 2)).allowed, "authenticated callers have another table");
+        // By now key 1 has expired, key 0 was used again, and key 2 is still live.
+        clock.advance(Duration::from_secs(59));
+        assert!(acquire(limit(Unauthenticated, 3, 2)).allowed);
+        assert!(!acquire(limit(Unauthenticated, 4, 2)).allowed);
+        assert!(!acquire(limit(Unauthenticated, 0, 1)).allowed, "a live window is never evicted");
     }
 
     #[test]
-    fn what_expired_does_not_stay() {
-        let hand = Arc::new(Hand::default());
-        let memory = Memory::new(hand.clone());
+    fn expired_entries_are_removed() {
+        let clock = Arc::new(ManualClock::default());
+        let limiter = MemoryRateLimiter::new(clock.clone());
         for name in 0..1000 {
-            memory.judge(&[count(Kind::Claimed, name, 1)], true);
+            limiter.decide(&[limit(CallerKind::Unauthenticated, name, 1)], true);
         }
-        hand.advance(WINDOW);
-        memory.judge(&[count(Kind::Claimed, 1, 1)], true);
-        let tables = memory.tables.lock().unwrap();
-        assert!(tables.claimed.logs.len() == 1 && tables.claimed.logs.capacity() < 100);
+        clock.advance(WINDOW);
+        limiter.decide(&[limit(CallerKind::Unauthenticated, 1, 1)], true);
+        let tables = limiter.tables.lock().unwrap();
+        assert!(tables.unauthenticated.entries.len() == 1 && tables.unauthenticated.entries.capacity() < 100);
     }
 
     proptest! {
-        /// What must pass is worked out once more from the instants of all calls that passed.
+        /// Computes the expected decisions a second time from the times of all allowed calls.
         #[test]
-        fn in_any_window_at_most_so_many_pass_and_nobody_is_refused_before(
-            most in 1_u32..6,
+        fn any_window_allows_exactly_the_quota(
+            max_calls in 1_u32..6,
             pauses in prop::collection::vec(prop_oneof![
                 0_u64..5, 0_u64..20_000_000, Just(60_000_000), Just(59_999_999), 0_u64..130_000_000,
             ], 1..60),
         ) {
-            let hand = Arc::new(Hand::default());
-            let memory = Memory::new(hand.clone());
-            let (mut now, mut passed) = (0_u64, Vec::<u64>::new());
+            let clock = Arc::new(ManualClock::default());
+            let limiter = MemoryRateLimiter::new(clock.clone());
+            let (mut now, mut allowed_at) = (0_u64, Vec::<u64>::new());
             for pause in pauses {
-                hand.advance(Duration::from_micros(pause));
+                clock.advance(Duration::from_micros(pause));
                 now += pause;
-                let minute_before = passed.iter().filter(|at| now - **at < 60_000_000).count();
-                let verdict = memory.judge(&[count(Kind::Claimed, 7, most)], true);
-                prop_assert_eq!(verdict.granted, minute_before < most as usize, "at {}", now);
-                if verdict.granted {
-                    passed.push(now);
+                let in_last_window = allowed_at.iter().filter(|at| now - **at < 60_000_000).count();
+                let decision = limiter.decide(&[limit(CallerKind::Unauthenticated, 7, max_calls)], true);
+                prop_assert_eq!(decision.allowed, in_last_window < max_calls as usize, "at {}", now);
+                if decision.allowed {
+                    allowed_at.push(now);
                 } else {
-                    let oldest = passed[passed.len() - most as usize];
-                    prop_assert_eq!(wait_of(&verdict), Duration::from_micros(oldest + 60_000_000 - now));
+                    let oldest = allowed_at[allowed_at.len() - max_calls as usize];
+                    prop_assert_eq!(retry_after(&decision), Duration::from_micros(oldest + 60_000_000 - now));
                 }
             }
-            for (first, at) in passed.iter().enumerate() {
-                let within = passed[first..].iter().filter(|other| **other - at < 60_000_000).count();
-                prop_assert!(within <= most as usize);
+            for (first, at) in allowed_at.iter().enumerate() {
+                let within = allowed_at[first..].iter().filter(|other| **other - at < 60_000_000).count();
+                prop_assert!(within <= max_calls as usize);
             }
         }
     }

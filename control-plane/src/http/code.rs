@@ -13,9 +13,6 @@ macro_rules! codes {
         }
 
         impl ErrorCode {
-            /// Every code there is.
-            pub const ALL: &'static [Self] = &[$(Self::$name,)+];
-
             /// The code as it stands in bodies.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)+ }

@@ -141,14 +141,14 @@ impl ApiError {
     /// More requests than pass.
     pub fn rate_limited(told: &Told) -> Self {
         let Told { category, quota, reading } = told;
-        let wait = seconds(reading.wait).max(1);
+        let wait = seconds(reading.reset_after).max(1);
         let plural = if wait == 1 { "" } else { "s" };
         let message = format!("{}: try again in {wait} second{plural}, as Retry-After says", category.excess());
         let mut error = Self::new(ErrorCode::RateLimitExceeded, message);
         error.retry_after = Some(wait);
         error.with_details([
             ("category", json!(category.name())),
-            ("limit", json!(quota.most)),
+            ("limit", json!(quota.max_calls)),
             ("windowSeconds", json!(quota.window.as_secs())),
             ("retryAfterSeconds", json!(wait)),
         ])

@@ -13,7 +13,7 @@ mod router;
 mod state;
 pub mod tls;
 
-pub use code::ErrorCode;
+pub use middleware::counted::initialize_operation_metrics;
 pub use middleware::limits::{Limits, PerMinute, RATE_CATEGORIES};
 pub use request::origin::Proxies;
 pub use router::{api_description, router};

@@ -1,7 +1,7 @@
 //! The state that every handler and middleware shares.
 
 use super::{Limits, Proxies};
-use crate::{humans::Humans, metrics::Metrics, operations::Context};
+use crate::{humans::HumanTokenVerifier, metrics::Metrics, operations::Context};
 use std::{sync::Arc, time::Duration};
 
 /// The state that every handler and middleware shares.
@@ -10,7 +10,7 @@ pub struct AppState {
     /// What operations run with.
     pub context: Arc<Context>,
     /// Verifies the tokens of human users.
-    pub humans: Arc<Humans>,
+    pub humans: Arc<HumanTokenVerifier>,
     /// Counters and histograms.
     pub metrics: Metrics,
     /// The rate limits.

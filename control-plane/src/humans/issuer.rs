@@ -1,59 +1,43 @@
-//! One issuer of the platform, and its tokens.
+//! Verification of the tokens of one issuer of the platform.
 
 use super::{
-    claims::judge,
-    key_set::Algorithm,
-    keys::{Keys, Patience},
-    origin::KeysAt,
+    claims::verify_claims,
+    key_cache::{CacheLifetimes, KeyCache},
+    key_source::KeyLocation,
+    rules::IssuerRules,
     token::UnverifiedToken,
 };
-use crate::domain::caller::Human;
+use crate::{domain::caller::Human, metrics::JwksFetchMetrics};
 use countersign_identity::{Reason, Refusal, Timestamp, token::signature_only_validation};
 use countersign_process::Clock;
 use serde_json::{Map, Value};
 use std::sync::Arc;
 
-/// What the operator decided about an issuer.
-#[derive(Debug, Clone)]
-pub struct IssuerRules {
-    /// The `iss` of its tokens, exactly.
-    pub issuer: String,
-    /// What the `aud` of its tokens must contain.
-    pub audience: String,
-    /// What its tokens may be signed with.
-    pub algorithms: Vec<Algorithm>,
-    /// What makes an administrator, if anything does.
-    pub admin: Option<AdminClaim>,
-}
-
-/// The claim that makes an administrator.
-#[derive(Debug, Clone)]
-pub struct AdminClaim {
-    /// Its name, or a path with dots.
-    pub name: String,
-    /// What it must be or contain; empty: `true`.
-    pub value: String,
-}
-
 /// An issuer and its keys.
 pub struct Issuer {
     rules: IssuerRules,
-    keys: Keys<KeysAt>,
+    keys: KeyCache<KeyLocation>,
 }
 
 impl Issuer {
-    /// An issuer; its keys are fetched when the first of its tokens comes.
-    pub fn new(rules: IssuerRules, keys: KeysAt, patience: Patience, clock: Arc<dyn Clock>) -> Self {
-        let keys = Keys::new(rules.issuer.clone(), keys, patience, clock);
+    /// An issuer. Its keys are fetched when its first token arrives.
+    pub fn new(
+        rules: IssuerRules,
+        keys: KeyLocation,
+        lifetimes: CacheLifetimes,
+        clock: Arc<dyn Clock>,
+        metrics: JwksFetchMetrics,
+    ) -> Self {
+        let keys = KeyCache::new(rules.issuer.clone(), keys, lifetimes, clock, metrics);
         Self { rules, keys }
     }
 
-    /// Its `iss`.
-    pub fn name(&self) -> &str {
+    /// The `iss` of its tokens.
+    pub fn url(&self) -> &str {
         &self.rules.issuer
     }
 
-    /// Whose token this is, which names this issuer.
+    /// Verifies a token that names this issuer; returns the human user that it identifies.
     pub async fn verify(&self, token: &UnverifiedToken<'_>, now: Timestamp) -> Result<Human, Refusal> {
         let algorithm = token.algorithm();
         if !self.rules.algorithms.contains(&algorithm) {
@@ -63,9 +47,9 @@ impl Issuer {
         let token = jsonwebtoken::decode::<Map<String, Value>>(
             token.text(),
             &key,
-            &signature_only_validation(algorithm.in_library()),
+            &signature_only_validation(algorithm.into()),
         )
         .map_err(|_| Reason::HumanTokenInvalid)?;
-        judge(&token.claims, &self.rules, now)
+        verify_claims(&token.claims, &self.rules, now)
     }
 }

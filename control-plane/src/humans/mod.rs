@@ -1,48 +1,50 @@
-//! People: verification of their tokens.
+//! Verification of the tokens of human users.
 //!
-//! A token names its issuer; [`Humans`] looks that up before anything else, and hands the token to it.
-//! The operator key is the issuer of the first minutes; every [`Issuer`] of the platform has a cache of keys
-//! ([`keys`]) that come from where [`origin`] says. Neighbours: `http` asks who a bearer token belongs to; `app`
-//! says which issuers there are. The rule of the room: a token is verified against the keys of the issuer it
-//! names, or not at all; there is no fallback to another key, and what cannot be known is refused as such.
+//! [`HumanTokenVerifier`] looks up the issuer that a token names and verifies the token with the keys of that issuer: the
+//! operator key, or an [`Issuer`] of the platform, whose keys come from [`key_source`] and are cached by [`key_cache`].
+//! `http` authenticates bearer tokens with it; `app` configures the issuers. Invariant: there is no fallback to the keys of
+//! another issuer, and if the keys are unavailable the token is rejected with a reason that says so.
 
 mod claims;
 mod issuer;
-mod key_set;
-mod keys;
-mod operator;
-mod origin;
+mod jwk_set;
+mod key_cache;
+mod key_source;
+mod operator_key;
+mod rules;
 mod token;
 
-pub use issuer::{AdminClaim, Issuer, IssuerRules};
-pub use key_set::Algorithm;
-pub use keys::Patience;
-pub use operator::{OperatorError, OperatorKey};
-pub use origin::{KeysAt, Web};
+pub use issuer::Issuer;
+pub use jwk_set::JwsAlgorithm;
+pub use key_cache::CacheLifetimes;
+pub use key_source::{JwksClient, KeyLocation};
+pub use operator_key::{OperatorKey, OperatorKeyError};
+pub use rules::{AdminClaim, IssuerRules};
 
 use crate::domain::caller::Human;
 use countersign_identity::{Reason, Refusal, Timestamp};
 use std::{collections::HashMap, sync::Arc};
 use token::UnverifiedToken;
 
-/// Everybody whose tokens speak for people.
-pub struct Humans {
-    operator: Option<Arc<OperatorKey>>,
+/// Verifies tokens of all accepted issuers.
+pub struct HumanTokenVerifier {
+    operator_key: Option<Arc<OperatorKey>>,
     issuers: HashMap<String, Issuer>,
 }
 
-impl Humans {
-    /// The operator key, where it may be used, and the issuers of the platform.
-    pub fn new(operator: Option<Arc<OperatorKey>>, issuers: Vec<Issuer>) -> Self {
-        Self { operator, issuers: issuers.into_iter().map(|issuer| (issuer.name().to_owned(), issuer)).collect() }
+impl HumanTokenVerifier {
+    /// A verifier that accepts tokens of these issuers, and of the operator key if it is enabled.
+    pub fn new(operator_key: Option<Arc<OperatorKey>>, issuers: Vec<Issuer>) -> Self {
+        let issuers = issuers.into_iter().map(|issuer| (issuer.url().to_owned(), issuer)).collect();
+        Self { operator_key, issuers }
     }
 
-    /// Whose token this is.
+    /// Verifies a token; returns the human user that it identifies.
     pub async fn verify(&self, token: &str, now: Timestamp) -> Result<Human, Refusal> {
         let token = UnverifiedToken::parse(token).ok_or(Reason::HumanTokenInvalid)?;
-        if token.issuer() == operator::ISSUER {
-            let operator = self.operator.as_ref().ok_or(Reason::HumanTokenInvalid)?;
-            return operator.verify(token.text(), now);
+        if token.issuer() == operator_key::ISSUER {
+            let operator_key = self.operator_key.as_ref().ok_or(Reason::HumanTokenInvalid)?;
+            return operator_key.verify(token.text(), now);
         }
         let issuer = self.issuers.get(token.issuer()).ok_or(Reason::HumanTokenInvalid)?;
         issuer.verify(&token, now).await

@@ -1,35 +1,35 @@
-//! A person's token before anybody looked at its signature: its form, and whom it names as its issuer.
+//! Parsing of a human user's token before its signature is verified: its format, and the issuer that it names.
 
-use super::key_set::Algorithm;
+use super::jwk_set::JwsAlgorithm;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use jsonwebtoken::Header;
 use serde::Deserialize;
 
-/// The longest token that is looked at, in bytes.
-const LONGEST: usize = 16 * 1024;
+/// Maximum length of a token in bytes.
+const MAX_LENGTH: usize = 16 * 1024;
 
-/// What `typ` may be, if it is there: an ID token, or an access token (RFC 9068). Others, such as logout tokens,
-/// are signed with the same keys and mean something else.
-const TYPES: [&str; 2] = ["jwt", "at+jwt"];
+/// Accepted values of `typ`, if present: ID tokens and access tokens (RFC 9068). Other types, such as logout tokens, are
+/// signed with the same keys for another purpose.
+const ACCEPTED_TYPES: [&str; 2] = ["jwt", "at+jwt"];
 
-/// A token of the right form.
+/// A well-formed token whose signature is not verified.
 pub struct UnverifiedToken<'a> {
     text: &'a str,
     issuer: String,
-    algorithm: Algorithm,
+    algorithm: JwsAlgorithm,
     kid: Option<String>,
 }
 
-/// A second `iss` is an error, so that no other reader can see another issuer.
+/// A duplicate `iss` is an error, because parsers differ in which of the two they use.
 #[derive(Deserialize)]
-struct Issued {
+struct IssuerClaim {
     iss: String,
 }
 
 impl<'a> UnverifiedToken<'a> {
-    /// Reads the header and the issuer; `None` if it is no token that may be good.
+    /// Parses the header and the issuer; `None` if the token cannot be valid.
     pub fn parse(text: &'a str) -> Option<Self> {
-        if text.len() > LONGEST {
+        if text.len() > MAX_LENGTH {
             return None;
         }
         let mut parts = text.split('.');
@@ -37,46 +37,46 @@ impl<'a> UnverifiedToken<'a> {
             return None;
         };
         let header = jsonwebtoken::decode_header(text).ok()?;
-        let Issued { iss } = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()?;
-        let algorithm = Algorithm::of(header.alg)?;
-        if !is_of_a_person(&header) || !is_plain(&header) {
+        let IssuerClaim { iss } = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()?;
+        let algorithm = JwsAlgorithm::try_from(header.alg).ok()?;
+        if !has_accepted_type(&header) || !has_plain_payload(&header) {
             return None;
         }
         Some(Self { text, issuer: iss, algorithm, kid: header.kid })
     }
 
-    /// The token.
+    /// The encoded token.
     pub const fn text(&self) -> &str {
         self.text
     }
 
-    /// The `iss` that it claims.
+    /// The claimed `iss`.
     pub fn issuer(&self) -> &str {
         &self.issuer
     }
 
-    /// What it claims to be signed with.
-    pub const fn algorithm(&self) -> Algorithm {
+    /// The claimed `alg`.
+    pub const fn algorithm(&self) -> JwsAlgorithm {
         self.algorithm
     }
 
-    /// The key that it claims to be signed with.
+    /// The claimed `kid`.
     pub fn kid(&self) -> Option<&str> {
         self.kid.as_deref()
     }
 }
 
-fn is_of_a_person(header: &Header) -> bool {
+fn has_accepted_type(header: &Header) -> bool {
     let Some(typ) = &header.typ else { return true };
     let typ = typ.to_ascii_lowercase();
-    TYPES.contains(&typ.strip_prefix("application/").unwrap_or(&typ))
+    ACCEPTED_TYPES.contains(&typ.strip_prefix("application/").unwrap_or(&typ))
 }
 
-/// True without any member by which the payload would have to be read otherwise. Members that name a key
-/// (`jku`, `jwk`, `x5c`, ...) are ignored: some issuers send them, and the key comes from the issuer's set only.
-fn is_plain(header: &Header) -> bool {
-    let another_payload = header.enc.is_some() || header.zip.is_some() || header.extras.inner().contains_key("b64");
-    !another_payload && header.crit.is_none()
+/// Whether no header member changes how the payload is read. Members that name a key (`jku`, `jwk`, `x5c`, ...) are ignored:
+/// some issuers send them, and only keys from the issuer's JWK set are used.
+fn has_plain_payload(header: &Header) -> bool {
+    let encoded = header.enc.is_some() || header.zip.is_some() || header.extras.inner().contains_key("b64");
+    !encoded && header.crit.is_none()
 }
 
 #[cfg(test)]
@@ -90,29 +90,29 @@ mod tests {
     }
 
     #[test]
-    fn the_form_decides_before_any_key_is_asked_for() {
-        let good = |header: Value| UnverifiedToken::parse(&token(&header, r#"{"iss":"https://i"}"#)).is_some();
+    fn rejects_other_types_algorithms_and_critical_headers() {
+        let accepts = |header: Value| UnverifiedToken::parse(&token(&header, r#"{"iss":"https://i"}"#)).is_some();
         for typ in ["JWT", "jwt", "at+jwt", "application/at+jwt"] {
-            assert!(good(json!({ "alg": "RS256", "typ": typ })), "{typ}");
+            assert!(accepts(json!({ "alg": "RS256", "typ": typ })), "{typ}");
         }
         for typ in ["logout+jwt", "secevent+jwt", "dpop+jwt", ""] {
-            assert!(!good(json!({ "alg": "RS256", "typ": typ })), "{typ}");
+            assert!(!accepts(json!({ "alg": "RS256", "typ": typ })), "{typ}");
         }
         for alg in ["ES256", "EdDSA"] {
-            assert!(good(json!({ "alg": alg, "x5t": "YQ", "jku": "https://evil.example" })), "{alg}");
+            assert!(accepts(json!({ "alg": alg, "x5t": "YQ", "jku": "https://evil.example" })), "{alg}");
         }
         for alg in ["none", "None", "HS256", "RS512", "PS256", "ES384", ""] {
-            assert!(!good(json!({ "alg": alg })), "{alg}");
+            assert!(!accepts(json!({ "alg": alg })), "{alg}");
         }
         for member in ["crit", "b64", "zip", "enc"] {
             let mut header = json!({ "alg": "RS256" });
             header[member] = if member == "crit" { json!(["exp"]) } else { json!("DEF") };
-            assert!(!good(header), "{member}");
+            assert!(!accepts(header), "{member}");
         }
     }
 
     #[test]
-    fn there_is_one_issuer_in_three_parts_of_bounded_size() {
+    fn requires_three_parts_one_issuer_and_bounded_length() {
         let header = json!({ "alg": "ES256" });
         let parse = |payload: &str| UnverifiedToken::parse(&token(&header, payload)).map(|token| token.issuer.clone());
         assert_eq!(parse(r#"{"iss":"a","sub":"b"}"#).as_deref(), Some("a"));
@@ -120,7 +120,7 @@ mod tests {
         {
             assert_eq!(parse(payload), None, "{payload}");
         }
-        assert_eq!(parse(&format!(r#"{{"iss":"a","x":"{}"}}"#, "x".repeat(LONGEST))), None);
+        assert_eq!(parse(&format!(r#"{{"iss":"a","x":"{}"}}"#, "x".repeat(MAX_LENGTH))), None);
         let good = token(&header, r#"{"iss":"a"}"#);
         for bad in
             [format!("{good}.x"), good.replacen('.', "", 1), format!(".{good}"), format!("{good}=")[1..].to_owned()]

@@ -1,11 +1,11 @@
-//! The keys that sign access tokens: made here, kept sealed, opened to sign.
+//! Cryptographic keys at rest: generation, encryption and decryption of signing keys and webhook secrets.
 //!
-//! Neighbours: `domain` knows who signs when, `store` keeps them, `operations` rotate them and sign with them,
-//! `sync` sends their public halves to the sidecars. The rule of the room: a private key leaves memory only under
-//! the master key.
+//! `domain` decides which key signs when, `store` stores the encrypted keys, `operations` rotate them and sign tokens with
+//! them, `sync` sends the public keys to sidecars. Invariant: a private key leaves memory only encrypted under the master
+//! key.
 
-mod master;
+mod master_key;
 mod signing;
 
-pub use master::{MasterKey, MasterKeyError};
-pub use signing::{FreshKeys, Keyring, KeyringError, Signer};
+pub use master_key::{MasterKey, MasterKeyError};
+pub use signing::{GeneratedKeys, Keyring, KeyringError, TokenSigner};

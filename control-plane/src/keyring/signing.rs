@@ -1,4 +1,4 @@
-//! Signing keys: made, sealed, opened; and the secrets of webhooks: sealed, opened.
+//! Signing keys and webhook secrets: generation, encryption under the master key, decryption.
 
 use super::MasterKey;
 use crate::{
@@ -12,23 +12,23 @@ use p256::pkcs8::EncodePrivateKey;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use zeroize::Zeroizing;
 
-/// Keys that one transaction can need: the first of a deployment and its next.
-const FRESH: usize = 2;
+/// The most keys that one transaction needs: the first signing key of a deployment and the next one.
+const KEYS_PER_TRANSACTION: usize = 2;
 
-/// How often the ring is read again if the key that signs is revoked meanwhile.
-const TRIES: usize = 3;
+/// Attempts to load the signing key, in case it is revoked between two reads.
+const LOAD_ATTEMPTS: usize = 3;
 
-/// Why there is no key to sign with.
+/// Why no key can sign.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyringError {
     /// The database.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A stored key does not open under the master key.
-    #[error("signing key {0} does not open under this master key")]
-    Sealed(String),
-    /// No key may sign yet.
-    #[error("no signing key is due")]
+    /// A stored key cannot be decrypted with the master key.
+    #[error("signing key {0} cannot be decrypted with this master key")]
+    Undecryptable(String),
+    /// No key is active.
+    #[error("there is no active signing key")]
     NoKey,
     /// The cryptographic library refused.
     #[error("signing failed")]
@@ -39,74 +39,78 @@ impl StoreFailure for KeyringError {
     fn store_error(&self) -> Option<&StoreError> {
         match self {
             Self::Store(error) => Some(error),
-            Self::Sealed(_) | Self::NoKey | Self::Crypto => None,
+            Self::Undecryptable(_) | Self::NoKey | Self::Crypto => None,
         }
     }
 }
 
-/// Opens and makes signing keys. It knows nothing of who signs when: that is read from the database for each token,
-/// so that any number of processes agree.
+/// Generates and decrypts signing keys. Which key signs is read from the database for each token, so that all replicas
+/// agree.
 pub struct Keyring {
     master: MasterKey,
-    /// The one that signed last, so that it is not opened for each token.
-    opened: Mutex<Option<Arc<Signer>>>,
+    /// The key used last, so that it is not decrypted for each token.
+    cached: Mutex<Option<Arc<TokenSigner>>>,
 }
 
-/// A key that is ready to sign.
-pub struct Signer {
+/// A decrypted signing key.
+pub struct TokenSigner {
     kid: Kid,
     header: Header,
     private: EncodingKey,
 }
 
-/// Keys that nobody has seen yet. Made before a transaction, which takes as many as it needs.
-pub struct FreshKeys(Vec<Fresh>);
+/// New signing keys, generated before a transaction that uses as many of them as it needs.
+pub struct GeneratedKeys(Vec<GeneratedKey>);
 
-struct Fresh {
+struct GeneratedKey {
     public: P256PublicKey,
     sealed_private: String,
 }
 
 impl Keyring {
-    /// Opens with this master key.
+    /// A keyring that encrypts with this master key.
     pub fn new(master: MasterKey) -> Self {
-        Self { master, opened: Mutex::default() }
+        Self { master, cached: Mutex::default() }
     }
 
-    /// What tells the master key from others, and says nothing of it.
+    /// Identifies the master key without revealing it.
     pub fn fingerprint(&self) -> String {
         self.master.fingerprint()
     }
 
-    /// The key that signs now, by what the database says now.
-    pub async fn signer(&self, conn: &mut Conn, now: Timestamp) -> Result<Arc<Signer>, KeyringError> {
-        for _ in 0..TRIES {
+    /// The key that signs at this time, according to the database.
+    pub async fn current_signer(&self, conn: &mut Conn, now: Timestamp) -> Result<Arc<TokenSigner>, KeyringError> {
+        for _ in 0..LOAD_ATTEMPTS {
             let ring = signing_keys::ring(conn).await?;
-            let key = ring.signer(now).ok_or(KeyringError::NoKey)?;
-            if let Some(opened) = self.opened().as_ref().filter(|opened| opened.kid == key.kid) {
-                return Ok(opened.clone());
+            let key = ring.signing_key(now).ok_or(KeyringError::NoKey)?;
+            if let Some(cached) = self.cached().as_ref().filter(|cached| cached.kid == key.kid) {
+                return Ok(cached.clone());
             }
-            // Absent if it was revoked just now, which PostgreSQL shows within a transaction.
+            // Missing if the key was just revoked: at READ COMMITTED, PostgreSQL shows that within a transaction.
             if let Some(sealed) = signing_keys::sealed_private(conn, &key.kid).await? {
                 let signer = Arc::new(self.open(key, &sealed)?);
-                *self.opened() = Some(signer.clone());
+                *self.cached() = Some(signer.clone());
                 return Ok(signer);
             }
         }
         Err(KeyringError::NoKey)
     }
 
-    /// As many keys as any one transaction can need.
-    pub fn make_fresh(&self, rng: &dyn Rng) -> Result<FreshKeys, KeyringError> {
-        let make = || {
-            let (private, public) = generate(rng)?;
-            let sealed = self.master.seal(&label(&Kid::from_key(public)), &private, rng)?;
-            Some(Fresh { public, sealed_private: hex::encode(sealed) })
+    /// Generates as many keys as one transaction can need.
+    pub fn generate_keys(&self, rng: &dyn Rng) -> Result<GeneratedKeys, KeyringError> {
+        let generate_key = || {
+            let (private, public) = generate_key_pair(rng)?;
+            let sealed = self.master.seal(&signing_key_label(&Kid::from_key(public)), &private, rng)?;
+            Some(GeneratedKey { public, sealed_private: hex::encode(sealed) })
         };
-        (0..FRESH).map(|_| make()).collect::<Option<_>>().map(FreshKeys).ok_or(KeyringError::Crypto)
+        (0..KEYS_PER_TRANSACTION)
+            .map(|_| generate_key())
+            .collect::<Option<_>>()
+            .map(GeneratedKeys)
+            .ok_or(KeyringError::Crypto)
     }
 
-    /// Seals the secret of a webhook, as hex.
+    /// Encrypts the secret of a webhook, as hex.
     pub fn seal_webhook_secret(
         &self,
         webhook: WebhookId,
@@ -117,59 +121,59 @@ impl Keyring {
         Ok(hex::encode(sealed))
     }
 
-    /// Opens what [`Self::seal_webhook_secret`] sealed for the same webhook.
+    /// Decrypts the output of [`Self::seal_webhook_secret`] for the same webhook.
     pub fn open_webhook_secret(&self, webhook: WebhookId, sealed: &str) -> Option<WebhookSecret> {
         let sealed = hex::decode(sealed).ok()?;
         WebhookSecret::from_bytes(&self.master.open(&webhook_label(webhook), &sealed)?)
     }
 
-    fn open(&self, key: &SigningKey, sealed: &str) -> Result<Signer, KeyringError> {
-        let broken = || KeyringError::Sealed(key.kid.as_str().to_owned());
-        let sealed = hex::decode(sealed).map_err(|_| broken())?;
-        let private = self.master.open(&label(&key.kid), &sealed).ok_or_else(broken)?;
+    fn open(&self, key: &SigningKey, sealed: &str) -> Result<TokenSigner, KeyringError> {
+        let undecryptable = || KeyringError::Undecryptable(key.kid.as_str().to_owned());
+        let sealed = hex::decode(sealed).map_err(|_| undecryptable())?;
+        let private = self.master.open(&signing_key_label(&key.kid), &sealed).ok_or_else(undecryptable)?;
         let mut header = Header::new(Algorithm::ES256);
         header.typ = Some("at+jwt".into());
         header.kid = Some(key.kid.as_str().to_owned());
-        Ok(Signer { kid: key.kid.clone(), header, private: EncodingKey::from_ec_der(&private) })
+        Ok(TokenSigner { kid: key.kid.clone(), header, private: EncodingKey::from_ec_der(&private) })
     }
 
-    fn opened(&self) -> MutexGuard<'_, Option<Arc<Signer>>> {
-        // Whoever panicked has left a key or none, and either is whole.
-        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cached(&self) -> MutexGuard<'_, Option<Arc<TokenSigner>>> {
+        // The value is replaced as a whole, so it is valid even if a thread panicked while holding the lock.
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Signer {
+impl TokenSigner {
     /// Signs an access token.
     pub fn sign(&self, claims: &Claims) -> Result<String, KeyringError> {
         jsonwebtoken::encode(&self.header, claims, &self.private).map_err(|_| KeyringError::Crypto)
     }
 }
 
-impl FreshKeys {
-    /// Their public halves.
-    pub fn publics(&self) -> impl Iterator<Item = P256PublicKey> {
-        self.0.iter().map(|fresh| fresh.public)
+impl GeneratedKeys {
+    /// The public keys.
+    pub fn public_keys(&self) -> impl Iterator<Item = P256PublicKey> {
+        self.0.iter().map(|key| key.public)
     }
 
-    /// The sealed private half of one of them, hex; `None` if it is none of them.
+    /// The encrypted private key of one of them, as hex; `None` for any other public key.
     pub fn sealed_private(&self, public: P256PublicKey) -> Option<&str> {
-        self.0.iter().find(|fresh| fresh.public == public).map(|fresh| fresh.sealed_private.as_str())
+        self.0.iter().find(|key| key.public == public).map(|key| key.sealed_private.as_str())
     }
 }
 
-/// Binds a sealed private key to its public half: a swapped row does not open.
-fn label(kid: &Kid) -> String {
+/// Binds an encrypted private key to its public key, so that swapped database rows cannot be decrypted.
+fn signing_key_label(kid: &Kid) -> String {
     format!("signing key {}", kid.as_str())
 }
 
-/// Binds a sealed secret to its webhook.
+/// Binds an encrypted secret to its webhook.
 fn webhook_label(webhook: WebhookId) -> String {
     format!("webhook secret {webhook}")
 }
 
-/// A new key: the private half as PKCS #8 DER.
-fn generate(rng: &dyn Rng) -> Option<(Zeroizing<Vec<u8>>, P256PublicKey)> {
+/// Generates a P-256 key pair; the private key as PKCS #8 DER.
+fn generate_key_pair(rng: &dyn Rng) -> Option<(Zeroizing<Vec<u8>>, P256PublicKey)> {
     let secret = generate_p256_key(rng)?;
     let public = P256PublicKey::from_sec1(&secret.public_key().to_sec1_bytes()).ok()?;
     Some((Zeroizing::new(secret.to_pkcs8_der().ok()?.as_bytes().to_vec()), public))

@@ -1,11 +1,14 @@
 //! The context that every operation runs in.
 
-use super::Storms;
+use super::SuppressedBursts;
 use crate::{
-    domain::{challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::KeyRules},
+    address_guard::AddressGuard,
+    domain::{
+        challenge::ChallengeKeys, credential::SECRET_LEN, signing_key::RotationPolicy,
+        webhook::health::QueueHealthProbe,
+    },
     keyring::Keyring,
     store::Store,
-    webhooks::{Guard, Pulse},
 };
 use countersign_identity::{AgentId, Timestamp};
 use countersign_process::{Clock, Rng};
@@ -25,7 +28,7 @@ pub struct OperationConfig {
     /// Lifetime of challenges.
     pub challenge_lifetime: Duration,
     /// When signing keys rotate.
-    pub keys: KeyRules,
+    pub keys: RotationPolicy,
     /// How long webhook events are stored.
     pub event_retention: Duration,
     /// Whether agents may register without the token of a human user.
@@ -48,12 +51,14 @@ pub struct Context {
     pub config: OperationConfig,
     /// Notified when the trust score of an agent changed.
     pub trust_marked: Notify,
-    /// Which hosts events may be sent to.
-    pub guard: Guard,
-    /// How the delivery of events is.
-    pub pulse: Arc<Pulse>,
-    /// Failed logins that are counted.
-    pub storms: Storms,
+    /// Rejects webhook URLs that must not be reached.
+    pub address_guard: AddressGuard,
+    /// Wakes the webhook dispatcher when a delivery becomes due.
+    pub dispatcher_wakeup: Arc<Notify>,
+    /// Health of webhook delivery.
+    pub queue_health: QueueHealthProbe,
+    /// Failed logins that are counted instead of emitted.
+    pub suppressed_bursts: SuppressedBursts,
 }
 
 impl Context {
@@ -74,7 +79,7 @@ impl Context {
 
     /// How long a client may cache the published signing keys.
     pub const fn jwks_max_age(&self) -> Duration {
-        self.config.keys.caching
+        self.config.keys.jwks_max_age
     }
 
     /// `sqlite` or `postgresql`.

@@ -78,7 +78,9 @@ impl From<KeyringError> for OperationError {
     fn from(error: KeyringError) -> Self {
         match error {
             KeyringError::Store(error) => Self::Store(error),
-            error @ (KeyringError::Sealed(_) | KeyringError::NoKey | KeyringError::Crypto) => Self::Keyring(error),
+            error @ (KeyringError::Undecryptable(_) | KeyringError::NoKey | KeyringError::Crypto) => {
+                Self::Keyring(error)
+            }
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The operations of the control plane, grouped by subject.
 //!
 //! `http` parses requests into the inputs of operations and presents their results. Operations depend on `store`, `keyring`,
-//! `webhooks` and `domain`. Each takes a [`Context`] and typed input, decides, and returns its result or a [`OperationError`].
+//! `address_guard` and `domain`. Each takes a [`Context`] and typed input, decides, and returns its result or a [`OperationError`].
 
 mod agents;
 mod audit;
@@ -22,17 +22,17 @@ pub use agents::{
 };
 pub use audit::{AuditFilter, list_audit_entries};
 pub use auth::{
-    Login, Storms, TokenPair, authenticate, find_refresh_token_agent, issue_challenge, refresh, revoke_token,
-    settle_storms, verify,
+    Login, SuppressedBursts, TokenPair, authenticate, find_refresh_token_agent, flush_suppressed_bursts,
+    issue_challenge, refresh, revoke_token, verify,
 };
 pub use authorize::{find_service_key, require_manager, require_owner};
 pub use context::{Context, OperationConfig};
 pub use error::{NotFound, OperationError};
 pub use idempotency::IdempotentReply;
 pub use maintenance::{
-    DatabaseHealth, RestoreReport, count_active_records, delete_expired_events, ensure_audit_started,
+    DatabaseHealth, RestoreReport, count_active_records, delete_expired_events, emit_ended_roles, ensure_audit_started,
     invalidate_credentials_after_restore, probe_database, probe_queue, publish_trust_changes,
-    rotate_signing_keys_if_due, run_housekeeping, tell_ended_roles,
+    rotate_signing_keys_if_due, run_housekeeping,
 };
 pub use roles::{
     AssignmentRequest, RoleChange, assign_role, change_role, create_role, delete_role, list_roles, revoke_role,
@@ -47,5 +47,3 @@ pub use webhooks::{
     NewWebhook, Replay, WebhookChange, change_webhook, create_webhook, delete_webhook, list_deliveries, list_webhooks,
     read_delivery, read_webhook, replay_deliveries, rotate_webhook_secret, test_webhook,
 };
-
-pub use crate::webhooks::QueueHealth;

@@ -7,7 +7,7 @@ use crate::{
         page::{ListPage, Page},
         text::{Description, Metadata},
         trust::{Feedback, Rating, Score, trust_score},
-        webhook::event::{Event, FeedbackReceived, News},
+        webhook::event::{Event, EventData, FeedbackReceived},
     },
     store::{self, Write, agents, services},
 };
@@ -64,8 +64,8 @@ pub async fn submit_feedback<R: Serialize + DeserializeOwned>(
         store::trust::mark(tx.conn(), *agent).await?;
         let (agent_id, service_id, feedback_id) = (*agent, *service, id);
         let (score, new_trust_score) = (score.points(), trust.points());
-        let news = FeedbackReceived { agent_id, service_id, feedback_id, score, new_trust_score };
-        tx.emit(Event { id: event, at: now, news: News::FeedbackReceived(news) });
+        let data = FeedbackReceived { agent_id, service_id, feedback_id, score, new_trust_score };
+        tx.emit(Event { id: event, at: now, data: EventData::FeedbackReceived(data) });
         let response = idempotency.store_response(&mut tx, &trust).await?;
         Ok(tx.commit(response).await?)
     };

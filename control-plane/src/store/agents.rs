@@ -3,7 +3,7 @@
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     agent::{Agent, Owner, Registration, parse_status, status_text},
-    change::Span,
+    change::RevisionRange,
     page::{ListPage, Page},
 };
 use countersign_identity::{
@@ -129,9 +129,9 @@ pub struct AgentState {
     pub status: StatusWithCutoff,
 }
 
-/// The current state of all agents whose trust or status changed within a span of the feed.
-pub async fn changed_states(conn: &mut Conn, span: Span) -> Result<Vec<AgentState>, StoreError> {
-    let query = sqlx::query(CHANGED_STATES).bind(span.since.number()).bind(span.until.number());
+/// The current state of all agents whose trust or status changed within a range of revisions.
+pub async fn changed_states(conn: &mut Conn, range: RevisionRange) -> Result<Vec<AgentState>, StoreError> {
+    let query = sqlx::query(CHANGED_STATES).bind(range.since.number()).bind(range.until.number());
     let read = |row| {
         let status = StatusWithCutoff { status: read_status(row)?, cutoff: read_cutoff(row)? };
         Ok(AgentState { agent: row::parse(row, "id")?, trust: read_trust(row)?, status })
@@ -189,9 +189,9 @@ fn read(row: &AnyRow) -> Result<Agent, StoreError> {
         status: read_status(row)?,
         cutoff: read_cutoff(row)?,
         trust: read_trust(row)?,
-        created_at: row::instant(row, "created_at")?,
-        updated_at: row::instant(row, "updated_at")?,
-        last_seen_at: row::optional_instant(row, "last_seen_at")?,
+        created_at: row::timestamp(row, "created_at")?,
+        updated_at: row::timestamp(row, "updated_at")?,
+        last_seen_at: row::optional_timestamp(row, "last_seen_at")?,
     })
 }
 

@@ -1,7 +1,7 @@
 //! Role assignments: the roles that agents hold, with an optional expiry. All reads treat an expired assignment as absent.
 
 use super::{Conn, StoreError, row, statements::statements};
-use crate::domain::{change::Span, role::Assignment, webhook::event::LossReason};
+use crate::domain::{change::RevisionRange, role::Assignment, webhook::event::RevocationReason};
 use countersign_identity::{AgentId, RoleGrant, RoleId, RoleName, ServiceId, Timestamp};
 use sqlx::{AssertSqlSafe, any::AnyRow};
 
@@ -85,8 +85,8 @@ pub async fn remove(
 ) -> Result<Option<RemovedAssignment>, StoreError> {
     let query = sqlx::query(REMOVE).bind(agent.to_string()).bind(role.to_string()).bind(service.to_string());
     let read = |row: AnyRow| {
-        let expires_at = row::optional_instant(&row, "expires_at")?;
-        let expiry_notified = row::optional_instant(&row, "end_told_at")?.is_some();
+        let expires_at = row::optional_timestamp(&row, "expires_at")?;
+        let expiry_notified = row::optional_timestamp(&row, "end_told_at")?.is_some();
         Ok(RemovedAssignment { expires_at, expiry_notified })
     };
     query.fetch_optional(conn).await?.map(read).transpose()
@@ -102,7 +102,7 @@ pub async fn remove_by_role(
 ) -> Result<(), StoreError> {
     if let Some(name) = notify_as {
         let query = sqlx::query(INSERT_LOSSES).bind(name.as_str()).bind(now.micros());
-        let query = query.bind(LossReason::Expired.as_str()).bind(LossReason::RoleDeleted.as_str());
+        let query = query.bind(RevocationReason::Expired.as_str()).bind(RevocationReason::RoleDeleted.as_str());
         query.bind(role.to_string()).bind(service.to_string()).execute(&mut *conn).await?;
     }
     sqlx::query(REMOVE_BY_ROLE).bind(role.to_string()).bind(service.to_string()).execute(conn).await?;
@@ -117,7 +117,7 @@ pub async fn mark_expiry_notified(
     now: Timestamp,
 ) -> Result<Option<Timestamp>, StoreError> {
     let query = sqlx::query(MARK_EXPIRY_NOTIFIED).bind(now.micros()).bind(agent.to_string()).bind(role.to_string());
-    query.fetch_optional(conn).await?.map(|row| row::instant(&row, "expires_at")).transpose()
+    query.fetch_optional(conn).await?.map(|row| row::timestamp(&row, "expires_at")).transpose()
 }
 
 /// The loss of a role by an agent, queued for a webhook event.
@@ -134,7 +134,7 @@ pub struct RoleLoss {
     /// Time of the loss.
     pub at: Timestamp,
     /// Cause of the loss.
-    pub reason: LossReason,
+    pub reason: RevocationReason,
 }
 
 /// Whether any role losses are queued.
@@ -146,13 +146,14 @@ pub async fn any_losses(conn: &mut Conn) -> Result<bool, StoreError> {
 pub async fn take_losses(conn: &mut Conn, at_most: i64) -> Result<Vec<RoleLoss>, StoreError> {
     let rows = sqlx::query(TAKE_LOSSES).bind(at_most).fetch_all(conn).await?;
     let read = |row| {
-        let reason = LossReason::parse(&row::get::<String>(row, "reason")?).ok_or(StoreError::Corrupt("reason"))?;
+        let reason =
+            RevocationReason::parse(&row::get::<String>(row, "reason")?).ok_or(StoreError::Corrupt("reason"))?;
         Ok(RoleLoss {
             agent: row::parse(row, "agent_id")?,
             service: row::parse(row, "service_id")?,
             role: row::parse(row, "role_id")?,
             name: row::convert(row, "role_name")?,
-            at: row::instant(row, "lost_at")?,
+            at: row::timestamp(row, "lost_at")?,
             reason,
         })
     };
@@ -173,7 +174,7 @@ pub async fn take_expired(conn: &mut Conn, now: Timestamp, at_most: i64) -> Resu
             agent: row::parse(row, "agent_id")?,
             role: row::parse(row, "role_id")?,
             service: row::parse(row, "service_id")?,
-            at: row::instant(row, "expires_at")?,
+            at: row::timestamp(row, "expires_at")?,
         })
     };
     rows.iter().map(read).collect()
@@ -218,15 +219,15 @@ pub(super) fn composed_statements() -> Vec<String> {
     [1, 2, 200].map(active_grants_of_statement).to_vec()
 }
 
-/// The current roles of all agents whose roles changed within a span of the feed. Expired ones are included, because the
+/// The current roles of all agents whose roles changed within a range of revisions. Expired ones are included, because the
 /// caller compares the expiry with its own clock.
 pub async fn changed_grants(
     conn: &mut Conn,
-    span: Span,
+    range: RevisionRange,
     only: Option<ServiceId>,
 ) -> Result<Vec<(ServiceId, AgentId, RoleGrant)>, StoreError> {
     let only = only.map_or(String::new(), |service| service.to_string());
-    let query = sqlx::query(CHANGED_GRANTS).bind(span.since.number()).bind(span.until.number()).bind(only);
+    let query = sqlx::query(CHANGED_GRANTS).bind(range.since.number()).bind(range.until.number()).bind(only);
     let rows = query.fetch_all(conn).await?;
     let read = |row| Ok((row::parse(row, "service_id")?, row::parse(row, "agent_id")?, read_grant(row)?));
     rows.iter().map(read).collect()
@@ -243,5 +244,5 @@ pub async fn service_of_oldest_role(
 }
 
 fn read_grant(row: &AnyRow) -> Result<RoleGrant, StoreError> {
-    Ok(RoleGrant { role: row::parse(row, "role_id")?, until: row::optional_instant(row, "expires_at")? })
+    Ok(RoleGrant { role: row::parse(row, "role_id")?, until: row::optional_timestamp(row, "expires_at")? })
 }

@@ -125,7 +125,7 @@ pub async fn services_without_chain(conn: &mut Conn) -> Result<Vec<ServiceId>, S
 
 /// Time of the newest entry; `None` if there are no entries.
 pub async fn newest_time(conn: &mut Conn) -> Result<Option<Timestamp>, StoreError> {
-    row::optional_instant(&sqlx::query(NEWEST_TIME).fetch_one(conn).await?, "at")
+    row::optional_timestamp(&sqlx::query(NEWEST_TIME).fetch_one(conn).await?, "at")
 }
 
 /// Names of all chains: those that must exist, and those of which any row exists.
@@ -235,7 +235,7 @@ fn read_entry(row: &AnyRow) -> Result<AuditEntry, StoreError> {
     Ok(AuditEntry {
         chain: row::get(row, "chain")?,
         sequence: row::get(row, "sequence")?,
-        at: row::instant(row, "at")?,
+        at: row::timestamp(row, "at")?,
         action: row::get(row, "act")?,
         actor_kind: row::get(row, "actor_kind")?,
         actor_issuer: row::get(row, "actor_issuer")?,

@@ -9,9 +9,9 @@ use super::{OpenMode, Read, Store, StoreError, StoreFailure, StoreOptions, Write
 use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry, chain::AuditKeys},
-        change::{Change, Span},
+        change::{Change, RevisionRange},
     },
-    metrics::{Labels, Metrics},
+    metrics::{LabelValues, Metrics},
 };
 use countersign_identity::{AgentId, Revision, Timestamp};
 use countersign_process::SystemClock;
@@ -68,7 +68,7 @@ async fn conforms(url: String, open: impl AsyncFn(StoreOptions) -> Result<Store,
 }
 
 fn options(master_key_fingerprint: &str) -> StoreOptions {
-    let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).unwrap();
+    let metrics = Metrics::new(&LabelValues::default()).unwrap();
     StoreOptions {
         clock: Arc::new(SystemClock),
         audit_keys: Arc::new(AuditKeys::derive(&[7; 32])),
@@ -193,8 +193,8 @@ impl Fixture {
             while seen.len() < 2 * usize::try_from(CONCURRENCY).unwrap() {
                 let mut read = self.other.read().await.unwrap();
                 let until = feed::position(read.conn()).await.unwrap().revision;
-                let changes = feed::changes(read.conn(), Span { since, until }).await.unwrap();
-                assert!(changes.iter().all(|change| seen.insert(change.change)), "a change was returned twice");
+                let changes = feed::changes(read.conn(), RevisionRange { since, until }).await.unwrap();
+                assert!(changes.iter().all(|change| seen.insert(change.value)), "a change was returned twice");
                 since = until;
             }
         };

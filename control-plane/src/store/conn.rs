@@ -3,7 +3,7 @@
 //! An engine may stop responding, and a connection with an unfinished statement would block the next user of the pool. So
 //! every statement fails at the deadline of its transaction, and a connection in an unknown state is closed, not reused.
 
-use super::{failure::StoreError, statements::statements};
+use super::{failure::StoreError, statements::statements, transaction_timer::TransactionTimer};
 use futures_util::{
     StreamExt, TryStreamExt,
     future::BoxFuture,
@@ -73,9 +73,16 @@ pub fn deadline_after(timeout: Duration) -> Instant {
 }
 
 impl Conn {
-    /// Acquires a connection and begins a transaction with the statement `begin`.
-    pub async fn begin(pool: &AnyPool, begin: &'static str, deadline: Instant) -> Result<Self, StoreError> {
-        let pooled = timeout_at(deadline, pool.acquire()).await.map_err(|_| timed_out())??;
+    /// Acquires a connection and begins a transaction with the statement `begin`. `timer` records the wait.
+    pub async fn begin(
+        pool: &AnyPool,
+        begin: &'static str,
+        deadline: Instant,
+        timer: &TransactionTimer,
+    ) -> Result<Self, StoreError> {
+        let acquired = timeout_at(deadline, pool.acquire()).await;
+        timer.record_connection_wait();
+        let pooled = acquired.map_err(|_| timed_out())??;
         let mut conn = Self { pooled: Some(pooled), deadline, state: ConnState::Open };
         (&mut conn).execute(begin).await?;
         Ok(conn)

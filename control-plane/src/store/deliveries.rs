@@ -1,88 +1,160 @@
-//! Events on their way to targets.
+//! Deliveries of events to targets.
+//!
+//! A worker leases a delivery by moving its `due_at` to the end of the lease. A worker that dies leaves the delivery due
+//! again when the lease ends.
 
-use super::{Conn, StoreError, row};
+use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     page::{ListPage, Page},
     webhook::{
-        delivery::{Answer, Attempt, AttemptFailure, Delivery, DeliveryState, DeliveryStatus},
+        delivery::{Attempt, AttemptFailure, Delivery, DeliveryState, DeliveryStatus, ResponseExcerpt},
         event::EventKind,
     },
 };
 use countersign_identity::{EventId, Timestamp, WebhookId};
 use sqlx::any::AnyRow;
 
-const COLUMNS: &str = "d.event_id, e.kind, e.occurred_at, d.due_at, d.attempts, d.delivered_at, d.attempted_at, \
-                       d.response_status, d.response_excerpt, d.failure";
+macro_rules! select {
+    () => {
+        "SELECT d.event_id, e.kind, e.occurred_at, d.due_at, d.attempts, d.delivered_at, d.attempted_at, \
+         d.response_status, d.response_excerpt, d.failure \
+         FROM webhook_deliveries d JOIN webhook_events e ON e.id = d.event_id WHERE d.target_id = $1 "
+    };
+}
 
-const JOINED: &str = "webhook_deliveries d JOIN webhook_events e ON e.id = d.event_id";
+macro_rules! count {
+    ($condition:literal) => {
+        concat!(
+            "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM webhook_deliveries d WHERE d.target_id = $1 ",
+            $condition
+        )
+    };
+}
 
-/// A delivery that is ours until the lease ends.
+macro_rules! list {
+    ($condition:literal) => {
+        concat!(select!(), $condition, " ORDER BY d.event_id DESC LIMIT $2 OFFSET $3")
+    };
+}
+
+/// The outer condition on `due_at` is needed because another worker may lease rows after the inner SELECT. The unary plus
+/// keeps SQLite from using the index for it, which would read all due rows a second time.
+macro_rules! lease {
+    ($condition:literal) => {
+        concat!(
+            "UPDATE webhook_deliveries SET due_at = $1 WHERE target_id = $2 AND +due_at <= $3 AND event_id IN \
+             (SELECT event_id FROM webhook_deliveries WHERE target_id = $2 AND due_at <= $3 ",
+            $condition,
+            " ORDER BY due_at LIMIT $4) RETURNING event_id, attempts, test_asked_at, \
+             (SELECT e.body FROM webhook_events e WHERE e.id = webhook_deliveries.event_id) AS body"
+        )
+    };
+}
+
+macro_rules! replay_batch {
+    ($condition:literal) => {
+        concat!(
+            "UPDATE webhook_deliveries SET due_at = $1, attempts = 0, delivered_at = NULL, dead_since = NULL \
+             WHERE target_id = $2 AND event_id IN (SELECT d.event_id FROM webhook_deliveries d \
+             JOIN webhook_events e ON e.id = d.event_id WHERE d.target_id = $2 AND d.event_id >= $3 AND d.due_at IS NULL \
+             AND d.test_asked_at IS NULL AND e.occurred_at >= $4 ",
+            $condition,
+            " LIMIT $5)"
+        )
+    };
+}
+
+statements! { STATEMENTS:
+    LEASE_FIRST_ATTEMPT = lease!("AND attempts = 0 AND test_asked_at IS NULL");
+    LEASE_RETRY = lease!("AND attempts > 0 AND test_asked_at IS NULL");
+    LEASE_TEST = lease!("AND test_asked_at IS NOT NULL");
+    COUNT = count!("");
+    COUNT_PENDING = count!("AND d.due_at IS NOT NULL");
+    COUNT_DELIVERED = count!("AND d.delivered_at IS NOT NULL");
+    COUNT_DEAD = count!("AND d.dead_since IS NOT NULL");
+    LIST = list!("");
+    LIST_PENDING = list!("AND d.due_at IS NOT NULL");
+    LIST_DELIVERED = list!("AND d.delivered_at IS NOT NULL");
+    LIST_DEAD = list!("AND d.dead_since IS NOT NULL");
+    REPLAY_BATCH = replay_batch!("");
+    REPLAY_BATCH_PENDING = replay_batch!("AND d.due_at IS NOT NULL");
+    REPLAY_BATCH_DELIVERED = replay_batch!("AND d.delivered_at IS NOT NULL");
+    REPLAY_BATCH_DEAD = replay_batch!("AND d.dead_since IS NOT NULL");
+    FIND = concat!(select!(), "AND d.event_id = $2");
+    RECORD_ATTEMPT = "UPDATE webhook_deliveries SET due_at = $1, delivered_at = $2, dead_since = $3, attempts = $4, \
+         attempted_at = $5, response_status = $6, response_excerpt = $7, failure = $8 \
+         WHERE target_id = $9 AND event_id = $10 \
+         AND (due_at = $11 OR (CAST($2 AS BIGINT) IS NOT NULL AND delivered_at IS NULL))";
+    RELEASE = "UPDATE webhook_deliveries SET due_at = $1 WHERE target_id = $2 AND event_id = $3 AND due_at = $4";
+    REPLAY = "UPDATE webhook_deliveries SET due_at = $1, attempts = 0, delivered_at = NULL, dead_since = NULL \
+         WHERE target_id = $2 AND event_id = $3";
+    COUNT_ALL_PENDING = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM \
+         (SELECT 1 AS one FROM webhook_deliveries WHERE due_at IS NOT NULL LIMIT 1000000) pending";
+    ANY_BEFORE = "SELECT 1 AS one FROM webhook_deliveries WHERE target_id = $1 AND event_id < $2 LIMIT 1";
+    DELETE_BEFORE = "DELETE FROM webhook_deliveries WHERE target_id = $1 AND event_id IN \
+         (SELECT event_id FROM webhook_deliveries WHERE target_id = $1 AND ($2 = '' OR event_id < $2) \
+         ORDER BY event_id LIMIT $3)";
+}
+
+/// A delivery that this process may attempt until the lease ends.
 #[derive(Debug, Clone)]
-pub struct Leased {
-    /// To whom.
+pub struct LeasedDelivery {
+    /// The target.
     pub target: WebhookId,
-    /// What.
+    /// The event.
     pub event: EventId,
-    /// How often it was tried.
+    /// Attempts so far.
     pub attempts: u32,
     /// Whether it is a test.
     pub is_test: bool,
-    /// Until when it is ours.
+    /// End of the lease.
     pub until: Timestamp,
-    /// What is sent, to the byte.
+    /// The exact body of the request.
     pub body: String,
 }
 
-/// Which deliveries are taken.
+/// Selects due deliveries of a target.
 #[derive(Debug, Clone, Copy)]
-pub enum Which {
-    /// Those of a target that are due and were never tried, the oldest first.
-    New,
-    /// Those of a target that are due again, the oldest first.
-    Again,
-    /// Tests of a target that are due.
-    Tests,
+pub enum DueKind {
+    /// Without an attempt so far.
+    FirstAttempt,
+    /// With at least one failed attempt.
+    Retry,
+    /// Tests.
+    Test,
 }
 
-/// Takes deliveries of a target: nobody else does until the lease ends.
+/// Leases up to `limit` due deliveries of a target, oldest due time first. No other worker gets them until the lease ends.
 pub async fn lease(
     conn: &mut Conn,
-    (target, which): (WebhookId, Which),
+    (target, kind): (WebhookId, DueKind),
     (now, until): (Timestamp, Timestamp),
-    at_most: i64,
-) -> Result<Vec<Leased>, StoreError> {
-    let which = match which {
-        Which::New => "AND attempts = 0 AND test_asked_at IS NULL",
-        Which::Again => "AND attempts > 0 AND test_asked_at IS NULL",
-        Which::Tests => "AND test_asked_at IS NOT NULL",
+    limit: i64,
+) -> Result<Vec<LeasedDelivery>, StoreError> {
+    let query = match kind {
+        DueKind::FirstAttempt => sqlx::query(LEASE_FIRST_ATTEMPT),
+        DueKind::Retry => sqlx::query(LEASE_RETRY),
+        DueKind::Test => sqlx::query(LEASE_TEST),
     };
-    // Asked twice, since another worker may take them between the two. The sign keeps SQLite from reading all that is due
-    // a second time.
-    let sql = format!(
-        "UPDATE webhook_deliveries SET due_at = $1 WHERE target_id = $2 AND +due_at <= $3 AND event_id IN \
-         (SELECT event_id FROM webhook_deliveries WHERE target_id = $2 AND due_at <= $3 {which} ORDER BY due_at LIMIT $4) \
-         RETURNING event_id, attempts, test_asked_at, \
-         (SELECT e.body FROM webhook_events e WHERE e.id = webhook_deliveries.event_id) AS body"
-    );
-    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(until.micros()).bind(target.to_string());
-    let rows = query.bind(now.micros()).bind(at_most).fetch_all(conn).await?;
+    let query = query.bind(until.micros()).bind(target.to_string());
+    let rows = query.bind(now.micros()).bind(limit).fetch_all(conn).await?;
     let mut leased = Vec::new();
-    for found in &rows {
-        // Its event was forgotten just now: the delivery goes the same way.
-        let Some(body) = row::get(found, "body")? else { continue };
-        let (event, attempts) = (row::parse(found, "event_id")?, row::number(found, "attempts")?);
-        let is_test = row::optional_instant(found, "test_asked_at")?.is_some();
-        leased.push(Leased { target, event, attempts, is_test, until, body });
+    for row in &rows {
+        // Housekeeping has just deleted the event, and deletes the delivery next.
+        let Some(body) = row::get(row, "body")? else { continue };
+        let (event, attempts) = (row::parse(row, "event_id")?, row::number(row, "attempts")?);
+        let is_test = row::optional_timestamp(row, "test_asked_at")?.is_some();
+        leased.push(LeasedDelivery { target, event, attempts, is_test, until, body });
     }
     leased.sort_by_key(|leased| leased.event);
     Ok(leased)
 }
 
-/// Keeps what came of a try; false if it does not count: the lease ended meanwhile, and it is no success, or somebody else
-/// had one.
-pub async fn record(
+/// Stores the outcome of an attempt. Returns false and stores nothing if the lease has ended, except for a success of a
+/// delivery that no other worker has delivered.
+pub async fn record_attempt(
     conn: &mut Conn,
-    leased: &Leased,
+    leased: &LeasedDelivery,
     attempt: &Attempt,
     state: DeliveryState,
 ) -> Result<bool, StoreError> {
@@ -91,145 +163,122 @@ pub async fn record(
         DeliveryState::Delivered => (None, Some(attempt.at), None),
         DeliveryState::Dead => (None, None, Some(attempt.at)),
     };
-    let sql = "UPDATE webhook_deliveries SET due_at = $1, delivered_at = $2, dead_since = $3, attempts = $4, attempted_at = $5, \
-               response_status = $6, response_excerpt = $7, failure = $8 \
-               WHERE target_id = $9 AND event_id = $10 AND (due_at = $11 OR ($2 IS NOT NULL AND delivered_at IS NULL))";
-    let done = sqlx::query(sql)
+    let result = sqlx::query(RECORD_ATTEMPT)
         .bind(due.map(Timestamp::micros))
         .bind(delivered.map(Timestamp::micros))
         .bind(dead.map(Timestamp::micros))
         .bind(i64::from(leased.attempts) + 1)
         .bind(attempt.at.micros())
-        .bind(attempt.answer.as_ref().map(|answer| i64::from(answer.status)))
-        .bind(attempt.answer.as_ref().map(|answer| answer.excerpt.as_str()))
+        .bind(attempt.response.as_ref().map(|response| i64::from(response.status)))
+        .bind(attempt.response.as_ref().map(|response| response.body.as_str()))
         .bind(attempt.failure.map(AttemptFailure::as_str))
         .bind(leased.target.to_string())
         .bind(leased.event.to_string())
         .bind(leased.until.micros())
         .execute(conn)
         .await?;
-    Ok(done.rows_affected() > 0)
+    Ok(result.rows_affected() > 0)
 }
 
-/// Gives a delivery back that was not tried, for anybody to take.
-pub async fn give_back(conn: &mut Conn, leased: &Leased, now: Timestamp) -> Result<(), StoreError> {
-    let sql = "UPDATE webhook_deliveries SET due_at = $1 WHERE target_id = $2 AND event_id = $3 AND due_at = $4";
-    let query = sqlx::query(sql).bind(now.micros()).bind(leased.target.to_string()).bind(leased.event.to_string());
+/// Ends the lease of a delivery without an attempt, so that any worker can lease it now.
+pub async fn release(conn: &mut Conn, leased: &LeasedDelivery, now: Timestamp) -> Result<(), StoreError> {
+    let query = sqlx::query(RELEASE).bind(now.micros()).bind(leased.target.to_string()).bind(leased.event.to_string());
     query.bind(leased.until.micros()).execute(conn).await?;
     Ok(())
 }
 
-/// The deliveries to a target, newest first.
+/// A page of the deliveries of a target, newest event first.
 pub async fn list(
     conn: &mut Conn,
     target: WebhookId,
     status: Option<DeliveryStatus>,
     page: Page,
 ) -> Result<ListPage<Delivery>, StoreError> {
-    let condition = condition(status);
-    let count = format!(
-        "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM webhook_deliveries d WHERE d.target_id = $1 {condition}"
-    );
-    let query = sqlx::query(sqlx::AssertSqlSafe(count)).bind(target.to_string());
-    let total = row::total(&query.fetch_one(&mut *conn).await?)?;
-    let sql = format!(
-        "SELECT {COLUMNS} FROM {JOINED} WHERE d.target_id = $1 {condition} ORDER BY d.event_id DESC LIMIT $2 OFFSET $3"
-    );
-    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(target.to_string()).bind(page.limit).bind(page.offset);
+    let (count, query) = match status {
+        None => (sqlx::query(COUNT), sqlx::query(LIST)),
+        Some(DeliveryStatus::Pending) => (sqlx::query(COUNT_PENDING), sqlx::query(LIST_PENDING)),
+        Some(DeliveryStatus::Delivered) => (sqlx::query(COUNT_DELIVERED), sqlx::query(LIST_DELIVERED)),
+        Some(DeliveryStatus::Dead) => (sqlx::query(COUNT_DEAD), sqlx::query(LIST_DEAD)),
+    };
+    let total = row::total(&count.bind(target.to_string()).fetch_one(&mut *conn).await?)?;
+    let query = query.bind(target.to_string()).bind(page.limit).bind(page.offset);
     let items = query.fetch_all(conn).await?.iter().map(read_delivery).collect::<Result<_, _>>()?;
     Ok(ListPage { items, total })
 }
 
-/// The delivery of an event to a target.
+/// The delivery of one event to one target.
 pub async fn find(conn: &mut Conn, target: WebhookId, event: EventId) -> Result<Option<Delivery>, StoreError> {
-    let sql = format!("SELECT {COLUMNS} FROM {JOINED} WHERE d.target_id = $1 AND d.event_id = $2");
-    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(target.to_string()).bind(event.to_string());
+    let query = sqlx::query(FIND).bind(target.to_string()).bind(event.to_string());
     query.fetch_optional(conn).await?.as_ref().map(read_delivery).transpose()
 }
 
-/// Has a delivery tried anew, from now on; false if there is none.
+/// Makes a delivery due now, as if it had no attempts. Returns false if there is no such delivery.
 pub async fn replay(conn: &mut Conn, target: WebhookId, event: EventId, now: Timestamp) -> Result<bool, StoreError> {
-    let sql = "UPDATE webhook_deliveries SET due_at = $1, attempts = 0, delivered_at = NULL, dead_since = NULL \
-               WHERE target_id = $2 AND event_id = $3";
-    let query = sqlx::query(sql).bind(now.micros()).bind(target.to_string()).bind(event.to_string());
+    let query = sqlx::query(REPLAY).bind(now.micros()).bind(target.to_string()).bind(event.to_string());
     Ok(query.execute(conn).await?.rows_affected() == 1)
 }
 
-/// Has some deliveries tried anew that are not on their way and whose events happened at `since` or later; gives how many.
-/// Events were made from `oldest` on.
-pub async fn replay_some(
+/// Replays up to `limit` finished deliveries of events that happened at `since` or later. Returns their number. `oldest` is
+/// the lowest id that such an event can have, which lets the query use the primary key.
+pub async fn replay_batch(
     conn: &mut Conn,
     target: WebhookId,
     (since, oldest): (Timestamp, EventId),
     status: Option<DeliveryStatus>,
-    (now, at_most): (Timestamp, i64),
+    (now, limit): (Timestamp, i64),
 ) -> Result<u64, StoreError> {
-    let condition = condition(status);
-    let sql = format!(
-        "UPDATE webhook_deliveries SET due_at = $1, attempts = 0, delivered_at = NULL, dead_since = NULL \
-         WHERE target_id = $2 AND event_id IN (SELECT d.event_id FROM webhook_deliveries d \
-         JOIN webhook_events e ON e.id = d.event_id WHERE d.target_id = $2 AND d.event_id >= $3 AND d.due_at IS NULL \
-         AND d.test_asked_at IS NULL AND e.occurred_at >= $4 {condition} LIMIT $5)"
-    );
-    let query = sqlx::query(sqlx::AssertSqlSafe(sql)).bind(now.micros()).bind(target.to_string());
-    let query = query.bind(oldest.to_string()).bind(since.micros()).bind(at_most);
+    let query = match status {
+        None => sqlx::query(REPLAY_BATCH),
+        Some(DeliveryStatus::Pending) => sqlx::query(REPLAY_BATCH_PENDING),
+        Some(DeliveryStatus::Delivered) => sqlx::query(REPLAY_BATCH_DELIVERED),
+        Some(DeliveryStatus::Dead) => sqlx::query(REPLAY_BATCH_DEAD),
+    };
+    let query = query.bind(now.micros()).bind(target.to_string());
+    let query = query.bind(oldest.to_string()).bind(since.micros()).bind(limit);
     Ok(query.execute(conn).await?.rows_affected())
 }
 
-/// How many deliveries are on their way; a million, if there are more.
+/// The number of pending deliveries, at most a million: counting more would take too long.
 pub async fn count_pending(conn: &mut Conn) -> Result<i64, StoreError> {
-    let sql = "SELECT CAST(COUNT(*) AS BIGINT) AS total FROM \
-               (SELECT 1 AS one FROM webhook_deliveries WHERE due_at IS NOT NULL LIMIT 1000000) pending";
-    row::total(&sqlx::query(sql).fetch_one(conn).await?)
+    row::total(&sqlx::query(COUNT_ALL_PENDING).fetch_one(conn).await?)
 }
 
-/// Whether a target has deliveries of events that were made before this one.
-pub async fn any_before(conn: &mut Conn, target: WebhookId, before: EventId) -> Result<bool, StoreError> {
-    let sql = "SELECT 1 AS one FROM webhook_deliveries WHERE target_id = $1 AND event_id < $2 LIMIT 1";
-    let query = sqlx::query(sql).bind(target.to_string()).bind(before.to_string());
+/// Whether a target has deliveries of events older than this id.
+pub async fn has_deliveries_before(conn: &mut Conn, target: WebhookId, before: EventId) -> Result<bool, StoreError> {
+    let query = sqlx::query(ANY_BEFORE).bind(target.to_string()).bind(before.to_string());
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Removes some of a target's deliveries of events that were made before this one, or of all; false if none are left.
-pub async fn forget(
+/// Deletes up to `limit` deliveries of a target: those of events older than `before`, or all. Returns false if there were
+/// none.
+pub async fn delete_before(
     conn: &mut Conn,
     target: WebhookId,
     before: Option<EventId>,
-    at_most: i64,
+    limit: i64,
 ) -> Result<bool, StoreError> {
-    let sql = "DELETE FROM webhook_deliveries WHERE target_id = $1 AND event_id IN (SELECT event_id FROM webhook_deliveries \
-               WHERE target_id = $1 AND ($2 = '' OR event_id < $2) ORDER BY event_id LIMIT $3)";
     let before = before.map_or(String::new(), |event| event.to_string());
-    let query = sqlx::query(sql).bind(target.to_string()).bind(before).bind(at_most);
+    let query = sqlx::query(DELETE_BEFORE).bind(target.to_string()).bind(before).bind(limit);
     Ok(query.execute(conn).await?.rows_affected() > 0)
 }
 
-const fn condition(status: Option<DeliveryStatus>) -> &'static str {
-    match status {
-        None => "",
-        Some(DeliveryStatus::Pending) => "AND d.due_at IS NOT NULL",
-        Some(DeliveryStatus::Delivered) => "AND d.delivered_at IS NOT NULL",
-        Some(DeliveryStatus::Dead) => "AND d.dead_since IS NOT NULL",
-    }
-}
-
-fn read_delivery(found: &AnyRow) -> Result<Delivery, StoreError> {
-    let kind = EventKind::parse(&row::get::<String>(found, "kind")?).ok_or(StoreError::Corrupt("kind"))?;
-    let due = row::optional_instant(found, "due_at")?.map(DeliveryState::Pending);
-    let delivered = row::optional_instant(found, "delivered_at")?.map(|_| DeliveryState::Delivered);
-    let failure: Option<String> = row::get(found, "failure")?;
+fn read_delivery(row: &AnyRow) -> Result<Delivery, StoreError> {
+    let kind = EventKind::parse(&row::get::<String>(row, "kind")?).ok_or(StoreError::Corrupt("kind"))?;
+    let due = row::optional_timestamp(row, "due_at")?.map(DeliveryState::Pending);
+    let delivered = row::optional_timestamp(row, "delivered_at")?.map(|_| DeliveryState::Delivered);
+    let failure: Option<String> = row::get(row, "failure")?;
     let failure = failure.map(|text| AttemptFailure::parse(&text).ok_or(StoreError::Corrupt("failure"))).transpose()?;
-    let status: Option<i64> = row::get(found, "response_status")?;
+    let status: Option<i64> = row::get(row, "response_status")?;
     let status = status.map(|status| u16::try_from(status).map_err(|_| StoreError::Corrupt("response_status")));
-    let excerpt: Option<String> = row::get(found, "response_excerpt")?;
-    let answer = status.transpose()?.map(|status| Answer { status, excerpt: excerpt.unwrap_or_default() });
-    let last = row::optional_instant(found, "attempted_at")?.map(|at| Attempt { at, answer, failure });
+    let body: Option<String> = row::get(row, "response_excerpt")?;
+    let response = status.transpose()?.map(|status| ResponseExcerpt { status, body: body.unwrap_or_default() });
+    let last_attempt = row::optional_timestamp(row, "attempted_at")?.map(|at| Attempt { at, response, failure });
     Ok(Delivery {
-        event: row::parse(found, "event_id")?,
+        event: row::parse(row, "event_id")?,
         kind,
-        occurred_at: row::instant(found, "occurred_at")?,
+        occurred_at: row::timestamp(row, "occurred_at")?,
         state: due.or(delivered).unwrap_or(DeliveryState::Dead),
-        attempts: row::number(found, "attempts")?,
-        last,
+        attempts: row::number(row, "attempts")?,
+        last_attempt,
     })
 }

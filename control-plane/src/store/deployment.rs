@@ -68,7 +68,7 @@ pub async fn find(conn: &mut Conn) -> Result<Option<Deployment>, StoreError> {
     let read = |row| {
         Ok(Deployment {
             master_key_fingerprint: row::get(&row, "master_key_fingerprint")?,
-            dev_since: row::optional_instant(&row, "dev_since")?,
+            dev_since: row::optional_timestamp(&row, "dev_since")?,
         })
     };
     row.map(read).transpose()
@@ -97,7 +97,7 @@ pub async fn find_quarantine(conn: &mut Conn) -> Result<Option<Quarantine>, Stor
     let Some(row) = sqlx::query(FIND_QUARANTINE).fetch_optional(conn).await? else { return Ok(None) };
     let reason = QuarantineReason::parse(&row::get::<String>(&row, "set_aside_as")?);
     let reason = reason.ok_or(StoreError::Corrupt("set_aside_as"))?;
-    Ok(Some(Quarantine { reason, at: row::instant(&row, "set_aside_at")? }))
+    Ok(Some(Quarantine { reason, at: row::timestamp(&row, "set_aside_at")? }))
 }
 
 /// Removes the quarantine mark and the instance fingerprint, so that the database can be served where it is now.

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     domain::audit::chain::AuditKeys,
-    metrics::{Ended, Kind, StoreMetrics},
+    metrics::{PoolStatus, StoreMetrics, TransactionKind, TransactionOutcome},
 };
 use countersign_identity::{Revision, Timestamp};
 use countersign_process::Clock;
@@ -165,7 +165,7 @@ impl Store {
             metrics,
             transaction_timeout: if mode == OpenMode::Serve { TRANSACTION_TIMEOUT } else { INSPECT_TIMEOUT },
         };
-        store.metrics.begin(store.engine_name());
+        store.metrics.initialize(store.engine_name());
         let mut read = store.read().await?;
         if let Some(position) = feed::find_position(read.conn()).await? {
             store.committed_revision.send_replace(position.revision);
@@ -193,10 +193,10 @@ impl Store {
 
     /// Begins a read transaction, whose reads all see the same snapshot.
     pub async fn read(&self) -> Result<Read, StoreError> {
-        let mut timer = self.start_timer(Kind::Read);
+        let mut timer = self.start_timer(TransactionKind::Read);
         let deadline = deadline_after(self.transaction_timeout);
-        let conn = Conn::begin(&self.reader, self.engine.begin_read(), deadline).await?;
-        timer.set_outcome(Ended::Read);
+        let conn = Conn::begin(&self.reader, self.engine.begin_read(), deadline, &timer).await?;
+        timer.set_outcome(TransactionOutcome::Read);
         Ok(Read::new(conn, timer))
     }
 
@@ -210,17 +210,17 @@ impl Store {
     {
         let (mut reruns_left, deadline) = (MAX_RERUNS, deadline_after(self.transaction_timeout));
         loop {
-            let mut timer = self.start_timer(Kind::Write);
-            let tx = self.begin_write(deadline).await?;
-            timer.set_outcome(Ended::RolledBack);
+            let mut timer = self.start_timer(TransactionKind::Write);
+            let tx = self.begin_write(deadline, &timer).await?;
+            timer.set_outcome(TransactionOutcome::RolledBack);
             match work(tx).await {
                 Ok(committed) => {
-                    timer.set_outcome(Ended::Committed);
+                    timer.set_outcome(TransactionOutcome::Committed);
                     return Ok(self.notify(committed));
                 }
                 Err(error) if error.is_transient() && reruns_left > 0 => {
                     tracing::debug!(transaction = name, "run again after a conflict");
-                    timer.set_outcome(Ended::Rerun);
+                    timer.set_outcome(TransactionOutcome::Rerun);
                     reruns_left -= 1;
                 }
                 Err(error) => {
@@ -233,8 +233,19 @@ impl Store {
         }
     }
 
-    fn start_timer(&self, kind: Kind) -> TransactionTimer {
+    fn start_timer(&self, kind: TransactionKind) -> TransactionTimer {
         TransactionTimer::start(self.engine_name(), kind, &self.clock, &self.metrics)
+    }
+
+    /// The connections of both pools.
+    pub fn connection_pools(&self) -> Vec<PoolStatus> {
+        let pools = [(TransactionKind::Read, &self.reader), (TransactionKind::Write, &self.writer)];
+        let status = |(kind, pool): (TransactionKind, &AnyPool)| {
+            let (size, idle) = (pool.size(), u32::try_from(pool.num_idle()).unwrap_or(u32::MAX));
+            let max = pool.options().get_max_connections();
+            PoolStatus { kind, in_use: size.saturating_sub(idle), idle, max }
+        };
+        pools.map(status).into()
     }
 
     /// The newest revision committed by this process. Receivers are also woken by [`Self::wake`].
@@ -291,8 +302,8 @@ impl Store {
         }
     }
 
-    async fn begin_write(&self, deadline: Instant) -> Result<Write, StoreError> {
-        let conn = Conn::begin(&self.writer, self.engine.begin_write(), deadline).await;
+    async fn begin_write(&self, deadline: Instant, timer: &TransactionTimer) -> Result<Write, StoreError> {
+        let conn = Conn::begin(&self.writer, self.engine.begin_write(), deadline, timer).await;
         let conn = conn.inspect_err(|_| self.writable.store(false, Ordering::Relaxed))?;
         Ok(Write::new(conn, self.clock.now(), self.audit_keys.clone(), self.writable.clone()))
     }

@@ -1,8 +1,8 @@
 //! The feed that sidecars follow: the current position, and the changes that led to it.
 
 use super::{Conn, StoreError, row, statements::statements};
-use crate::domain::change::{Change, FeedPosition, Span, Stamped};
-use countersign_identity::{Revision, ServiceId, Timestamp, TokenId};
+use crate::domain::change::{Change, FeedPosition, RevisionRange};
+use countersign_identity::{Revision, ServiceId, Timestamp, TokenId, Versioned};
 use sqlx::any::AnyRow;
 use std::time::Duration;
 
@@ -82,9 +82,9 @@ pub async fn append(conn: &mut Conn, revision: Revision, changes: &[Change], now
     Ok(())
 }
 
-/// All changes within a span, in commit order.
-pub async fn changes(conn: &mut Conn, span: Span) -> Result<Vec<Stamped>, StoreError> {
-    let query = sqlx::query(CHANGES).bind(span.since.number()).bind(span.until.number());
+/// All changes within a range, in commit order.
+pub async fn changes(conn: &mut Conn, range: RevisionRange) -> Result<Vec<Versioned<Change>>, StoreError> {
+    let query = sqlx::query(CHANGES).bind(range.since.number()).bind(range.until.number());
     query.fetch_all(conn).await?.iter().map(decode).collect()
 }
 
@@ -120,25 +120,25 @@ fn encode(change: &Change) -> (&'static str, String, Option<String>) {
         Change::Trust(agent) => ("trust", agent.to_string(), None),
         Change::Status(agent) => ("status", agent.to_string(), None),
         Change::Definitions(service) => ("definitions", service.to_string(), Some(service.to_string())),
-        Change::Terms(service) => ("terms", service.to_string(), Some(service.to_string())),
+        Change::ServiceSettings(service) => ("terms", service.to_string(), Some(service.to_string())),
         Change::Token(token) => ("token", token.to_string(), None),
         Change::Session(session) => ("session", session.to_string(), None),
         Change::Keys => ("keys", String::new(), None),
     }
 }
 
-fn decode(row: &AnyRow) -> Result<Stamped, StoreError> {
+fn decode(row: &AnyRow) -> Result<Versioned<Change>, StoreError> {
     let service = || row::parse_optional::<ServiceId>(row, "service_id")?.ok_or(StoreError::Corrupt("service_id"));
     let change = match row::get::<String>(row, "facet")?.as_str() {
         "roles" => Change::Roles(row::parse(row, "subject")?, service()?),
         "trust" => Change::Trust(row::parse(row, "subject")?),
         "status" => Change::Status(row::parse(row, "subject")?),
         "definitions" => Change::Definitions(service()?),
-        "terms" => Change::Terms(service()?),
+        "terms" => Change::ServiceSettings(service()?),
         "token" => Change::Token(row::parse(row, "subject")?),
         "session" => Change::Session(row::parse(row, "subject")?),
         "keys" => Change::Keys,
         _ => return Err(StoreError::Corrupt("facet")),
     };
-    Ok(Stamped { revision: revision(row, "revision")?, change })
+    Ok(Versioned { revision: revision(row, "revision")?, value: change })
 }

@@ -1,174 +1,230 @@
-//! What happened, on its way to those who asked for it: committed with what it reports.
+//! The outbox: events that wait for their fan-out into deliveries, events with their bodies, and counters of suppressed
+//! bursts.
+//!
+//! An event is inserted in the transaction whose change it reports, so that both are committed or neither is.
 
-use super::{Conn, StoreError, row};
+use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::webhook::{
-    event::{Concerns, Event, EventKind},
-    storm::Storm,
+    event::{Event, EventAudience, EventKind},
+    suppressed_burst::SuppressedBurst,
 };
 use countersign_identity::{AgentId, EventId, ServiceId, Timestamp, WebhookId};
 use sqlx::{Any, any::AnyArguments, query::Query};
 
-/// The targets that get what concerns a service, or an agent at none: then it goes to the services where the agent holds a
-/// live role. What concerns the deployment's targets is everything. $1 is the pattern of the kind, $2 the service or agent;
-/// `now` is the placeholder of the time, which only the second needs.
-fn get_it(concerns: Concerns, now: &str) -> String {
-    let asked = "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE $1)";
-    match concerns {
-        Concerns::Service(_) => format!("{asked} AND t.service_id IN ('', $2)"),
-        Concerns::Agent(_) => format!(
-            "{asked} AND t.service_id IN (SELECT '' UNION ALL SELECT a.service_id FROM assignments a \
-             WHERE a.agent_id = $2 AND (a.expires_at IS NULL OR a.expires_at > {now}))"
-        ),
-    }
+/// The condition for targets that receive an event of a service. $1 is the pattern of the kind and $2 the service, see
+/// [`bind_audience`]. Targets of the deployment, whose `service_id` is empty, receive the events of every audience.
+macro_rules! recipients_of_service {
+    () => {
+        "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE $1) AND t.service_id IN ('', $2)"
+    };
 }
 
-type Bound<'q> = Query<'q, Any, AnyArguments>;
+/// The same for an event of an agent, $2: targets of the services where it holds a role at the time of the placeholder.
+macro_rules! recipients_of_agent {
+    ($now:literal) => {
+        concat!(
+            "t.deleted_at IS NULL AND (t.events = '' OR t.events LIKE $1) \
+             AND t.service_id IN (SELECT '' UNION ALL SELECT a.service_id FROM assignments a \
+             WHERE a.agent_id = $2 AND (a.expires_at IS NULL OR a.expires_at > ",
+            $now,
+            "))"
+        )
+    };
+}
 
-/// Whether anybody gets an event of this kind.
-pub async fn is_wanted(
+macro_rules! has_recipients {
+    ($recipients:expr) => {
+        concat!("SELECT 1 AS one FROM webhook_targets t WHERE ", $recipients, " LIMIT 1")
+    };
+}
+
+macro_rules! enqueue {
+    ($recipients:expr) => {
+        concat!(
+            "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) SELECT $3, $4, $5, $6, $7, $8 \
+             WHERE EXISTS (SELECT 1 FROM webhook_targets t WHERE ",
+            $recipients,
+            ")"
+        )
+    };
+}
+
+macro_rules! insert_deliveries {
+    ($recipients:expr) => {
+        concat!(
+            "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts) \
+             SELECT $3, t.id, $4, 0 FROM webhook_targets t WHERE ",
+            $recipients
+        )
+    };
+}
+
+statements! { STATEMENTS:
+    SERVICE_HAS_RECIPIENTS = has_recipients!(recipients_of_service!());
+    AGENT_HAS_RECIPIENTS = has_recipients!(recipients_of_agent!("$3"));
+    ENQUEUE_FOR_SERVICE = enqueue!(recipients_of_service!());
+    ENQUEUE_FOR_AGENT = enqueue!(recipients_of_agent!("$9"));
+    INSERT_DELIVERIES_FOR_SERVICE = insert_deliveries!(recipients_of_service!());
+    INSERT_DELIVERIES_FOR_AGENT = insert_deliveries!(recipients_of_agent!("$4"));
+    ANY = "SELECT 1 AS one FROM webhook_outbox LIMIT 1";
+    TAKE = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1) \
+         RETURNING id, kind, body, occurred_at, service_id, agent_id";
+    INSERT_TEST_DELIVERY = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_asked_at) \
+         VALUES ($1, $2, $3, 0, $3)";
+    INSERT_EVENT = "INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)";
+    EVENT_BODY = "SELECT body FROM webhook_events WHERE id = $1";
+    ANY_EVENT_BEFORE = "SELECT 1 AS one FROM webhook_events WHERE id < $1 LIMIT 1";
+    DELETE_EVENTS_BEFORE =
+        "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id < $1 ORDER BY id LIMIT $2)";
+    LOCK_BURST = "INSERT INTO webhook_storms (agent_id, service_id, began_at, told, suppressed) VALUES ($1, $2, $3, 0, 0) \
+         ON CONFLICT (agent_id, service_id) DO UPDATE SET told = webhook_storms.told \
+         RETURNING began_at, told, suppressed";
+    UPDATE_BURST = "UPDATE webhook_storms SET began_at = $1, told = $2, suppressed = $3 \
+         WHERE agent_id = $4 AND service_id = $5";
+    ANY_BURST_UNTIL = "SELECT 1 AS one FROM webhook_storms WHERE began_at <= $1 LIMIT 1";
+    TAKE_BURSTS =
+        "DELETE FROM webhook_storms WHERE began_at <= $1 RETURNING agent_id, service_id, began_at, told, suppressed";
+}
+
+type BoundQuery<'q> = Query<'q, Any, AnyArguments>;
+
+/// Whether any target receives events of this kind.
+pub async fn has_recipients(
     conn: &mut Conn,
     kind: EventKind,
-    concerns: Concerns,
+    audience: EventAudience,
     now: Timestamp,
 ) -> Result<bool, StoreError> {
-    let sql = format!("SELECT 1 AS wanted FROM webhook_targets t WHERE {} LIMIT 1", get_it(concerns, "$3"));
-    let query = who_gets(sqlx::query(sqlx::AssertSqlSafe(sql)), kind, concerns);
-    Ok(with_time(query, concerns, now).fetch_optional(conn).await?.is_some())
+    let query = match audience {
+        EventAudience::Service(_) => sqlx::query(SERVICE_HAS_RECIPIENTS),
+        EventAudience::ServicesOf(_) => sqlx::query(AGENT_HAS_RECIPIENTS),
+    };
+    let query = bind_audience(query, kind, audience);
+    Ok(bind_time(query, audience, now).fetch_optional(conn).await?.is_some())
 }
 
-/// Puts an event down for whoever gets it; false if nobody does, and then nothing is kept.
-pub async fn tell(conn: &mut Conn, event: &Event, now: Timestamp) -> Result<bool, StoreError> {
-    let Some(concerns) = event.news.concerns() else { return Ok(false) };
-    let sql = format!(
-        "INSERT INTO webhook_outbox (id, kind, body, occurred_at, service_id, agent_id) SELECT $3, $4, $5, $6, $7, $8 \
-         WHERE EXISTS (SELECT 1 FROM webhook_targets t WHERE {})",
-        get_it(concerns, "$9")
-    );
-    let query = who_gets(sqlx::query(sqlx::AssertSqlSafe(sql)), event.news.kind(), concerns);
-    let (service, agent) = texts(concerns);
-    let query = query.bind(event.id.to_string()).bind(event.news.kind().as_str()).bind(event.body());
+/// Inserts an event for the fan-out. Returns false and inserts nothing if no target receives it.
+pub async fn enqueue(conn: &mut Conn, event: &Event, now: Timestamp) -> Result<bool, StoreError> {
+    let Some(audience) = event.data.audience() else { return Ok(false) };
+    let query = match audience {
+        EventAudience::Service(_) => sqlx::query(ENQUEUE_FOR_SERVICE),
+        EventAudience::ServicesOf(_) => sqlx::query(ENQUEUE_FOR_AGENT),
+    };
+    let query = bind_audience(query, event.data.kind(), audience);
+    let (service, agent) = audience_columns(audience);
+    let query = query.bind(event.id.to_string()).bind(event.data.kind().as_str()).bind(event.body());
     let query = query.bind(event.at.micros()).bind(service).bind(agent);
-    Ok(with_time(query, concerns, now).execute(conn).await?.rows_affected() > 0)
+    Ok(bind_time(query, audience, now).execute(conn).await?.rows_affected() > 0)
 }
 
-/// Whether events wait for being sorted.
-pub async fn any(conn: &mut Conn) -> Result<bool, StoreError> {
-    Ok(sqlx::query("SELECT 1 AS one FROM webhook_outbox LIMIT 1").fetch_optional(conn).await?.is_some())
+/// Whether any event waits for its fan-out.
+pub async fn has_events(conn: &mut Conn) -> Result<bool, StoreError> {
+    Ok(sqlx::query(ANY).fetch_optional(conn).await?.is_some())
 }
 
-/// Puts some of the events that were put down on their way to whoever gets them; gives how many. Nobody else takes the same.
-pub async fn sort(conn: &mut Conn, now: Timestamp, at_most: i64) -> Result<usize, StoreError> {
-    let sql = "DELETE FROM webhook_outbox WHERE id IN (SELECT id FROM webhook_outbox ORDER BY id LIMIT $1) \
-               RETURNING id, kind, body, occurred_at, service_id, agent_id";
-    let rows = sqlx::query(sql).bind(at_most).fetch_all(&mut *conn).await?;
-    for found in &rows {
-        let id: String = row::get(found, "id")?;
-        let kind = EventKind::parse(&row::get::<String>(found, "kind")?).ok_or(StoreError::Corrupt("kind"))?;
-        let concerns = match row::get::<String>(found, "service_id")?.as_str() {
-            "" => Concerns::Agent(row::parse(found, "agent_id")?),
-            _ => Concerns::Service(row::parse(found, "service_id")?),
+/// Removes up to `limit` events from the outbox and inserts a delivery for each of their targets. Returns the number of
+/// events. Concurrent calls get different events.
+pub async fn fan_out(conn: &mut Conn, now: Timestamp, limit: i64) -> Result<usize, StoreError> {
+    let rows = sqlx::query(TAKE).bind(limit).fetch_all(&mut *conn).await?;
+    for row in &rows {
+        let id: String = row::get(row, "id")?;
+        let kind = EventKind::parse(&row::get::<String>(row, "kind")?).ok_or(StoreError::Corrupt("kind"))?;
+        let audience = match row::get::<String>(row, "service_id")?.as_str() {
+            "" => EventAudience::ServicesOf(row::parse(row, "agent_id")?),
+            _ => EventAudience::Service(row::parse(row, "service_id")?),
         };
-        let sql = format!(
-            "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts) \
-             SELECT $3, t.id, $4, 0 FROM webhook_targets t WHERE {}",
-            get_it(concerns, "$4")
-        );
-        let query = who_gets(sqlx::query(sqlx::AssertSqlSafe(sql)), kind, concerns);
+        let query = match audience {
+            EventAudience::Service(_) => sqlx::query(INSERT_DELIVERIES_FOR_SERVICE),
+            EventAudience::ServicesOf(_) => sqlx::query(INSERT_DELIVERIES_FOR_AGENT),
+        };
+        let query = bind_audience(query, kind, audience);
         if query.bind(&id).bind(now.micros()).execute(&mut *conn).await?.rows_affected() > 0 {
-            let (body, at) = (row::get::<String>(found, "body")?, row::instant(found, "occurred_at")?);
-            keep(&mut *conn, (&id, kind), &body, at).await?;
+            let (body, at) = (row::get::<String>(row, "body")?, row::timestamp(row, "occurred_at")?);
+            insert_event(&mut *conn, (&id, kind), &body, at).await?;
         }
     }
     Ok(rows.len())
 }
 
-/// Puts a test on its way to its target.
-pub async fn send_test(conn: &mut Conn, event: &Event, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
-    let sql = "INSERT INTO webhook_deliveries (event_id, target_id, due_at, attempts, test_asked_at) VALUES ($1, $2, $3, 0, $3)";
-    let query = sqlx::query(sql).bind(event.id.to_string()).bind(target.to_string()).bind(now.micros());
+/// Inserts a test event with its one delivery.
+pub async fn insert_test(conn: &mut Conn, event: &Event, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
+    let query =
+        sqlx::query(INSERT_TEST_DELIVERY).bind(event.id.to_string()).bind(target.to_string()).bind(now.micros());
     query.execute(&mut *conn).await?;
-    keep(conn, (&event.id.to_string(), event.news.kind()), &event.body(), event.at).await
+    insert_event(conn, (&event.id.to_string(), event.data.kind()), &event.body(), event.at).await
 }
 
-async fn keep(conn: &mut Conn, (id, kind): (&str, EventKind), body: &str, at: Timestamp) -> Result<(), StoreError> {
-    sqlx::query("INSERT INTO webhook_events (id, kind, body, occurred_at) VALUES ($1, $2, $3, $4)")
-        .bind(id)
-        .bind(kind.as_str())
-        .bind(body)
-        .bind(at.micros())
-        .execute(conn)
-        .await?;
+async fn insert_event(
+    conn: &mut Conn,
+    (id, kind): (&str, EventKind),
+    body: &str,
+    at: Timestamp,
+) -> Result<(), StoreError> {
+    sqlx::query(INSERT_EVENT).bind(id).bind(kind.as_str()).bind(body).bind(at.micros()).execute(conn).await?;
     Ok(())
 }
 
-fn who_gets(query: Bound<'_>, kind: EventKind, concerns: Concerns) -> Bound<'_> {
-    let (service, agent) = texts(concerns);
+fn bind_audience(query: BoundQuery<'_>, kind: EventKind, audience: EventAudience) -> BoundQuery<'_> {
+    let (service, agent) = audience_columns(audience);
     query.bind(format!("%,{},%", kind.as_str())).bind(service + &agent)
 }
 
-/// The time, where it is asked for.
-fn with_time(query: Bound<'_>, concerns: Concerns, now: Timestamp) -> Bound<'_> {
-    match concerns {
-        Concerns::Service(_) => query,
-        Concerns::Agent(_) => query.bind(now.micros()),
+/// Binds the time where [`recipients_of_agent`] has a placeholder for it.
+fn bind_time(query: BoundQuery<'_>, audience: EventAudience, now: Timestamp) -> BoundQuery<'_> {
+    match audience {
+        EventAudience::Service(_) => query,
+        EventAudience::ServicesOf(_) => query.bind(now.micros()),
     }
 }
 
-/// The service, or else the agent; the other is empty.
-fn texts(concerns: Concerns) -> (String, String) {
-    match concerns {
-        Concerns::Service(service) => (service.to_string(), String::new()),
-        Concerns::Agent(agent) => (String::new(), agent.to_string()),
+/// The columns `service_id` and `agent_id`, one of which is empty.
+fn audience_columns(audience: EventAudience) -> (String, String) {
+    match audience {
+        EventAudience::Service(service) => (service.to_string(), String::new()),
+        EventAudience::ServicesOf(agent) => (String::new(), agent.to_string()),
     }
 }
 
-/// The body of an event, to the byte.
-pub async fn body(conn: &mut Conn, event: EventId) -> Result<Option<String>, StoreError> {
-    let query = sqlx::query("SELECT body FROM webhook_events WHERE id = $1").bind(event.to_string());
-    query.fetch_optional(conn).await?.map(|found| row::get(&found, "body")).transpose()
+/// The exact body of an event.
+pub async fn event_body(conn: &mut Conn, event: EventId) -> Result<Option<String>, StoreError> {
+    let query = sqlx::query(EVENT_BODY).bind(event.to_string());
+    query.fetch_optional(conn).await?.map(|row| row::get(&row, "body")).transpose()
 }
 
-/// Whether any event was made before this one.
-pub async fn any_before(conn: &mut Conn, before: EventId) -> Result<bool, StoreError> {
-    let query = sqlx::query("SELECT 1 AS one FROM webhook_events WHERE id < $1 LIMIT 1").bind(before.to_string());
+/// Whether there is an event older than this id.
+pub async fn has_events_before(conn: &mut Conn, before: EventId) -> Result<bool, StoreError> {
+    let query = sqlx::query(ANY_EVENT_BEFORE).bind(before.to_string());
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Removes some of the events that were made before this one.
-pub async fn forget(conn: &mut Conn, before: EventId, at_most: i64) -> Result<(), StoreError> {
-    let sql =
-        "DELETE FROM webhook_events WHERE id IN (SELECT id FROM webhook_events WHERE id < $1 ORDER BY id LIMIT $2)";
-    sqlx::query(sql).bind(before.to_string()).bind(at_most).execute(conn).await?;
+/// Deletes up to `limit` events older than this id.
+pub async fn delete_events_before(conn: &mut Conn, before: EventId, limit: i64) -> Result<(), StoreError> {
+    sqlx::query(DELETE_EVENTS_BEFORE).bind(before.to_string()).bind(limit).execute(conn).await?;
     Ok(())
 }
 
-/// The failed logins of an agent at a service, locked until the transaction ends.
-pub async fn storm(
+/// The current burst of an agent at a service, new if there is none. Locks its row until the transaction ends.
+pub async fn lock_burst(
     conn: &mut Conn,
     agent: AgentId,
     service: Option<ServiceId>,
     now: Timestamp,
-) -> Result<Storm, StoreError> {
-    let sql = "INSERT INTO webhook_storms (agent_id, service_id, began_at, told, suppressed) VALUES ($1, $2, $3, 0, 0) \
-               ON CONFLICT (agent_id, service_id) DO UPDATE SET told = webhook_storms.told \
-               RETURNING began_at, told, suppressed";
-    let query = sqlx::query(sql).bind(agent.to_string()).bind(service_text(service)).bind(now.micros());
-    read_storm(&query.fetch_one(conn).await?)
+) -> Result<SuppressedBurst, StoreError> {
+    let query = sqlx::query(LOCK_BURST).bind(agent.to_string()).bind(service_text(service)).bind(now.micros());
+    read_burst(&query.fetch_one(conn).await?)
 }
 
-/// Keeps what became of it.
-pub async fn put_storm(
+/// Stores the counters of a burst.
+pub async fn update_burst(
     conn: &mut Conn,
     agent: AgentId,
     service: Option<ServiceId>,
-    storm: &Storm,
+    burst: &SuppressedBurst,
 ) -> Result<(), StoreError> {
-    let Storm { began_at, told, suppressed } = storm;
-    let sql =
-        "UPDATE webhook_storms SET began_at = $1, told = $2, suppressed = $3 WHERE agent_id = $4 AND service_id = $5";
-    sqlx::query(sql)
+    let SuppressedBurst { began_at, emitted, suppressed } = burst;
+    sqlx::query(UPDATE_BURST)
         .bind(began_at.micros())
-        .bind(i64::from(*told))
+        .bind(i64::from(*emitted))
         .bind(i64::try_from(*suppressed).unwrap_or(i64::MAX))
         .bind(agent.to_string())
         .bind(service_text(service))
@@ -177,24 +233,22 @@ pub async fn put_storm(
     Ok(())
 }
 
-/// Whether any storm began at or before `horizon`.
-pub async fn any_storm_until(conn: &mut Conn, horizon: Timestamp) -> Result<bool, StoreError> {
-    let query = sqlx::query("SELECT 1 AS one FROM webhook_storms WHERE began_at <= $1 LIMIT 1").bind(horizon.micros());
+/// Whether any burst began at or before `horizon`.
+pub async fn has_bursts_until(conn: &mut Conn, horizon: Timestamp) -> Result<bool, StoreError> {
+    let query = sqlx::query(ANY_BURST_UNTIL).bind(horizon.micros());
     Ok(query.fetch_optional(conn).await?.is_some())
 }
 
-/// Takes the storms away that began at or before `horizon`.
-pub async fn take_storms(
+/// Deletes and returns the bursts that began at or before `horizon`.
+pub async fn take_bursts(
     conn: &mut Conn,
     horizon: Timestamp,
-) -> Result<Vec<(AgentId, Option<ServiceId>, Storm)>, StoreError> {
-    let sql =
-        "DELETE FROM webhook_storms WHERE began_at <= $1 RETURNING agent_id, service_id, began_at, told, suppressed";
-    let rows = sqlx::query(sql).bind(horizon.micros()).fetch_all(conn).await?;
-    let read = |found| {
-        let service: String = row::get(found, "service_id")?;
-        let service = (!service.is_empty()).then(|| row::parse(found, "service_id")).transpose()?;
-        Ok((row::parse(found, "agent_id")?, service, read_storm(found)?))
+) -> Result<Vec<(AgentId, Option<ServiceId>, SuppressedBurst)>, StoreError> {
+    let rows = sqlx::query(TAKE_BURSTS).bind(horizon.micros()).fetch_all(conn).await?;
+    let read = |row| {
+        let service: String = row::get(row, "service_id")?;
+        let service = (!service.is_empty()).then(|| row::parse(row, "service_id")).transpose()?;
+        Ok((row::parse(row, "agent_id")?, service, read_burst(row)?))
     };
     rows.iter().map(read).collect()
 }
@@ -203,10 +257,10 @@ fn service_text(service: Option<ServiceId>) -> String {
     service.map_or(String::new(), |service| service.to_string())
 }
 
-fn read_storm(found: &sqlx::any::AnyRow) -> Result<Storm, StoreError> {
-    Ok(Storm {
-        began_at: row::instant(found, "began_at")?,
-        told: row::number(found, "told")?,
-        suppressed: row::number(found, "suppressed")?,
+fn read_burst(row: &sqlx::any::AnyRow) -> Result<SuppressedBurst, StoreError> {
+    Ok(SuppressedBurst {
+        began_at: row::timestamp(row, "began_at")?,
+        emitted: row::number(row, "told")?,
+        suppressed: row::number(row, "suppressed")?,
     })
 }

@@ -77,6 +77,6 @@ fn read(row: &AnyRow) -> Result<Role, StoreError> {
         },
         service: row::parse(row, "service_id")?,
         description: row::convert(row, "description")?,
-        created_at: row::instant(row, "created_at")?,
+        created_at: row::timestamp(row, "created_at")?,
     })
 }

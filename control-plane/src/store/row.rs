@@ -38,12 +38,12 @@ pub fn number<T: TryFrom<i64>>(row: &AnyRow, column: &'static str) -> Result<T, 
 }
 
 /// Reads a timestamp.
-pub fn instant(row: &AnyRow, column: &'static str) -> Result<Timestamp, StoreError> {
+pub fn timestamp(row: &AnyRow, column: &'static str) -> Result<Timestamp, StoreError> {
     get(row, column).map(Timestamp::from_micros)
 }
 
 /// Reads a nullable timestamp.
-pub fn optional_instant(row: &AnyRow, column: &'static str) -> Result<Option<Timestamp>, StoreError> {
+pub fn optional_timestamp(row: &AnyRow, column: &'static str) -> Result<Option<Timestamp>, StoreError> {
     Ok(get::<Option<i64>>(row, column)?.map(Timestamp::from_micros))
 }
 

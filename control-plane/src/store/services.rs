@@ -150,8 +150,8 @@ fn read_service(row: &AnyRow) -> Result<Service, StoreError> {
         id: row::parse(row, "id")?,
         owner: read_owner(row)?.ok_or(StoreError::Corrupt("owner_issuer"))?,
         name: row::convert(row, "name")?,
-        accepts_unbound: row::optional_instant(row, "refuses_unbound_since")?.is_none(),
-        created_at: row::instant(row, "created_at")?,
+        accepts_unbound: row::optional_timestamp(row, "refuses_unbound_since")?.is_none(),
+        created_at: row::timestamp(row, "created_at")?,
     })
 }
 
@@ -163,7 +163,7 @@ fn read_key(row: &AnyRow) -> Result<ServiceKey, StoreError> {
         name: row::convert(row, "name")?,
         scope: KeyScope::parse(&scope).ok_or(StoreError::Corrupt("scope"))?,
         secret: SecretHash::from_store(row::get(row, "secret_hash")?),
-        created_at: row::instant(row, "created_at")?,
-        revoked_at: row::optional_instant(row, "revoked_at")?,
+        created_at: row::timestamp(row, "created_at")?,
+        revoked_at: row::optional_timestamp(row, "revoked_at")?,
     })
 }

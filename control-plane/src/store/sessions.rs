@@ -99,10 +99,10 @@ fn read_session(row: &AnyRow) -> Result<Session, StoreError> {
         id: row::parse(row, "id")?,
         agent: row::parse(row, "agent_id")?,
         service: row::parse_optional(row, "service_id")?,
-        started_at: row::instant(row, "begun_at")?,
+        started_at: row::timestamp(row, "begun_at")?,
         started_revision: Revision::new(row::get(row, "begun_revision")?),
-        expires_at: row::instant(row, "expires_at")?,
-        ended_at: row::optional_instant(row, "ended_at")?,
+        expires_at: row::timestamp(row, "expires_at")?,
+        ended_at: row::optional_timestamp(row, "ended_at")?,
     })
 }
 
@@ -111,7 +111,7 @@ fn read_token(row: &AnyRow) -> Result<RefreshToken, StoreError> {
         id: row::parse(row, "id")?,
         session: row::parse(row, "session_id")?,
         secret: SecretHash::from_store(row::get(row, "secret_hash")?),
-        issued_at: row::instant(row, "issued_at")?,
-        used_at: row::optional_instant(row, "used_at")?,
+        issued_at: row::timestamp(row, "issued_at")?,
+        used_at: row::optional_timestamp(row, "used_at")?,
     })
 }

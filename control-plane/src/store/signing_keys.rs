@@ -3,7 +3,7 @@
 use super::{Conn, StoreError, row, statements::statements};
 use crate::domain::{
     page::{ListPage, Page},
-    signing_key::{KeyRing, SigningKey},
+    signing_key::{SigningKey, SigningKeyRing},
 };
 use countersign_identity::{Kid, P256PublicKey, Timestamp};
 use sqlx::any::AnyRow;
@@ -27,11 +27,11 @@ statements! { STATEMENTS:
     INSERT = "INSERT INTO signing_keys (kid, public_point, sealed_private, published_at, signs_from, token_life) \
          VALUES ($1, $2, $3, $4, $5, $6)";
     UPDATE = "UPDATE signing_keys SET signs_from = $2, retires_at = $3, token_life = $4, removed_at = $5, revoked_at = $6, \
-         sealed_private = CASE WHEN $5 IS NULL THEN sealed_private END WHERE kid = $1";
+         sealed_private = CASE WHEN CAST($5 AS BIGINT) IS NULL THEN sealed_private END WHERE kid = $1";
 }
 
 /// All keys whose tokens are accepted, in order of publication.
-pub async fn ring(conn: &mut Conn) -> Result<KeyRing, StoreError> {
+pub async fn ring(conn: &mut Conn) -> Result<SigningKeyRing, StoreError> {
     sqlx::query(RING).fetch_all(conn).await?.iter().map(read).collect()
 }
 
@@ -61,7 +61,7 @@ pub async fn insert(conn: &mut Conn, key: &SigningKey, sealed_private: &str) -> 
         .bind(sealed_private)
         .bind(key.published_at.micros())
         .bind(key.signs_from.map(Timestamp::micros))
-        .bind(micros(key.token_life))
+        .bind(micros(key.token_lifetime))
         .execute(conn)
         .await?;
     Ok(())
@@ -73,7 +73,7 @@ pub async fn update(conn: &mut Conn, key: &SigningKey) -> Result<(), StoreError>
         .bind(key.kid.as_str())
         .bind(key.signs_from.map(Timestamp::micros))
         .bind(key.retires_at.map(Timestamp::micros))
-        .bind(micros(key.token_life))
+        .bind(micros(key.token_lifetime))
         .bind(key.removed_at.map(Timestamp::micros))
         .bind(key.revoked_at.map(Timestamp::micros))
         .execute(conn)
@@ -93,11 +93,11 @@ fn read(row: &AnyRow) -> Result<SigningKey, StoreError> {
     Ok(SigningKey {
         kid: row::parse(row, "kid")?,
         public,
-        published_at: row::instant(row, "published_at")?,
-        signs_from: row::optional_instant(row, "signs_from")?,
-        retires_at: row::optional_instant(row, "retires_at")?,
-        token_life: Duration::from_micros(life),
-        removed_at: row::optional_instant(row, "removed_at")?,
-        revoked_at: row::optional_instant(row, "revoked_at")?,
+        published_at: row::timestamp(row, "published_at")?,
+        signs_from: row::optional_timestamp(row, "signs_from")?,
+        retires_at: row::optional_timestamp(row, "retires_at")?,
+        token_lifetime: Duration::from_micros(life),
+        removed_at: row::optional_timestamp(row, "removed_at")?,
+        revoked_at: row::optional_timestamp(row, "revoked_at")?,
     })
 }

@@ -97,7 +97,7 @@ impl Write {
     pub async fn commit<T>(mut self, value: T) -> Result<Committed<T>, StoreError> {
         let mut has_events = false;
         for event in &self.events {
-            has_events |= outbox::tell(&mut self.conn, event, self.now).await?;
+            has_events |= outbox::enqueue(&mut self.conn, event, self.now).await?;
         }
         if !self.changes.is_empty() {
             let revision = self.revision().await?;

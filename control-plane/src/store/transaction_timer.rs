@@ -1,14 +1,14 @@
 //! Measures the duration and the outcome of transactions.
 
-use crate::metrics::{Ended, Kind, StoreMetrics};
+use crate::metrics::{StoreMetrics, TransactionKind, TransactionOutcome};
 use countersign_process::Clock;
 use std::{sync::Arc, time::Duration};
 
-/// Records a transaction in the metrics when dropped. The outcome is [`Ended::Failed`] until another one is set.
+/// Records a transaction in the metrics when dropped. The outcome is [`TransactionOutcome::Failed`] until another one is set.
 pub struct TransactionTimer {
     backend: &'static str,
-    kind: Kind,
-    outcome: Ended,
+    kind: TransactionKind,
+    outcome: TransactionOutcome,
     started: Duration,
     clock: Arc<dyn Clock>,
     metrics: StoreMetrics,
@@ -16,20 +16,28 @@ pub struct TransactionTimer {
 
 impl TransactionTimer {
     /// Starts the timer. Call it before acquiring a connection, so that the wait is included.
-    pub fn start(backend: &'static str, kind: Kind, clock: &Arc<dyn Clock>, metrics: &StoreMetrics) -> Self {
+    pub fn start(backend: &'static str, kind: TransactionKind, clock: &Arc<dyn Clock>, metrics: &StoreMetrics) -> Self {
         let (started, clock, metrics) = (clock.since_boot(), Arc::clone(clock), metrics.clone());
-        Self { backend, kind, outcome: Ended::Failed, started, clock, metrics }
+        Self { backend, kind, outcome: TransactionOutcome::Failed, started, clock, metrics }
+    }
+
+    /// Records the wait for a connection, which has ended with a connection or an error.
+    pub fn record_connection_wait(&self) {
+        self.metrics.record_connection_wait(self.kind, self.seconds());
+    }
+
+    fn seconds(&self) -> f64 {
+        self.clock.since_boot().saturating_sub(self.started).as_secs_f64()
     }
 
     /// Sets the outcome to record.
-    pub const fn set_outcome(&mut self, outcome: Ended) {
+    pub const fn set_outcome(&mut self, outcome: TransactionOutcome) {
         self.outcome = outcome;
     }
 }
 
 impl Drop for TransactionTimer {
     fn drop(&mut self) {
-        let seconds = self.clock.since_boot().saturating_sub(self.started).as_secs_f64();
-        self.metrics.note(self.backend, self.kind, self.outcome, seconds);
+        self.metrics.record(self.backend, self.kind, self.outcome, self.seconds());
     }
 }

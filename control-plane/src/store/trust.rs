@@ -95,7 +95,7 @@ fn read_feedback(row: &AnyRow) -> Result<Feedback, StoreError> {
         score: Score::from_millionths(row::get(row, "score")?).map_err(|_| StoreError::Corrupt("score"))?,
         reason: row::convert::<Description>(row, "reason")?,
         metadata: row::metadata(row)?,
-        created_at: row::instant(row, "created_at")?,
+        created_at: row::timestamp(row, "created_at")?,
     })
 }
 

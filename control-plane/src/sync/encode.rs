@@ -1,8 +1,8 @@
-//! From content to the words of the wire.
+//! Converts batches of changes to the messages of the sync protocol.
 
 use super::{
-    content::{Content, Revoked},
-    stream::Terms,
+    change_batch::{ChangeBatch, Revoked},
+    context::SidecarSettings,
 };
 use countersign_identity::{
     AgentChanges, AgentId, AgentStatus, Revision, RoleDefinition, RoleGrant, ServiceId, Timestamp,
@@ -10,28 +10,32 @@ use countersign_identity::{
 use countersign_proto::v1;
 use std::collections::BTreeMap;
 
-/// Agents or revocations in one message at the most. An agent holds at most 256 roles, so that even full
-/// pages stay far below what a follower reads.
-const PAGE: usize = 250;
+/// Maximum number of agents or revocations in one message. An agent has at most 256 roles, so a full page is far below the
+/// size limit of gRPC messages.
+const PAGE_SIZE: usize = 250;
 
-/// A whole view, page by page.
-pub fn snapshot(content: &Content, service: ServiceId, terms: &Terms) -> Vec<v1::SnapshotPage> {
+/// Everything that a sidecar of this service needs, in pages.
+pub fn snapshot(batch: &ChangeBatch, service: ServiceId, settings: &SidecarSettings) -> Vec<v1::SnapshotPage> {
     let empty = || v1::SnapshotPage {
-        revision: content.revision.number(),
-        floor: content.floor.number(),
+        revision: batch.revision.number(),
+        floor: batch.floor.number(),
         ..v1::SnapshotPage::default()
     };
     let mut pages = vec![v1::SnapshotPage {
-        info: info(content, service, terms),
-        keys: content.keys.as_deref().map(keys),
-        roles: content.definitions.get(&service).map(|definitions| roles(definitions)),
+        info: info(batch, service, settings),
+        keys: batch.keys.as_deref().map(keys),
+        roles: batch.definitions.get(&service).map(|definitions| roles(definitions)),
         ..empty()
     }];
     pages.extend(
-        records(content, service).chunks(PAGE).map(|agents| v1::SnapshotPage { agents: agents.to_vec(), ..empty() }),
+        agent_changes(batch, service)
+            .chunks(PAGE_SIZE)
+            .map(|agents| v1::SnapshotPage { agents: agents.to_vec(), ..empty() }),
     );
     pages.extend(
-        revocations(content).chunks(PAGE).map(|dead| v1::SnapshotPage { revocations: dead.to_vec(), ..empty() }),
+        revocations(batch)
+            .chunks(PAGE_SIZE)
+            .map(|revoked| v1::SnapshotPage { revocations: revoked.to_vec(), ..empty() }),
     );
     if let Some(last) = pages.last_mut() {
         last.last = true;
@@ -39,34 +43,35 @@ pub fn snapshot(content: &Content, service: ServiceId, terms: &Terms) -> Vec<v1:
     pages
 }
 
-/// What changed, as one follower is told, in messages of bounded size; none if nothing of it concerns the
-/// follower. All but the last stay at the revision where the follower is, so that it resumes from there if
-/// the rest does not come.
-pub fn delta(content: &Content, service: ServiceId, terms: &Terms) -> Vec<v1::Delta> {
+/// The changes that concern a sidecar of this service, in messages of bounded size; no message if there are none. Only the
+/// last message has the new revision. A sidecar that receives only some of them resumes from its old revision.
+pub fn delta(batch: &ChangeBatch, service: ServiceId, settings: &SidecarSettings) -> Vec<v1::Delta> {
     let at = |revision: Revision| v1::Delta { revision: revision.number(), ..v1::Delta::default() };
     let head = v1::Delta {
-        info: info(content, service, terms),
-        keys: content.keys.as_deref().map(keys),
-        roles: content.definitions.get(&service).map(|definitions| roles(definitions)),
-        ..at(content.since)
+        info: info(batch, service, settings),
+        keys: batch.keys.as_deref().map(keys),
+        roles: batch.definitions.get(&service).map(|definitions| roles(definitions)),
+        ..at(batch.since)
     };
     let mut messages = Vec::new();
-    if head != at(content.since) {
+    if head != at(batch.since) {
         messages.push(head);
     }
-    let agents = records(content, service);
-    messages.extend(agents.chunks(PAGE).map(|agents| v1::Delta { agents: agents.to_vec(), ..at(content.since) }));
-    let dead = revocations(content);
-    messages.extend(dead.chunks(PAGE).map(|dead| v1::Delta { revocations: dead.to_vec(), ..at(content.since) }));
+    let agents = agent_changes(batch, service);
+    messages.extend(agents.chunks(PAGE_SIZE).map(|agents| v1::Delta { agents: agents.to_vec(), ..at(batch.since) }));
+    let revoked = revocations(batch);
+    messages.extend(
+        revoked.chunks(PAGE_SIZE).map(|revoked| v1::Delta { revocations: revoked.to_vec(), ..at(batch.since) }),
+    );
     if let Some(last) = messages.last_mut() {
-        last.revision = content.revision.number();
+        last.revision = batch.revision.number();
     }
     messages
 }
 
-fn info(content: &Content, service: ServiceId, terms: &Terms) -> Option<v1::ServiceInfo> {
-    let Terms { issuer, max_staleness } = terms;
-    content.accepts_unbound.get(&service).map(|accepts_unbound| v1::ServiceInfo {
+fn info(batch: &ChangeBatch, service: ServiceId, settings: &SidecarSettings) -> Option<v1::ServiceInfo> {
+    let SidecarSettings { issuer, max_staleness } = settings;
+    batch.accepts_unbound.get(&service).map(|accepts_unbound| v1::ServiceInfo {
         service_id: service.to_string(),
         issuer: issuer.clone(),
         accepts_unbound_tokens: *accepts_unbound,
@@ -88,19 +93,19 @@ fn roles(definitions: &[RoleDefinition]) -> v1::Roles {
     v1::Roles { roles: definitions.iter().map(role).collect() }
 }
 
-/// The records of all agents that changed, with their roles at this service only.
-fn records(content: &Content, service: ServiceId) -> Vec<v1::AgentChanges> {
-    let mut records: BTreeMap<AgentId, AgentChanges> = content.agents.clone();
+/// All agents that changed, with their roles at this service only.
+fn agent_changes(batch: &ChangeBatch, service: ServiceId) -> Vec<v1::AgentChanges> {
+    let mut changes: BTreeMap<AgentId, AgentChanges> = batch.agents.clone();
     let first = (service, AgentId::from_bits(0));
-    let here = content.held.range(first..).take_while(|((at, _), _)| *at == service);
-    for ((_, agent), held) in here {
-        records.entry(*agent).or_default().roles = Some(held.clone());
+    let grants = batch.role_grants.range(first..).take_while(|((at, _), _)| *at == service);
+    for ((_, agent), grants) in grants {
+        changes.entry(*agent).or_default().roles = Some(grants.clone());
     }
-    records.into_iter().map(record).collect()
+    changes.into_iter().map(agent_message).collect()
 }
 
-fn record((agent, record): (AgentId, AgentChanges)) -> v1::AgentChanges {
-    let AgentChanges { roles, trust, status } = record;
+fn agent_message((agent, changes): (AgentId, AgentChanges)) -> v1::AgentChanges {
+    let AgentChanges { roles, trust, status } = changes;
     v1::AgentChanges {
         agent_id: agent.to_string(),
         roles: roles.map(|facet| v1::RolesFacet {
@@ -131,8 +136,8 @@ const fn status_of(status: AgentStatus) -> v1::AgentStatus {
     }
 }
 
-fn revocations(content: &Content) -> Vec<v1::Revocation> {
-    content.revoked.iter().map(|(revoked, revision)| revocation(*revoked, *revision)).collect()
+fn revocations(batch: &ChangeBatch) -> Vec<v1::Revocation> {
+    batch.revoked.iter().map(|(revoked, revision)| revocation(*revoked, *revision)).collect()
 }
 
 fn revocation(revoked: Revoked, revision: Revision) -> v1::Revocation {

@@ -1,82 +1,79 @@
-//! One reader of the feed for all followers of this process.
+//! Reads new changes once, and broadcasts them to all streams of this process.
 
-use super::content::{self, Content, Since};
+use super::change_batch::{self, ChangeBatch, ReadScope};
 use crate::{metrics::Metrics, store::Store};
-use countersign_identity::Revision;
+use countersign_identity::{Revision, Timestamp};
 use countersign_process::Shutdown;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::{broadcast, watch};
 
-/// Batches that a follower may be behind before it is cut and must resume.
-const BACKLOG: usize = 1024;
+/// How many batches a follower may lag behind. Beyond that its stream is closed, and it resumes with a new one.
+const MAX_LAG: usize = 1024;
 
-/// How often the feed is read although nobody in this process wrote.
-const POLL: Duration = Duration::from_millis(250);
+/// How often the feed is polled for changes that other processes committed.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Where followers hear of changes.
+/// Broadcasts batches of changes.
 #[derive(Clone)]
-pub struct Feed(broadcast::Sender<Arc<Content>>);
+pub struct ChangeFeed(broadcast::Sender<Arc<ChangeBatch>>);
 
-/// The one reader.
-pub struct Reader {
-    feed: Feed,
+/// Reads the feed for all followers of the process.
+pub struct FeedReader {
+    feed: ChangeFeed,
     store: Store,
     committed: watch::Receiver<Revision>,
+    /// Changes up to this revision have been broadcast.
     sent: Revision,
 }
 
-impl Reader {
-    /// Begins where the feed stands now: whoever subscribes from here on misses nothing.
+impl FeedReader {
+    /// Starts at the current revision. Subscribers from now on receive all later changes.
     pub fn new(store: Store) -> Self {
         let mut committed = store.committed_revision();
         let sent = *committed.borrow_and_update();
-        Self { feed: Feed(broadcast::Sender::new(BACKLOG)), store, committed, sent }
+        Self { feed: ChangeFeed(broadcast::Sender::new(MAX_LAG)), store, committed, sent }
     }
 
-    /// Where to hear of what is read.
-    pub fn feed(&self) -> Feed {
+    /// The feed that this reader broadcasts to.
+    pub fn feed(&self) -> ChangeFeed {
         self.feed.clone()
     }
 
-    /// Reads the feed and tells all followers, until the process is asked to stop.
+    /// Reads and broadcasts changes until the shutdown.
     pub async fn run(mut self, metrics: Metrics, shutdown: Shutdown) {
         loop {
             tokio::select! {
                 () = shutdown.requested() => return,
                 _ = self.committed.changed() => {}
-                () = tokio::time::sleep(POLL) => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
             }
             self.committed.borrow_and_update();
-            self.sent = advance(&self.store, &self.feed.0, &metrics, self.sent).await;
+            self.broadcast_changes(&metrics).await;
+        }
+    }
+
+    async fn broadcast_changes(&mut self, metrics: &Metrics) {
+        let result = change_batch::read(&self.store, ReadScope::AllServices(self.sent)).await;
+        if result.is_ok() {
+            let since_epoch = self.store.now().duration_since(Timestamp::from_micros(0));
+            metrics.feed_last_read.set(since_epoch.as_secs_f64());
+        }
+        match result {
+            Ok(Some(batch)) if batch.revision > self.sent => {
+                self.sent = batch.revision;
+                metrics.feed_revision.set(batch.revision.number());
+                // Fails if there is no subscriber, which is fine.
+                let _subscribers = self.feed.0.send(Arc::new(batch));
+            }
+            Ok(_) => {}
+            Err(error) => tracing::warn!(%error, "cannot read the change feed; retrying"),
         }
     }
 }
 
-impl Feed {
-    /// Everything that is read from now on.
-    pub fn subscribe(&self) -> broadcast::Receiver<Arc<Content>> {
+impl ChangeFeed {
+    /// Receives all batches that are read from now on.
+    pub fn subscribe(&self) -> broadcast::Receiver<Arc<ChangeBatch>> {
         self.0.subscribe()
-    }
-}
-
-async fn advance(
-    store: &Store,
-    sender: &broadcast::Sender<Arc<Content>>,
-    metrics: &Metrics,
-    sent: Revision,
-) -> Revision {
-    match content::read(store, Since::Everyone(sent)).await {
-        Ok(Some(content)) if content.revision > sent => {
-            let revision = content.revision;
-            metrics.feed_revision.set(revision.number());
-            // Nobody may be listening: then there is nobody to tell.
-            let _listeners = sender.send(Arc::new(content));
-            revision
-        }
-        Ok(_) => sent,
-        Err(error) => {
-            tracing::warn!(%error, "the feed could not be read; trying again");
-            sent
-        }
     }
 }

@@ -1,15 +1,16 @@
-//! What sidecars follow: every change, in commit order, with its present content.
+//! The sync service: streams every change to the sidecars, in commit order.
 //!
-//! [`feed`] reads what changed once for all followers, [`encode`] says it in the wire's words, and
-//! [`service`] runs a stream per follower. Neighbours: `store` below, `ext-authz` at the other end. The
-//! rule of the room: revisions are read before content, so that content is never older than its stamp.
+//! [`FeedReader`] reads changes from the store once for all streams, `encode` converts them to messages, and
+//! [`SyncService`] runs one `Follower` per stream. Depends on `store`. Invariant: a revision is read before the content
+//! that belongs to it, so content is never older than its revision.
 
-mod content;
+mod change_batch;
+mod context;
 mod encode;
 mod feed;
+mod follower;
 mod service;
-mod stream;
 
-pub use feed::Reader;
+pub use context::SidecarSettings;
+pub use feed::FeedReader;
 pub use service::SyncService;
-pub use stream::Terms;

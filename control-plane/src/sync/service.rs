@@ -1,8 +1,10 @@
-//! The gRPC door: who may follow, and a task for each who does.
+//! The gRPC service: authenticates followers, and spawns a task for each stream.
 
 use super::{
-    feed::Feed,
-    stream::{Follower, Terms},
+    SidecarSettings,
+    context::{SyncContext, database_unavailable, invalid_key},
+    feed::ChangeFeed,
+    follower::Follower,
 };
 use crate::{
     domain::{credential::Credential, service::ServiceKey},
@@ -17,29 +19,26 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio_stream::{Stream, wrappers::ReceiverStream};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Messages that may wait for a slow follower.
-const QUEUE: usize = 64;
+/// Maximum number of messages that wait for a slow follower.
+const MAX_QUEUED_MESSAGES: usize = 64;
 
-/// Followers that are brought to the present at the same time.
-const GREETINGS: usize = 2;
+/// How many new followers read snapshots or missed changes at the same time.
+const MAX_INITIAL_READS: usize = 2;
 
-/// What all followers share.
-pub(super) struct Shared {
-    pub(super) store: Store,
-    pub(super) feed: Feed,
-    pub(super) terms: Terms,
-    pub(super) metrics: Metrics,
-    pub(super) shutdown: Shutdown,
-    pub(super) greetings: Semaphore,
-}
-
-/// Answers followers.
-pub struct SyncService(Arc<Shared>);
+/// Serves followers.
+pub struct SyncService(Arc<SyncContext>);
 
 impl SyncService {
-    /// Puts the parts together.
-    pub fn new(store: Store, feed: Feed, terms: Terms, metrics: Metrics, shutdown: Shutdown) -> Self {
-        Self(Arc::new(Shared { store, feed, terms, metrics, shutdown, greetings: Semaphore::new(GREETINGS) }))
+    /// A service that streams this feed.
+    pub fn new(
+        store: Store,
+        feed: ChangeFeed,
+        settings: SidecarSettings,
+        metrics: Metrics,
+        shutdown: Shutdown,
+    ) -> Self {
+        let initial_reads = Semaphore::new(MAX_INITIAL_READS);
+        Self(Arc::new(SyncContext { store, feed, settings, metrics, shutdown, initial_reads }))
     }
 }
 
@@ -49,13 +48,13 @@ impl Sync for SyncService {
 
     async fn follow(&self, request: Request<Streaming<FollowRequest>>) -> Result<Response<Self::FollowStream>, Status> {
         let key = authenticate(&self.0.store, &request).await?;
-        let (sender, receiver) = mpsc::channel(QUEUE);
+        let (sender, receiver) = mpsc::channel(MAX_QUEUED_MESSAGES);
         tokio::spawn(Follower::new(self.0.clone(), key, sender).run(request.into_inner()));
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver))))
     }
 }
 
-/// The service API key in the call's metadata; any scope may follow.
+/// Reads the service API key from the metadata. A key of any scope may follow.
 async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<ServiceKey, Status> {
     let mut values = request.metadata().get_all("authorization").iter();
     let header = values.next().and_then(|value| value.to_str().ok());
@@ -66,17 +65,6 @@ async fn authenticate<T: Send>(store: &Store, request: &Request<T>) -> Result<Se
         return Err(Status::unauthenticated("credentials_malformed"));
     }
     let credential = Credential::<ApiKeyId>::parse(text).ok_or_else(invalid_key)?;
-    let found = async { services::find_key_by_credential(store.read().await?.conn(), &credential).await };
-    found.await.map_err(|error: StoreError| unavailable(&error))?.ok_or_else(invalid_key)
-}
-
-/// What a follower without a good key is told.
-pub(super) fn invalid_key() -> Status {
-    Status::unauthenticated("service_key_invalid")
-}
-
-/// What a follower is told while the database cannot be read; the reason stays here.
-pub(super) fn unavailable(error: &StoreError) -> Status {
-    tracing::error!(%error, "store failed");
-    Status::unavailable("the database cannot be read")
+    let key = async { services::find_key_by_credential(store.read().await?.conn(), &credential).await };
+    key.await.map_err(|error: StoreError| database_unavailable(&error))?.ok_or_else(invalid_key)
 }

@@ -1,18 +1,20 @@
-//! Delivery of events: at least once, signed, to nobody who must not be reached.
+//! Delivery of events to webhooks: at least once, signed, and only to addresses that the address guard allows.
 //!
-//! Neighbours: `store` holds the queue; `operations` put events into it, and ask the [`Guard`] before they accept a
-//! target. The rule of the room: a target that is slow or dead costs the others nothing, and every connection goes to
-//! an address that was checked for it.
+//! Operations store events in the outbox of `store`. [`EventFanout`] turns each into one delivery per target, and
+//! [`WebhookDispatcher`] sends them with [`HttpSender`]. Invariants: a slow or failing target does not delay other
+//! targets, and every connection goes to an address that was checked for it.
 
-mod courier;
-mod guard;
-mod lane;
-mod post;
-mod pulse;
-mod sorter;
+mod attempts;
+mod delivery_queue;
+mod dispatcher;
+mod dispatcher_health;
+mod event_fanout;
+mod http_sender;
+mod scheduler;
+mod target_queue;
 
-pub use courier::{Courier, CourierRules};
-pub use guard::{Found, Guard, Names, SystemNames};
-pub use post::{Post, PostError};
-pub use pulse::{Pulse, QueueHealth};
-pub use sorter::Sorter;
+pub use dispatcher::{DispatcherConfig, WebhookDispatcher};
+pub use dispatcher_health::DispatcherHealth;
+pub use event_fanout::EventFanout;
+pub use http_sender::HttpSender;
+pub use scheduler::ConcurrencyLimits;

@@ -1,25 +1,25 @@
-//! A request as it came, and how it is read from a connection.
+//! A recorded request.
 
 use countersign_process::{Clock, SystemClock};
 use serde_json::Value;
 use std::time::Duration;
 use tokio::io::{AsyncBufRead, AsyncBufReadExt, AsyncReadExt};
 
-/// A request, with the exact bytes of its body.
+/// A request with the exact bytes of its body.
 #[derive(Debug, Clone)]
 pub struct Received {
-    /// When all of it was there, since the machine started.
+    /// Time since boot at which the request was complete.
     pub at: Duration,
-    /// Method, path and version, as spelled.
+    /// The request line.
     pub line: String,
-    /// Names in small letters, in the order in which they came.
+    /// Headers in order of arrival, names in lower case.
     pub headers: Vec<(String, String)>,
     /// The body.
     pub body: Vec<u8>,
 }
 
 impl Received {
-    /// Reads one; nothing if the peer has gone.
+    /// Reads a request; `None` if the peer has closed the connection.
     pub(super) async fn read(from: &mut (impl AsyncBufRead + Unpin)) -> Option<Self> {
         let line = line(from).await?;
         let mut headers = Vec::new();
@@ -39,29 +39,29 @@ impl Received {
         Some(received)
     }
 
-    /// A header, or nothing.
+    /// A header; empty if absent.
     pub fn header(&self, name: &str) -> &str {
-        self.headers.iter().find(|(found, _)| found == name).map_or("", |(_, value)| value)
+        self.headers.iter().find(|(header, _)| header == name).map_or("", |(_, value)| value)
     }
 
-    /// The same with a header changed.
+    /// Replaces the value of a header.
     pub fn with(mut self, name: &str, value: &str) -> Self {
-        let (_, found) = self.headers.iter_mut().find(|(found, _)| found == name).expect("it has that header");
-        value.clone_into(found);
+        let (_, header) = self.headers.iter_mut().find(|(header, _)| header == name).expect("it has that header");
+        value.clone_into(header);
         self
     }
 
-    /// The id of the event.
+    /// Event id.
     pub fn id(&self) -> &str {
         self.header("webhook-id")
     }
 
-    /// The body.
+    /// Body as JSON.
     pub fn json(&self) -> Value {
         serde_json::from_slice(&self.body).expect("JSON")
     }
 
-    /// What the event is about.
+    /// The field `data` of the body.
     pub fn data(&self) -> Value {
         self.json()["data"].take()
     }

@@ -1,43 +1,45 @@
-//! A cluster: three masters, and a replica of each.
+//! A Redis Cluster of three masters with one replica each.
 
 use super::{Redis, TlsFiles};
 use crate::process::eventually;
 use futures_util::future::join_all;
 use std::sync::Arc;
 
-/// Masters, each with a third of the slots. After them come as many replicas, in the same order.
+/// Number of masters. Nodes `0..MASTERS` are masters with a third of the slots each; node `MASTERS + n` replicates
+/// node `n`.
 const MASTERS: usize = 3;
 
-/// What all nodes are told: who is silent for so long is given up, however long its replica was without it.
-const QUICK: [&str; 3] = ["cluster-enabled yes", "cluster-node-timeout 1500", "cluster-replica-validity-factor 0"];
+/// Configuration of all nodes: fails over quickly, even to a replica that lost its master long ago.
+const FAST_FAILOVER: [&str; 3] =
+    ["cluster-enabled yes", "cluster-node-timeout 1500", "cluster-replica-validity-factor 0"];
 
-/// A cluster of six nodes, some of which may have been killed.
+/// A cluster of six nodes.
 pub struct RedisCluster {
     nodes: Vec<Redis>,
 }
 
 impl RedisCluster {
-    /// Starts it with lines of configuration for each node.
+    /// Starts it with configuration lines for each node.
     pub async fn start_with(lines: &[&str]) -> Self {
-        Self::begin(lines, None).await
+        Self::start_configured(lines, None).await
     }
 
-    /// Starts one that speaks TLS only, and calls its nodes `localhost`.
+    /// Starts it with TLS only and `localhost` as announced host name.
     pub async fn start_with_tls(tls_files: &Arc<TlsFiles>) -> Self {
         let name = format!("cluster-announce-hostname {}", tls_files.host());
         let lines = ["tls-cluster yes", &name, "cluster-preferred-endpoint-type hostname"];
-        Self::begin(&lines, Some(tls_files.clone())).await
+        Self::start_configured(&lines, Some(tls_files.clone())).await
     }
 
-    async fn begin(lines: &[&str], tls_files: Option<Arc<TlsFiles>>) -> Self {
-        let lines = [&QUICK[..], lines].concat();
+    async fn start_configured(lines: &[&str], tls_files: Option<Arc<TlsFiles>>) -> Self {
+        let lines = [&FAST_FAILOVER[..], lines].concat();
         let nodes = join_all((0..2 * MASTERS).map(|_| Redis::start_node(&lines, tls_files.clone()))).await;
         let cluster = Self { nodes };
-        cluster.gather().await;
+        cluster.form_cluster().await;
         cluster
     }
 
-    async fn gather(&self) {
+    async fn form_cluster(&self) {
         let share = 16384_usize.div_ceil(MASTERS);
         for (place, master) in self.nodes[..MASTERS].iter().enumerate() {
             let (first, last) = (share * place, (share * (place + 1)).min(16384) - 1);
@@ -45,23 +47,23 @@ impl RedisCluster {
             master.command::<()>(&["CLUSTER", "ADDSLOTSRANGE", &first.to_string(), &last.to_string()]).await;
         }
         for node in &self.nodes[1..] {
-            let (port, bus) = (node.port.to_string(), node.bus.to_string());
-            self.nodes[0].command::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]).await;
+            let (port, bus_port) = (node.port.to_string(), node.bus_port.to_string());
+            self.nodes[0].command::<()>(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port]).await;
         }
-        self.all("know each other", async |node| {
-            let known: String = node.command(&["CLUSTER", "NODES"]).await;
-            known.lines().count() == self.nodes.len() && !known.contains("handshake") && known.contains("16383")
+        self.wait_for_all("know each other", async |node| {
+            let nodes: String = node.command(&["CLUSTER", "NODES"]).await;
+            nodes.lines().count() == self.nodes.len() && !nodes.contains("handshake") && nodes.contains("16383")
         })
         .await;
         for (place, replica) in self.nodes[MASTERS..].iter().enumerate() {
             let id: String = self.nodes[place].command(&["CLUSTER", "MYID"]).await;
             replica.command::<()>(&["CLUSTER", "REPLICATE", &id]).await;
         }
-        self.all("are whole", async |node| {
-            let known: String = node.command(&["CLUSTER", "NODES"]).await;
+        self.wait_for_all("are whole", async |node| {
+            let nodes: String = node.command(&["CLUSTER", "NODES"]).await;
             let state: String = node.command(&["CLUSTER", "INFO"]).await;
             let copies: String = node.command(&["INFO", "replication"]).await;
-            known.matches("slave").count() == MASTERS
+            nodes.matches("slave").count() == MASTERS
                 && state.contains("cluster_state:ok")
                 && !copies.contains("master_link_status:down")
                 && (copies.contains("connected_slaves:1") || copies.contains("role:slave"))
@@ -69,30 +71,30 @@ impl RedisCluster {
         .await;
     }
 
-    /// Waits until this is so of each node.
-    async fn all(&self, what: &str, is_so: impl AsyncFn(&Redis) -> bool) {
+    /// Waits until all nodes meet a condition.
+    async fn wait_for_all(&self, what: &str, condition: impl AsyncFn(&Redis) -> bool) {
         for node in &self.nodes {
-            let so = async || is_so(node).await.then_some(());
-            eventually(&format!("the nodes {what}"), so, || node.log()).await;
+            let met = async || condition(node).await.then_some(());
+            eventually(&format!("the nodes {what}"), met, || node.log()).await;
         }
     }
 
-    /// The URL that names these nodes.
+    /// A URL that lists these nodes.
     pub fn url_of(&self, nodes: &[usize]) -> String {
         let urls: Vec<_> = nodes.iter().map(|node| self.nodes[*node].url()).collect();
         urls.join(",")
     }
 
-    /// Masters as it was started, and then their replicas in the same order.
+    /// The nodes: initial masters, then their replicas in the same order.
     pub fn nodes(&self) -> &[Redis] {
         &self.nodes
     }
 
-    /// Which node is the master of a key, as this one says it.
-    pub async fn master_of(&self, key: &str, asked: usize) -> Option<usize> {
-        let slot: usize = self.nodes[asked].command(&["CLUSTER", "KEYSLOT", key]).await;
-        let known: String = self.nodes[asked].command(&["CLUSTER", "NODES"]).await;
-        let port = known.lines().find_map(|line| {
+    /// The master of a key according to a node.
+    pub async fn master_of(&self, key: &str, node: usize) -> Option<usize> {
+        let slot: usize = self.nodes[node].command(&["CLUSTER", "KEYSLOT", key]).await;
+        let nodes: String = self.nodes[node].command(&["CLUSTER", "NODES"]).await;
+        let port = nodes.lines().find_map(|line| {
             let words: Vec<_> = line.split(' ').collect();
             let has_it = words.get(8..)?.iter().any(|range| contains(range, slot)) && !words[2].contains("fail");
             has_it.then(|| words[1].split_once(':')?.1.split_once('@')?.0.parse::<u16>().ok())?
@@ -100,8 +102,8 @@ impl RedisCluster {
         self.nodes.iter().position(|node| node.port == port)
     }
 
-    /// Begins to move the slot of a key from one master to another: what is not there yet is asked for at the other.
-    pub async fn begin_to_move(&self, key: &str, from: usize, to: usize) {
+    /// Begins to migrate the slot of a key: the source answers ASK for keys that it does not have.
+    pub async fn begin_slot_migration(&self, key: &str, from: usize, to: usize) {
         let slot = self.slot(key).await;
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
         let (old, new): (String, String) =
@@ -110,8 +112,8 @@ impl RedisCluster {
         source.command::<()>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &new]).await;
     }
 
-    /// Moves the keys of the slot, and then the slot itself.
-    pub async fn end_the_move(&self, key: &str, from: usize, to: usize) {
+    /// Migrates the keys of the slot and assigns the slot to the target.
+    pub async fn finish_slot_migration(&self, key: &str, from: usize, to: usize) {
         let slot = self.slot(key).await;
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
         let port = target.port.to_string();
@@ -121,7 +123,7 @@ impl RedisCluster {
                 break;
             }
             let keys: Vec<_> = keys.iter().map(String::as_str).collect();
-            // Of one that is over by now it says so, and goes on.
+            // MIGRATE answers NOKEY for a key that has expired meanwhile.
             let words = [&["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"], &keys[..]].concat();
             source.command::<redis::Value>(&words).await;
         }
@@ -135,12 +137,12 @@ impl RedisCluster {
         self.nodes[0].command::<i64>(&["CLUSTER", "KEYSLOT", key]).await.to_string()
     }
 
-    /// Ends a node at once, as a crash would.
+    /// Kills a node.
     pub fn kill(&mut self, node: usize) {
         self.nodes[node].kill();
     }
 
-    /// Another that was a master's replica when it was started, or the other way round.
+    /// The other node of a master and replica pair.
     pub const fn partner(node: usize) -> usize {
         (node + MASTERS) % (2 * MASTERS)
     }

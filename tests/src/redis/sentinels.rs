@@ -1,12 +1,12 @@
-//! Sentinels, which watch a Redis under the name `limits`, and are quick to give it up.
+//! Redis Sentinels that monitor a master under the name `limits` and fail over quickly.
 
-use super::{Redis, TlsFiles, client_at, folder, launch_as, listens, owned};
+use super::{Redis, TlsFiles, client_at, folder, launch_as, listen_lines, to_strings};
 use crate::process::{Process, eventually, free_port};
 use futures_util::future::join_all;
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// One of them.
+/// A Sentinel process.
 pub struct Sentinel {
     process: Process,
     port: u16,
@@ -16,19 +16,19 @@ pub struct Sentinel {
 }
 
 impl Sentinel {
-    /// Starts one that is alone, and answers everybody.
+    /// Starts a single Sentinel without authentication.
     pub async fn watching(master: &Redis) -> Self {
         let sentinel = Self::begin(master, 1, &[], None);
         sentinel.knows(1, 0).await;
         sentinel
     }
 
-    /// Starts three, of which two must agree, for a master with two replicas. Who asks must be this user, who may do
-    /// no more than it takes.
+    /// Starts three Sentinels with a quorum of two for a master with two replicas. Clients must authenticate as this
+    /// user, who has the minimum of permissions.
     pub async fn three_watching(master: &Redis, (user, password): (&str, &str)) -> Vec<Self> {
-        let may = format!("user {user} on >{password} {MAY}");
-        // What they say among themselves.
-        let lines = [may.as_str(), "requirepass among-themselves"];
+        let acl = format!("user {user} on >{password} {PERMISSIONS}");
+        // Password among the Sentinels.
+        let lines = [acl.as_str(), "requirepass among-themselves"];
         let asker = Some((String::new(), "among-themselves".to_owned()));
         let sentinels: Vec<_> = (0..3).map(|_| Self::begin(master, 2, &lines, asker.clone())).collect();
         join_all(sentinels.iter().map(|sentinel| sentinel.knows(2, 2))).await;
@@ -38,21 +38,21 @@ impl Sentinel {
     fn begin(master: &Redis, quorum: u8, lines: &[&str], asker: Option<(String, String)>) -> Self {
         let (folder, port) = (folder(), free_port());
         let tls_files = master.tls_files.clone();
-        let listens = listens(&folder, port, tls_files.as_deref());
+        let listen_lines = listen_lines(&folder, port, tls_files.as_deref());
         let by_name = ["sentinel resolve-hostnames yes", "sentinel announce-hostnames yes"];
         let watched = [
             format!("sentinel monitor limits {} {} {quorum}", master.host(), master.port),
-            // Less, and on a busy machine they give up the new master too, before they have shaken hands with it.
+            // With a shorter time, a busy machine also gives up the new master before the handshake with it.
             "sentinel down-after-milliseconds limits 1000".to_owned(),
             "sentinel failover-timeout limits 3000".to_owned(),
         ];
-        let names = if master.host() == "localhost" { owned(&by_name) } else { Vec::new() };
-        let configuration = [&listens[..], &names, &owned(lines), &watched].concat();
+        let names = if master.host() == "localhost" { to_strings(&by_name) } else { Vec::new() };
+        let configuration = [&listen_lines[..], &names, &to_strings(lines), &watched].concat();
         let process = launch_as(&["--sentinel"], folder.path(), &configuration);
         Self { process, port, tls_files, asker, _folder: folder }
     }
 
-    /// Its URL.
+    /// URL of the Sentinel.
     pub fn url(&self) -> String {
         match &self.tls_files {
             Some(tls_files) => format!("rediss://{}:{}", tls_files.host(), self.port),
@@ -60,12 +60,12 @@ impl Sentinel {
         }
     }
 
-    /// Ends it at once, as a crash would.
+    /// Kills the process.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// What it has logged.
+    /// The log so far.
     pub fn log(&self) -> String {
         self.process.log()
     }
@@ -73,7 +73,7 @@ impl Sentinel {
     async fn knows(&self, replicas: usize, others: usize) {
         let all = format!("slaves={replicas},sentinels={}", others + 1);
         let knows = async || self.told().await.ok().filter(|told| told.contains(&all)).map(drop);
-        eventually("Sentinel knows everybody", knows, || self.process.log()).await;
+        eventually("Sentinel knows all servers", knows, || self.process.log()).await;
     }
 
     async fn told(&self) -> redis::RedisResult<String> {
@@ -86,5 +86,5 @@ impl Sentinel {
     }
 }
 
-/// As README says it to operators.
-const MAY: &str = "-@all +role +sentinel|masters";
+/// The permissions that the documentation names.
+const PERMISSIONS: &str = "-@all +role +sentinel|masters";

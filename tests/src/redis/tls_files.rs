@@ -1,51 +1,51 @@
-//! Certificates for a Redis and for who comes to it, of an authority of their own.
+//! Certificates of a private CA for Redis servers and their clients.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use redis::{ClientTlsConfig, TlsCertificates};
 use std::{path::PathBuf, sync::Arc};
 use tempfile::TempDir;
 
-/// The files of an authority, of servers and of clients.
+/// PEM files of the CA, of servers and of clients.
 pub struct TlsFiles {
     folder: TempDir,
     host: String,
 }
 
 impl TlsFiles {
-    /// With a certificate for servers at this host, a name or an address.
+    /// Creates the CA, a server certificate for this host name or address, and a client certificate.
     pub fn for_servers_at(host: &str) -> Arc<Self> {
         let tls_files = Self { folder: super::folder(), host: host.to_owned() };
-        let mut authority = params(&[], "An authority of tests");
+        let mut authority = certificate_params(&[], "An authority of tests");
         authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         tls_files.write("authority.pem", &authority.self_signed(&key).expect("a certificate").pem());
         let authority = Issuer::new(authority, key);
-        for (who, names) in [("server", &[host][..]), ("client", &[])] {
+        for (name, names) in [("server", &[host][..]), ("client", &[])] {
             let key = KeyPair::generate().expect("a key");
-            let certificate = params(names, who).signed_by(&key, &authority).expect("a certificate");
-            tls_files.write(&format!("{who}.pem"), &certificate.pem());
-            tls_files.write(&format!("{who}.key"), &key.serialize_pem());
+            let certificate = certificate_params(names, name).signed_by(&key, &authority).expect("a certificate");
+            tls_files.write(&format!("{name}.pem"), &certificate.pem());
+            tls_files.write(&format!("{name}.key"), &key.serialize_pem());
         }
         Arc::new(tls_files)
     }
 
-    /// Where servers are, as their certificate says it.
+    /// The host in the server certificate.
     pub(super) fn host(&self) -> &str {
         &self.host
     }
 
-    /// One of the files.
+    /// Path of a file.
     pub fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// What a control plane is told that shows a certificate.
+    /// Settings of a control plane that uses the client certificate.
     pub fn settings(&self) -> [String; 3] {
         [("ca_file", "authority.pem"), ("certificate", "client.pem"), ("private_key", "client.key")]
             .map(|(key, name)| format!("redis.{key}={}", self.file(name).display()))
     }
 
-    /// What a server is told that speaks TLS only, and to others of its kind too.
+    /// Configuration of a server that uses only TLS, also for replication and the cluster bus.
     pub(super) fn lines(&self, port: u16) -> Vec<String> {
         let file = |name: &str| self.file(name).display().to_string();
         vec![
@@ -58,7 +58,7 @@ impl TlsFiles {
         ]
     }
 
-    /// What a client shows and believes.
+    /// Client certificate and CA for the Redis client.
     pub(super) fn certificates(&self) -> TlsCertificates {
         let read = |name: &str| std::fs::read(self.file(name)).expect("it was written");
         let client_tls = ClientTlsConfig { client_cert: read("client.pem"), client_key: read("client.key") };
@@ -70,9 +70,9 @@ impl TlsFiles {
     }
 }
 
-fn params(names: &[&str], who: &str) -> CertificateParams {
+fn certificate_params(names: &[&str], name: &str) -> CertificateParams {
     let names: Vec<_> = names.iter().map(ToString::to_string).collect();
     let mut params = CertificateParams::new(names).expect("names");
-    params.distinguished_name.push(DnType::CommonName, who);
+    params.distinguished_name.push(DnType::CommonName, name);
     params
 }

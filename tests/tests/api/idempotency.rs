@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
 use countersign_client::PrivateKey;
-use countersign_control_plane::{App, Config, Surroundings};
+use countersign_control_plane::{App, Config, Dependencies};
 use countersign_process::Shutdown;
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse, ManualClock, Postgres, control_plane::text, engines, eventually,
@@ -235,7 +235,7 @@ async fn start_at(
     flags.extend(engines::database_of(folder).await.map(|url| ("database.url".to_owned(), url)));
     let config = Config::read(None, Vec::new(), flags, true).unwrap();
     let clock: Arc<ManualClock> = Arc::clone(clock);
-    let app = App::bind(config, Surroundings { clock, ..Surroundings::default() }).await.unwrap();
+    let app = App::bind(config, Dependencies { clock, ..Dependencies::default() }).await.unwrap();
     let url = format!("https://localhost:{}", app.api_address().unwrap().port());
     let site = HttpClient::trusting(url, &std::fs::read(folder.join("ca.pem")).unwrap());
     let shutdown = Shutdown::default();

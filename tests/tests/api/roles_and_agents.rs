@@ -11,7 +11,7 @@ fn permits<'a>(expected: &'a [&'a str]) -> impl Fn(&VerifyOutcome) -> bool {
 async fn a_role_that_is_changed_permits_something_else_at_once_to_whoever_holds_it() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
-    let verifiers = Verifiers::of(&control, &sidecar);
+    let verifiers = Verifiers::new(&control, &sidecar);
     let agent = Agent::register(&control, "Agent").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;

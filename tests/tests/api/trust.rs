@@ -19,7 +19,7 @@ fn trust_of(outcome: &VerifyOutcome) -> &str {
 async fn feedback_moves_trust_in_the_api_and_at_the_sidecar_and_in_the_next_token() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
-    let verifiers = Verifiers::of(&control, &sidecar);
+    let verifiers = Verifiers::new(&control, &sidecar);
     let agent = Agent::register(&control, "Agent").await;
     let before = agent.token_for(control.service()).await;
     verifiers.agree("everybody starts in the middle", &before, |outcome| trust_of(outcome) == "50").await;

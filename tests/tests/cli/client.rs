@@ -1,36 +1,36 @@
-//! The command line `countersign`, as whoever runs an agent types it with flags.
+//! The commands of an agent, with flags instead of a profile.
 
 use countersign_tests::{ControlPlane, Shell};
 use std::{os::unix::fs::PermissionsExt, process::Command};
 
-/// Makes a key and registers it; gives its path and the agent's id.
-fn registered(shell: &Shell) -> (String, String) {
+/// Creates a key and registers it. Returns the path of the key and the id of the agent.
+fn register(shell: &Shell) -> (String, String) {
     let key = shell.path("agent.key").display().to_string();
-    shell.said(&["agent", "keygen", "--key", &key]);
+    shell.stdout(&["agent", "keygen", "--key", &key]);
     let arguments = ["agent", "register", "--key", &key, "--email", "a@example.org", "--name", "Typed"];
-    let agent = shell.said(&arguments);
+    let agent = shell.stdout(&arguments);
     (key, agent)
 }
 
 #[tokio::test]
-async fn keygen_register_login_gives_a_token_that_verifies() {
+async fn keygen_register_and_login_return_a_valid_token() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA"]);
-    let (key, agent) = registered(&shell);
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    let (key, agent) = register(&shell);
     assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
-    let token = shell.said(&["agent", "login", "--key", &key, "--agent", &agent]);
+    let token = shell.stdout(&["agent", "login", "--key", &key, "--agent", &agent]);
     let verified = control.verify(&token).await.expect(200);
     assert_eq!((&verified["agent"]["id"], &verified["agent"]["name"]), (&agent.into(), &"Typed".into()));
 
-    let kept = std::fs::read(&key).unwrap();
-    assert_eq!(shell.failed(&["agent", "keygen", "--key", &key]).0, 1);
-    assert_eq!(std::fs::read(&key).unwrap(), kept, "a key is never overwritten");
+    let before = std::fs::read(&key).unwrap();
+    assert_eq!(shell.failure(&["agent", "keygen", "--key", &key]).0, 1);
+    assert_eq!(std::fs::read(&key).unwrap(), before, "a key is never overwritten");
 }
 
 #[tokio::test]
-async fn keys_made_by_openssl_are_read_in_both_forms() {
+async fn register_reads_keys_of_openssl_in_both_formats() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA"]);
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
     let path = |name: &str| shell.path(name).display().to_string();
     let openssl =
         |arguments: &[&str]| assert!(Command::new("openssl").args(arguments).output().unwrap().status.success());
@@ -38,20 +38,20 @@ async fn keys_made_by_openssl_are_read_in_both_forms() {
     openssl(&["genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", "-out", &path("pkcs8.key")]);
     for name in ["sec1.key", "pkcs8.key"] {
         let arguments = ["agent", "register", "--key", &path(name), "--email", "a@example.org", "--name", name];
-        assert!(shell.said(&arguments).starts_with("agent_"), "{name}");
+        assert!(shell.stdout(&arguments).starts_with("agent_"), "{name}");
     }
 }
 
 #[tokio::test]
-async fn exit_codes_tell_wrong_use_denial_and_silence_apart() {
+async fn exit_codes_distinguish_wrong_usage_denial_and_outage() {
     let mut control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA"]);
-    let (key, agent) = registered(&shell);
-    let code = |arguments: &[&str]| shell.failed(arguments).0;
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    let (key, agent) = register(&shell);
+    let code = |arguments: &[&str]| shell.failure(arguments).0;
     assert_eq!(code(&["agent", "login", "--profile", "empty"]), 2);
     assert_eq!(code(&["agent", "login", "--key", "/nowhere", "--agent", &agent]), 1);
     let unknown = ["agent", "login", "--key", &key, "--agent", "agent_00000000000000000000000000"];
-    let (denied, error) = shell.failed(&unknown);
+    let (denied, error) = shell.failure(&unknown);
     assert_eq!(denied, 3);
     let mut lines = error.lines();
     assert_eq!(lines.next(), Some("countersign: 404 AGENT_NOT_FOUND: The agent does not exist"));

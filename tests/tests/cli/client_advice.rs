@@ -1,4 +1,4 @@
-//! What `countersign` advises when something is wrong: it blames what is to blame, and its next step can be typed.
+//! Errors and hints: an error names its cause, and the next step is a command that works.
 
 use countersign_tests::{ControlPlane, Shell};
 use serde_json::{Value, json};
@@ -6,52 +6,52 @@ use std::fs;
 
 const REGISTER: [&str; 6] = ["agent", "register", "--email", "a@example.org", "--name", "Typed"];
 
-fn registered(shell: &Shell) -> String {
-    shell.said(&["agent", "keygen"]);
-    shell.said(&REGISTER)
+fn register(shell: &Shell) -> String {
+    shell.stdout(&["agent", "keygen"]);
+    shell.stdout(&REGISTER)
 }
 
 #[tokio::test]
-async fn a_file_that_is_not_there_is_named_with_what_named_it() {
+async fn missing_files_are_named_with_their_option() {
     let control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA"]);
-    registered(&shell);
+    let mut shell = Shell::with_env(&control, &["URL", "CA"]);
+    register(&shell);
     let call = ["agent", "call", "http://127.0.0.1:1/"];
-    for (more, told) in [
+    for (more, expected) in [
         (&["--service-ca", "/nowhere"][..], "--service-ca /nowhere: "),
         (&["-d", "@/nowhere"], "--data /nowhere: "),
         (&["--ca", "/nowhere"], "--ca (COUNTERSIGN_CA) /nowhere: "),
     ] {
-        let (code, error) = shell.failed(&[&call[..], more].concat());
-        assert!(code == 1 && error.contains(told) && !error.contains("keygen"), "{error}");
+        let (code, error) = shell.failure(&[&call[..], more].concat());
+        assert!(code == 1 && error.contains(expected) && !error.contains("keygen"), "{error}");
     }
-    let (code, error) = shell.failed(&["agent", "keygen", "--key", "/nowhere/key"]);
-    assert!(code == 1 && error.contains("--key /nowhere/key: the folder for it does not exist"), "{error}");
-    let (code, error) = shell.failed(&["agent", "login", "--key", "/nowhere"]);
-    assert!(code == 1 && error.contains("`countersign agent keygen` makes a key"), "{error}");
+    let (code, error) = shell.failure(&["agent", "keygen", "--key", "/nowhere/key"]);
+    assert!(code == 1 && error.contains("--key /nowhere/key: its folder does not exist"), "{error}");
+    let (code, error) = shell.failure(&["agent", "login", "--key", "/nowhere"]);
+    assert!(code == 1 && error.contains("`countersign agent keygen` creates a key"), "{error}");
 
     shell.unset("COUNTERSIGN_CA");
-    let profile = fs::read_to_string(shell.kept("default.toml")).unwrap();
-    fs::write(shell.kept("default.toml"), profile.replace(&control.env["CA"], "/nowhere")).unwrap();
-    let (code, error) = shell.failed(&["agent", "login"]);
+    let profile = fs::read_to_string(shell.profile_path("default.toml")).unwrap();
+    fs::write(shell.profile_path("default.toml"), profile.replace(&control.env["CA"], "/nowhere")).unwrap();
+    let (code, error) = shell.failure(&["agent", "login"]);
     assert!(code == 1 && error.contains("profile default: ca /nowhere: "), "{error}");
 }
 
 #[tokio::test]
-async fn a_file_without_authorities_is_refused_by_name() {
+async fn files_without_certificates_are_refused() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA"]);
-    registered(&shell);
-    let key = fs::read_to_string(shell.kept("default.key")).unwrap();
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    register(&shell);
+    let key = fs::read_to_string(shell.profile_path("default.key")).unwrap();
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     for text in ["", "nonsense", &key, "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n", broken] {
         let file = shell.path("authorities.pem").display().to_string();
         fs::write(&file, text).unwrap();
-        for (option, asked) in [
+        for (option, arguments) in [
             ("--ca (COUNTERSIGN_CA)", ["agent", "login", "--ca", &file].to_vec()),
             ("--service-ca", ["agent", "call", "https://127.0.0.1:1/", "--service-ca", &file].to_vec()),
         ] {
-            let (code, error) = shell.failed(&asked);
+            let (code, error) = shell.failure(&arguments);
             assert!(code == 1 && error.contains(&format!("{option} {file}: ")), "{text:?}: {error}");
             assert!(error.contains("certificate") && !error.contains("builder"), "{text:?}: {error}");
         }
@@ -59,94 +59,105 @@ async fn a_file_without_authorities_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_blamed_and_nothing_else() {
+async fn errors_name_the_wrong_argument() {
     let control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"]);
-    let agent = registered(&shell);
-    let says = |shell: &Shell, code: i32, arguments: &[&str], text: &str| {
-        let (ended, error) = shell.failed(arguments);
-        assert!(ended == code && error.contains(text) && error.contains("\nNext: "), "{arguments:?}: {ended} {error}");
+    let mut shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"]);
+    let agent = register(&shell);
+    let assert_error = |shell: &Shell, code: i32, arguments: &[&str], text: &str| {
+        let (actual, error) = shell.failure(arguments);
+        assert!(
+            actual == code && error.contains(text) && error.contains("\nNext: "),
+            "{arguments:?}: {actual} {error}"
+        );
         error
     };
     shell.export("COUNTERSIGN_SERVICE_KEY", "wrong");
-    says(&shell, 2, &["role", "list"], "COUNTERSIGN_SERVICE_KEY (--service-key) holds no API key");
-    says(&shell, 2, &["agent", "show"], "COUNTERSIGN_SERVICE_KEY (--service-key) holds no API key");
+    assert_error(&shell, 2, &["role", "list"], "COUNTERSIGN_SERVICE_KEY (--service-key) contains no API key");
+    assert_error(&shell, 2, &["agent", "show"], "COUNTERSIGN_SERVICE_KEY (--service-key) contains no API key");
     shell.unset("COUNTERSIGN_SERVICE_KEY");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", control.key());
-    for asked in [&REGISTER[..], &["role", "list"], &["service", "list"], &["agent", "suspend", &agent]] {
-        let error = says(&shell, 2, asked, "COUNTERSIGN_HUMAN_TOKEN (--human-token) holds the API key of a service");
+    for arguments in [&REGISTER[..], &["role", "list"], &["service", "list"], &["agent", "suspend", &agent]] {
+        let error = assert_error(
+            &shell,
+            2,
+            arguments,
+            "COUNTERSIGN_HUMAN_TOKEN (--human-token) contains the API key of a service",
+        );
         assert!(!error.contains(control.key()), "{error}");
     }
     shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("stranger"));
-    let error = says(&shell, 3, &["agent", "suspend", &agent], "person's token");
+    let error = assert_error(&shell, 3, &["agent", "suspend", &agent], "human user's token");
     assert!(!error.contains("COUNTERSIGN_SERVICE_KEY"), "{error}");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", control.human());
     control.set_status(&agent, "revoked").await.expect(200);
-    let error = says(&shell, 1, &["agent", "reactivate", &agent], "a new agent begins with");
+    let error =
+        assert_error(&shell, 1, &["agent", "reactivate", &agent], "create a new agent: countersign agent keygen");
     assert!(!error.contains("role list"), "{error}");
-    for asked in [
+    for arguments in [
         &["agent", "call", "http://127.0.0.1:1/", "--service", "development"][..],
         &["role", "list", "--service", "development"],
         &["token", "verify", "a.b.c", "--service", "development"],
     ] {
-        says(&shell, 2, asked, "`development` is no id of a service: svc_");
+        assert_error(&shell, 2, arguments, "`development` is not the id of a service: svc_");
     }
     for verb in ["show", "suspend", "revoke"] {
-        says(&shell, 2, &["agent", verb, "nope"], "`nope` is no id of an agent: agent_");
+        assert_error(&shell, 2, &["agent", verb, "nope"], "`nope` is not the id of an agent: agent_");
     }
 }
 
 #[tokio::test]
-async fn an_empty_variable_says_nothing() {
+async fn empty_variables_count_as_not_set() {
     let control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA"]);
-    let agent = registered(&shell);
+    let mut shell = Shell::with_env(&control, &["URL", "CA"]);
+    let agent = register(&shell);
     for name in ["URL", "CA", "PROFILE", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN", "TOKEN"] {
         shell.export(&format!("COUNTERSIGN_{name}"), "");
     }
-    assert_eq!(shell.said(&REGISTER), agent, "by the profile, and publicly");
-    let token = shell.said(&["agent", "login"]);
+    assert_eq!(shell.stdout(&REGISTER), agent, "by the profile, and without a human user");
+    let token = shell.stdout(&["agent", "login"]);
     assert_eq!(shell.json(&["token", "verify"])["claims"]["sub"], agent);
     control.verify(&token).await.expect(200);
-    for (asked, needed) in
-        [(["role", "list"], "which service"), (["service", "list"], "which person"), (["key", "list"], "which service")]
-    {
-        let (code, error) = shell.failed(&asked);
-        assert!(code == 2 && error.contains(&format!("it is not said {needed}")), "{error}");
+    for (arguments, missing) in [
+        (["role", "list"], "the service"),
+        (["service", "list"], "the token of a human user"),
+        (["key", "list"], "the service"),
+    ] {
+        let (code, error) = shell.failure(&arguments);
+        assert!(code == 2 && error.contains(&format!("{missing} is not set")), "{error}");
     }
 }
 
 #[tokio::test]
-async fn what_the_profile_knows_is_shown_whatever_else_is_known() {
+async fn agent_show_works_without_service_key_and_control_plane() {
     let mut control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA", "HUMAN_TOKEN"]);
-    let (code, error) = shell.failed(&["agent", "show"]);
-    assert!(code == 2 && error.contains("Next: name it") && !error.contains("--agent"), "{error}");
-    let agent = registered(&shell);
-    shell.said(&["agent", "login"]);
-    let service = shell.said(&["service", "create", "Shop"]);
+    let mut shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let (code, error) = shell.failure(&["agent", "show"]);
+    assert!(code == 2 && error.contains("Next: pass its id") && !error.contains("--agent"), "{error}");
+    let agent = register(&shell);
+    shell.stdout(&["agent", "login"]);
+    let service = shell.stdout(&["service", "create", "Shop"]);
     let shown = shell.json(&["agent", "show"]);
     assert_eq!((&shown["serviceId"], &shown["token"]), (&service.into(), &"unexpired".into()));
-    assert!(shell.failed(&["agent", "show", "--human-token", "x"]).0 == 2, "a person is not asked about");
+    assert!(shell.failure(&["agent", "show", "--human-token", "x"]).0 == 2, "the command has no such option");
     let other = shell.run(&["agent", "show", "agent_00000000000000000000000000"]);
     assert!(String::from_utf8(other.stderr).unwrap().contains("COUNTERSIGN_SERVICE_KEY"));
 
     shell.export("COUNTERSIGN_SERVICE_ID", control.service());
     shell.export("COUNTERSIGN_SERVICE_KEY", control.key());
     assert_eq!(shell.json(&["agent", "show"])["status"], "active");
-    let unheard = shell.run(&["agent", "show", "agent_00000000000000000000000000"]);
-    assert_eq!(unheard.status.code(), Some(3));
+    let unknown = shell.run(&["agent", "show", "agent_00000000000000000000000000"]);
+    assert_eq!(unknown.status.code(), Some(3));
     control.kill();
     let output = shell.run(&["agent", "show"]);
     assert_eq!(output.status.code(), Some(4));
-    assert!(String::from_utf8(output.stdout).unwrap().contains(&agent), "what is known here is shown");
+    assert!(String::from_utf8(output.stdout).unwrap().contains(&agent), "the profile is shown");
     assert!(String::from_utf8(output.stderr).unwrap().contains("cannot reach"));
 }
 
 #[tokio::test]
-async fn a_next_step_can_be_typed_as_it_stands() {
+async fn hints_are_commands_that_work_as_they_are() {
     let control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]);
+    let mut shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]);
     let notes = |shell: &Shell, arguments: &[&str]| String::from_utf8(shell.run(arguments).stderr).unwrap();
     let second = &["--profile", "second"];
     let note = notes(&shell, &[&["agent", "keygen"][..], second].concat());
@@ -158,65 +169,68 @@ async fn a_next_step_can_be_typed_as_it_stands() {
     let note = notes(&shell, &[&["agent", "keygen", "--key", &spaced][..], second].concat());
     assert!(note.contains("--email ") && note.trim_end().ends_with(&format!(" --key '{spaced}'")), "{note}");
     let note = notes(&shell, &["role", "create", "shop-keeper"]);
-    assert!(note.ends_with("Next: countersign role assign shop-keeper --agent AGENT\n"), "{note}");
+    assert!(note.ends_with("Next: countersign role assign shop-keeper AGENT\n"), "{note}");
     shell.export("COUNTERSIGN_PROFILE", "third");
-    let (_, error) = shell.failed(&["agent", "login"]);
-    assert!(error.contains("`countersign agent register`"), "the environment names it already: {error}");
+    let (_, error) = shell.failure(&["agent", "login"]);
+    assert!(error.contains("`countersign agent register`"), "the variable names the profile already: {error}");
 
     shell.export("COUNTERSIGN_HUMAN_TOKEN", control.human());
-    let (code, error) = shell.failed(&["agent", "register"]);
+    let (code, error) = shell.failure(&["agent", "register"]);
     assert!(code == 2 && error.contains("--email") && !error.contains("--human-token"), "{error}");
 }
 
 #[tokio::test]
-async fn every_refusal_says_what_comes_next() {
+async fn every_error_has_a_next_step() {
     let mut control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"]);
-    let agent = registered(&shell);
+    let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"]);
+    let agent = register(&shell);
     let path = format!("{}/far", control.env["URL"]);
-    for (code, asked, text) in [
+    for (code, arguments, text) in [
         (2, &["agent", "call", "127.0.0.1:20000/x"][..], "begin it with https://"),
         (2, &["agent", "call", "http://127.0.0.1:1/", "-X", "G T"], "-X PUT"),
         (3, &["agent", "login", "--url", &path], "path in --url"),
         (3, &["token", "verify", "a.b.c"], "token_malformed: "),
         (2, &["role", "create", ""], "--help"),
     ] {
-        let (ended, error) = shell.failed(asked);
-        assert!(ended == code && error.contains(text) && error.contains("\nNext: "), "{asked:?}: {ended} {error}");
+        let (actual, error) = shell.failure(arguments);
+        assert!(
+            actual == code && error.contains(text) && error.contains("\nNext: "),
+            "{arguments:?}: {actual} {error}"
+        );
     }
-    shell.said(&["role", "create", "reader"]);
-    for (asked, next) in [
+    shell.stdout(&["role", "create", "reader"]);
+    for (arguments, next) in [
         (&["role", "assign", "reader"][..], "call"),
         (&["role", "revoke", "reader"], "role list"),
         (&["agent", "suspend", &agent], &format!("reactivate {agent}")),
         (&["agent", "reactivate", &agent], "login"),
-        (&["agent", "revoke", &agent], "keygen"),
+        (&["agent", "revoke", &agent, "--yes"], "keygen"),
     ] {
-        let note = String::from_utf8(shell.run(asked).stderr).unwrap();
-        assert!(note.starts_with("Next") && note.contains(next), "{asked:?}: {note}");
+        let note = String::from_utf8(shell.run(arguments).stderr).unwrap();
+        assert!(note.starts_with("Next") && note.contains(next), "{arguments:?}: {note}");
     }
     control.kill();
-    assert!(shell.failed(&["role", "list"]).1.contains("\nNext: is it running"));
+    assert!(shell.failure(&["role", "list"]).1.contains("\nNext: is it running"));
 }
 
 #[tokio::test]
-async fn programs_read_the_apis_names_and_errors_as_json() {
+async fn json_output_has_the_field_names_and_errors_of_the_api() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"]);
-    let agent = registered(&shell);
-    let made = shell.json(&["role", "create", "reader"]);
-    assert_eq!(shell.json(&["role", "list"])[0]["roleId"], made["roleId"]);
+    let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"]);
+    let agent = register(&shell);
+    let role = shell.json(&["role", "create", "reader"]);
+    assert_eq!(shell.json(&["role", "list"])[0]["roleId"], role["roleId"]);
     let assigned = shell.json(&["role", "assign", "reader"]);
-    assert_eq!((&assigned["agentId"], &assigned["roleId"]), (&json!(agent), &made["roleId"]));
+    assert_eq!((&assigned["agentId"], &assigned["roleId"]), (&json!(agent), &role["roleId"]));
     assert_eq!(assigned["serviceId"], control.service());
     let key = shell.json(&["key", "create", "--scope", "sync"]);
-    let ended = shell.json(&["key", "revoke", key["keyId"].as_str().unwrap()]);
+    let revoked = shell.json(&["key", "revoke", key["keyId"].as_str().unwrap(), "--yes"]);
     let expected = json!({ "revoked": true, "keyId": key["keyId"], "serviceId": control.service() });
-    assert_eq!(ended, expected);
+    assert_eq!(revoked, expected);
     assert_eq!(shell.json(&["agent", "suspend", &agent])["agentId"], agent);
 
     let error = |arguments: &[&str]| {
-        let (_, text) = shell.failed(&[&["-o", "json"], arguments].concat());
+        let (_, text) = shell.failure(&[&["-o", "json"], arguments].concat());
         serde_json::from_str::<Value>(&text).unwrap_or_else(|error| panic!("{error}: {text}"))["error"].clone()
     };
     let denied = error(&["agent", "login"]);
@@ -231,17 +245,17 @@ async fn programs_read_the_apis_names_and_errors_as_json() {
 }
 
 #[tokio::test]
-async fn a_login_is_found_again_under_another_spelling_of_the_url() {
+async fn stored_tokens_are_used_for_other_spellings_of_the_url() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["CA"]);
+    let shell = Shell::with_env(&control, &["CA"]);
     let url = control.env["URL"].trim_end_matches('/').to_owned();
-    shell.said(&["agent", "keygen"]);
-    shell.said(&[&REGISTER[..], &["--url", &url]].concat());
-    let token = shell.said(&["agent", "login"]);
-    for spelt in [format!("{url}/"), url.replace("https://", "HTTPS://")] {
-        let exec = ["agent", "exec", "--url", &spelt, "--", "printenv", "COUNTERSIGN_TOKEN"];
-        assert_eq!(shell.said(&exec), token, "{spelt}");
+    shell.stdout(&["agent", "keygen"]);
+    shell.stdout(&[&REGISTER[..], &["--url", &url]].concat());
+    let token = shell.stdout(&["agent", "login"]);
+    for spelling in [format!("{url}/"), url.replace("https://", "HTTPS://")] {
+        let exec = ["agent", "exec", "--url", &spelling, "--", "printenv", "COUNTERSIGN_TOKEN"];
+        assert_eq!(shell.stdout(&exec), token, "{spelling}");
     }
-    shell.said(&["token", "revoke", "--url", &format!("{url}/")]);
-    assert!(!shell.kept("default.tokens.json").exists());
+    shell.stdout(&["token", "revoke", "--url", &format!("{url}/")]);
+    assert!(!shell.profile_path("default.tokens.json").exists());
 }

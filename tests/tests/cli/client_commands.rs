@@ -1,4 +1,4 @@
-//! The whole way with `countersign` alone: what a new user types, what is remembered, what is refused.
+//! The commands of agents, services and human users with a profile, from the first key to a call through Envoy.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
@@ -7,82 +7,82 @@ use countersign_tests::{ControlPlane, Environment, Shell, eventually};
 use serde_json::{Value, json};
 use std::{fs, io::Write, os::unix::fs::PermissionsExt, path::Path, process::Stdio};
 
-const EVERYTHING: [&str; 5] = ["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"];
+const ALL: [&str; 5] = ["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"];
 const REGISTER: [&str; 6] = ["agent", "register", "--email", "a@example.org", "--name", "Typed"];
 
-/// Makes a key and registers it, by what the profile remembers.
-fn registered(shell: &Shell) -> String {
-    shell.said(&["agent", "keygen"]);
-    shell.said(&REGISTER)
+/// Creates a key and registers it, with the defaults of the profile.
+fn register(shell: &Shell) -> String {
+    shell.stdout(&["agent", "keygen"]);
+    shell.stdout(&REGISTER)
 }
 
 fn mode(path: &Path) -> u32 {
     fs::metadata(path).unwrap().permissions().mode() & 0o777
 }
 
-fn kept_tokens(shell: &Shell) -> Value {
-    serde_json::from_slice(&fs::read(shell.kept("default.tokens.json")).unwrap()).unwrap()
+fn stored_tokens(shell: &Shell) -> Value {
+    serde_json::from_slice(&fs::read(shell.profile_path("default.tokens.json")).unwrap()).unwrap()
 }
 
-/// A claim of a token, unverified.
+/// A claim of a token, without verification.
 fn claim(token: &str, name: &str) -> Value {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1).unwrap()).unwrap();
     serde_json::from_slice::<Value>(&claims).unwrap()[name].clone()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn from_keygen_to_a_call_through_envoy_with_nothing_else() {
+async fn agent_calls_a_service_through_envoy_with_its_profile_only() {
     let environment = Environment::start().await;
-    let mut shell = Shell::knowing(&environment.control, &EVERYTHING);
-    let agent = registered(&shell);
-    shell.said(&["role", "create", "reader", "--permission", "read", "--permission", "list"]);
-    shell.said(&["role", "assign", "reader"]);
+    let mut shell = Shell::with_env(&environment.control, &ALL);
+    let agent = register(&shell);
+    shell.stdout(&["role", "create", "reader", "--permission", "read", "--permission", "list"]);
+    shell.stdout(&["role", "assign", "reader"]);
 
-    // From here on the profile is all there is.
-    for name in EVERYTHING {
+    // From here on the command has only the profile.
+    for name in ALL {
         shell.unset(&format!("COUNTERSIGN_{name}"));
     }
     let url = format!("{}/some/path", environment.envoy.site.url);
     let call = async || Some(shell.run(&["agent", "call", &url])).filter(|output| output.status.success());
-    let called = eventually("the role is known at the proxy", call, || environment.sidecar.log()).await;
-    let seen: Value = serde_json::from_slice(&called.stdout).unwrap();
-    assert_eq!((&seen["x-agent-id"], &seen["x-agent-roles"]), (&json!([agent]), &json!(["reader"])));
+    let called = eventually("the role arrives at the proxy", call, || environment.sidecar.log()).await;
+    let headers: Value = serde_json::from_slice(&called.stdout).unwrap();
+    assert_eq!((&headers["x-agent-id"], &headers["x-agent-roles"]), (&json!([agent]), &json!(["reader"])));
 
-    let sent = shell.json(&["agent", "call", &url, "-H", "X-Mine: 1", "-d", "{}", "-X", "PUT"]);
-    assert_eq!((&sent["status"], &sent["body"]["x-mine"]), (&json!(200), &json!(["1"])));
+    let put = shell.json(&["agent", "call", &url, "-H", "X-Mine: 1", "-d", "{}", "-X", "PUT"]);
+    assert_eq!((&put["status"], &put["body"]["x-mine"]), (&json!(200), &json!(["1"])));
     let other = shell.json(&["agent", "call", &url, "-H", "Authorization: Basic dXNlcg=="]);
-    assert_eq!(other["body"]["authorization"], json!(["Basic dXNlcg=="]), "the token goes into its own header");
+    assert_eq!(other["body"]["authorization"], json!(["Basic dXNlcg=="]), "the token is in a header of its own");
 
-    let (code, error) = shell.failed(&["agent", "call", &format!("{}/admin", environment.envoy.site.url)]);
+    let (code, error) = shell.failure(&["agent", "call", &format!("{}/admin", environment.envoy.site.url)]);
     assert_eq!(code, 3, "{error}");
     assert!(error.contains("403 permission_missing") && error.contains("\nNext: "), "{error}");
-    assert_eq!(shell.failed(&["agent", "call", "http://127.0.0.1:1/"]).0, 4);
-    assert_eq!(shell.failed(&["agent", "call", "http://192.0.2.1/"]).0, 2, "no token over plain HTTP");
+    assert_eq!(shell.failure(&["agent", "call", "http://127.0.0.1:1/"]).0, 4);
+    assert_eq!(shell.failure(&["agent", "call", "http://192.0.2.1/"]).0, 2, "no token over plain HTTP");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_died_early_is_replaced_by_a_new_login_within_the_call() {
+async fn agent_call_logs_in_again_if_its_token_was_revoked() {
     let environment = Environment::start().await;
-    let shell = Shell::knowing(&environment.control, &EVERYTHING);
-    let agent = registered(&shell);
-    shell.said(&["role", "create", "reader"]);
-    shell.said(&["role", "assign", "reader"]);
-    let before = shell.said(&["agent", "login"]);
-    shell.said(&["agent", "suspend", &agent]);
-    assert_eq!(shell.failed(&["agent", "login"]).0, 3);
+    let shell = Shell::with_env(&environment.control, &ALL);
+    let agent = register(&shell);
+    shell.stdout(&["role", "create", "reader"]);
+    shell.stdout(&["role", "assign", "reader"]);
+    let before = shell.stdout(&["agent", "login"]);
+    shell.stdout(&["agent", "suspend", &agent]);
+    assert_eq!(shell.failure(&["agent", "login"]).0, 3);
     assert_eq!(shell.json(&["agent", "reactivate", &agent])["status"], "active");
 
     let refused =
         async || Some(environment.call("/", &before).await).filter(|answer| answer.error().2 == "token_revoked");
-    eventually("the cut-off arrives", refused, || environment.sidecar.log()).await;
-    shell.said(&["agent", "call", &environment.envoy.site.url]);
-    assert_ne!(kept_tokens(&shell)["access_token"], json!(before));
+    eventually("the revocation arrives", refused, || environment.sidecar.log()).await;
+    shell.stdout(&["agent", "call", &environment.envoy.site.url]);
+    assert_ne!(stored_tokens(&shell)["access_token"], json!(before));
 }
 
 #[tokio::test]
-async fn an_external_signer_answers_the_challenge_in_every_form() {
+async fn external_signer_may_print_der_or_hex() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA"]);
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
     let script = |name: &str, text: &str| {
         let path = shell.path(name);
         fs::write(&path, format!("#!/bin/sh\nset -e\ncd \"$(dirname \"$0\")\"\n{text}\n")).unwrap();
@@ -97,54 +97,54 @@ async fn an_external_signer_answers_the_challenge_in_every_form() {
     let hex = script("hex", "openssl dgst -sha256 -sign hsm.key | od -An -v -tx1 | tr -d ' \\n' | tr a-f A-F; echo");
 
     let public = shell.path("hsm.pub").display().to_string();
-    let agent = shell.said(&[&REGISTER[..], &["--signer", &der, "--public-key", &public]].concat());
-    assert_eq!(claim(&shell.said(&["agent", "login"]), "sub"), json!(agent), "the profile remembers the command");
-    assert_eq!(claim(&shell.said(&["agent", "login", "--signer", &hex]), "sub"), json!(agent));
+    let agent = shell.stdout(&[&REGISTER[..], &["--signer", &der, "--public-key", &public]].concat());
+    assert_eq!(claim(&shell.stdout(&["agent", "login"]), "sub"), json!(agent), "the profile saves the command");
+    assert_eq!(claim(&shell.stdout(&["agent", "login", "--signer", &hex]), "sub"), json!(agent));
 
     let failing = script("failing", "exit 7");
-    let (code, error) = shell.failed(&["agent", "login", "--signer", &failing]);
+    let (code, error) = shell.failure(&["agent", "login", "--signer", &failing]);
     assert_eq!(code, 1);
     assert!(error.contains("exit status: 7") && error.contains("Next: "), "{error}");
     let silent = script("silent", "cat >/dev/null; echo hello");
-    assert!(shell.failed(&["agent", "login", "--signer", &silent]).1.contains("no P-256 signature"));
-    let shown = shell.said(&["agent", "show"]) + &error;
-    assert!(!shown.contains("1234"), "a PIN on the command line stays there: {shown}");
+    assert!(shell.failure(&["agent", "login", "--signer", &silent]).1.contains("no P-256 signature"));
+    let shown = shell.stdout(&["agent", "show"]) + &error;
+    assert!(!shown.contains("1234"), "the PIN of the command line is not shown: {shown}");
 }
 
 #[tokio::test]
-async fn tokens_are_refreshed_before_they_expire_and_not_sooner() {
+async fn tokens_are_refreshed_shortly_before_they_expire() {
     let control = ControlPlane::start_with(&["tokens.access_seconds=8"]).await;
-    let shell = Shell::knowing(&control, &["URL", "CA"]);
-    registered(&shell);
-    let token = || shell.said(&["agent", "exec", "--", "sh", "-c", "echo $COUNTERSIGN_TOKEN"]);
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    register(&shell);
+    let token = || shell.stdout(&["agent", "exec", "--", "sh", "-c", "echo $COUNTERSIGN_TOKEN"]);
     let first = token();
-    assert_eq!(token(), first, "a good token is used again");
+    assert_eq!(token(), first, "a valid token is used again");
     let next = eventually("a refresh is due", async || Some(token()).filter(|next| *next != first), String::new).await;
-    assert_eq!(claim(&next, "sid"), claim(&first, "sid"), "refreshed, not logged in anew");
-    assert!(claim(&next, "iat").as_i64() < claim(&first, "exp").as_i64(), "before the first one died");
+    assert_eq!(claim(&next, "sid"), claim(&first, "sid"), "refreshed, without a new login");
+    assert!(claim(&next, "iat").as_i64() < claim(&first, "exp").as_i64(), "before the first one expired");
 }
 
 #[tokio::test]
-async fn a_reused_refresh_token_is_answered_by_a_new_login() {
+async fn refresh_with_a_used_refresh_token_logs_in_again() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA"]);
-    registered(&shell);
-    let first = shell.said(&["agent", "login"]);
-    let stolen = kept_tokens(&shell)["refresh_token"].clone();
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    register(&shell);
+    let first = shell.stdout(&["agent", "login"]);
+    let stolen = stored_tokens(&shell)["refresh_token"].clone();
     control.api.post("/auth/refresh", json!({ "refreshToken": stolen })).await.expect(200);
-    let second = shell.said(&["agent", "refresh"]);
-    assert_ne!(claim(&second, "sid"), claim(&first, "sid"), "another login");
+    let second = shell.stdout(&["agent", "refresh"]);
+    assert_ne!(claim(&second, "sid"), claim(&first, "sid"), "a new session");
     control.verify(&second).await.expect(200);
-    let third = shell.said(&["agent", "refresh"]);
-    assert_eq!(claim(&third, "sid"), claim(&second, "sid"), "and that one goes on");
+    let third = shell.stdout(&["agent", "refresh"]);
+    assert_eq!(claim(&third, "sid"), claim(&second, "sid"), "the new session continues");
 }
 
 #[tokio::test]
-async fn many_at_once_share_one_login() {
+async fn concurrent_refreshes_share_one_session() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA"]);
-    registered(&shell);
-    let first = shell.said(&["agent", "login"]);
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    register(&shell);
+    let first = shell.stdout(&["agent", "login"]);
     let start = || shell.command(&["agent", "refresh"]).stdout(Stdio::piped()).spawn().unwrap();
     let running: Vec<_> = (0..6).map(|_| start()).collect();
     for child in running {
@@ -156,60 +156,63 @@ async fn many_at_once_share_one_login() {
 }
 
 #[tokio::test]
-async fn what_is_kept_is_for_its_owner_only_and_show_tells_no_secret() {
+async fn profile_files_are_private_and_output_contains_no_secret() {
     let control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &EVERYTHING);
-    let agent = registered(&shell);
-    let token = shell.said(&["agent", "login"]);
-    assert_eq!(mode(&shell.kept("")), 0o700);
+    let mut shell = Shell::with_env(&control, &ALL);
+    let agent = register(&shell);
+    let token = shell.stdout(&["agent", "login"]);
+    assert_eq!(mode(&shell.profile_path("")), 0o700);
     for name in ["default.toml", "default.key", "default.tokens.json"] {
-        assert_eq!(mode(&shell.kept(name)), 0o600, "{name}");
+        assert_eq!(mode(&shell.profile_path(name)), 0o600, "{name}");
     }
-    let profile = fs::read_to_string(shell.kept("default.toml")).unwrap();
-    let refresh = kept_tokens(&shell)["refresh_token"].as_str().unwrap().to_owned();
-    let (text, value) = (shell.said(&["agent", "show"]), shell.json(&["agent", "show"]));
+    let profile = fs::read_to_string(shell.profile_path("default.toml")).unwrap();
+    let refresh = stored_tokens(&shell)["refresh_token"].as_str().unwrap().to_owned();
+    let (text, value) = (shell.stdout(&["agent", "show"]), shell.json(&["agent", "show"]));
     assert_eq!(
         (&value["agentId"], &value["token"], &value["status"]),
         (&json!(agent), &json!("unexpired"), &json!("active"))
     );
     shell.export("COUNTERSIGN_SERVICE_KEY", "svc_sk_planted0sentinel");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", "planted.human.token");
-    let refused = [shell.failed(&["role", "list"]), shell.failed(&["agent", "revoke", &agent])];
+    let refused = [shell.failure(&["role", "list"]), shell.failure(&["agent", "revoke", &agent, "--yes"])];
     assert!(refused.iter().all(|(code, error)| *code == 3 && error.contains("Next: ")), "{refused:?}");
-    let all = format!("{text}{value}{profile}{refused:?}{}", shell.said(&["role", "assign", "--help"]));
+    let all = format!("{text}{value}{profile}{refused:?}{}", shell.stdout(&["role", "assign", "--help"]));
     let secrets = [&token, &refresh, control.key(), control.human(), "planted", "PRIVATE KEY"];
     for secret in secrets {
-        assert!(!all.contains(secret), "{secret} is told");
+        assert!(!all.contains(secret), "{secret} is shown");
     }
-    assert!(fs::read_to_string(shell.kept("default.tokens.json")).unwrap().contains(&token), "the search finds");
+    assert!(
+        fs::read_to_string(shell.profile_path("default.tokens.json")).unwrap().contains(&token),
+        "the search finds a token where there is one"
+    );
 }
 
 #[tokio::test]
-async fn profiles_keep_agents_apart_and_flags_win() {
+async fn profiles_are_separate_and_flags_override_them() {
     let control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA"]);
-    let first = registered(&shell);
-    shell.said(&["agent", "keygen", "--profile", "second"]);
-    let second = shell.said(&[&REGISTER[..], &["--profile", "second"]].concat());
+    let mut shell = Shell::with_env(&control, &["URL", "CA"]);
+    let first = register(&shell);
+    shell.stdout(&["agent", "keygen", "--profile", "second"]);
+    let second = shell.stdout(&[&REGISTER[..], &["--profile", "second"]].concat());
     assert_ne!(first, second);
-    assert_eq!(claim(&shell.said(&["agent", "login"]), "sub"), json!(first));
+    assert_eq!(claim(&shell.stdout(&["agent", "login"]), "sub"), json!(first));
     shell.export("COUNTERSIGN_PROFILE", "second");
-    assert_eq!(claim(&shell.said(&["agent", "login"]), "sub"), json!(second));
-    let key = shell.kept("default.key").display().to_string();
-    let flagged = shell.said(&["agent", "login", "--agent", &first, "--key", &key]);
+    assert_eq!(claim(&shell.stdout(&["agent", "login"]), "sub"), json!(second));
+    let key = shell.profile_path("default.key").display().to_string();
+    let flagged = shell.stdout(&["agent", "login", "--agent", &first, "--key", &key]);
     assert_eq!(claim(&flagged, "sub"), json!(first));
-    assert_eq!(shell.json(&["agent", "show"])["agentId"], json!(second), "flags are not remembered");
+    assert_eq!(shell.json(&["agent", "show"])["agentId"], json!(second), "flags are not saved");
     shell.export("COUNTERSIGN_URL", "https://localhost:1");
-    assert_eq!(shell.failed(&["agent", "login"]).0, 4, "the environment wins over the profile");
-    assert_eq!(shell.failed(&["agent", "login", "--profile", "../x"]).0, 2);
+    assert_eq!(shell.failure(&["agent", "login"]).0, 4, "variables override the profile");
+    assert_eq!(shell.failure(&["agent", "login", "--profile", "../x"]).0, 2);
 }
 
 #[tokio::test]
-async fn a_person_makes_a_service_its_keys_and_roles() {
+async fn human_user_manages_a_service_its_keys_and_roles() {
     let control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA", "HUMAN_TOKEN"]);
-    let agent = registered(&shell);
-    let service = shell.said(&["service", "create", "Shop"]);
+    let mut shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let agent = register(&shell);
+    let service = shell.stdout(&["service", "create", "Shop"]);
     let key = shell.json(&["key", "create", "--scope", "full"]);
     assert!(key["apiKey"].as_str().unwrap().starts_with("svc_sk_"));
     shell.export("COUNTERSIGN_SERVICE_KEY", key["apiKey"].as_str().unwrap());
@@ -218,72 +221,72 @@ async fn a_person_makes_a_service_its_keys_and_roles() {
     let role = shell.json(&["role", "create", "clerk", "--permission", "sell", "--description", "Sells"]);
     let listed = shell.json(&["role", "list"]);
     assert_eq!((&listed[0]["roleId"], &listed[0]["description"]), (&role["roleId"], &json!("Sells")));
-    assert!(shell.said(&["role", "list"]).contains("clerk"));
+    assert!(shell.stdout(&["role", "list"]).contains("clerk"));
     let assigned = shell.json(&["role", "assign", "clerk", "--agent", &agent, "--expires", "8h"]);
     assert_eq!((&assigned["assigned"], &assigned["roleId"]), (&json!(true), &role["roleId"]));
-    let token = shell.said(&["agent", "login", "--service", &service]);
+    let token = shell.stdout(&["agent", "login", "--service", &service]);
     assert_eq!(claim(&token, "roles"), json!(["clerk"]));
     let revoke = ["role", "revoke", role["roleId"].as_str().unwrap()];
     assert_eq!(shell.json(&revoke)["revoked"], true);
     assert_eq!(shell.json(&revoke)["revoked"], false);
-    assert!(shell.said(&revoke).ends_with("did not hold it"));
-    assert_eq!(shell.failed(&["role", "assign", "unheard of"]).0, 3);
-    assert_eq!(shell.failed(&["role", "assign", "clerk", "--expires", "soon"]).0, 2);
-    assert_eq!(shell.failed(&["role", "create", "clerk"]).0, 1, "there is one of that name");
-    assert_eq!(shell.failed(&["role", "create", "a,b", "--permission", "a,b"]).0, 2, "no such name can be");
+    assert!(shell.stdout(&revoke).ends_with("did not hold it"));
+    assert_eq!(shell.failure(&["role", "assign", "unknown"]).0, 3);
+    assert_eq!(shell.failure(&["role", "assign", "clerk", "--expires", "soon"]).0, 2);
+    assert_eq!(shell.failure(&["role", "create", "clerk"]).0, 1, "a role of that name exists");
+    assert_eq!(shell.failure(&["role", "create", "a,b", "--permission", "a,b"]).0, 2, "the name is invalid");
 
-    assert_eq!(shell.failed(&["role", "delete", "unheard of"]).0, 3);
+    assert_eq!(shell.failure(&["role", "delete", "unknown", "--yes"]).0, 3);
     assert_eq!(
-        shell.json(&["role", "delete", "clerk"]),
+        shell.json(&["role", "delete", "clerk", "--yes"]),
         json!({ "deleted": true, "roleId": role["roleId"], "serviceId": service })
     );
     assert_eq!(shell.json(&["role", "list"]), json!([]));
-    let (code, error) = shell.failed(&["role", "delete", role["roleId"].as_str().unwrap()]);
+    let (code, error) = shell.failure(&["role", "delete", role["roleId"].as_str().unwrap(), "--yes"]);
     assert!(code == 3 && error.contains("Next: `countersign role list`"), "{error}");
 
-    let end = ["key", "revoke", key["keyId"].as_str().unwrap()];
-    for asked in [&end[..], &["service", "list"], &["key", "list"]] {
-        let (code, error) = shell.failed(asked);
+    let revoke_key = ["key", "revoke", key["keyId"].as_str().unwrap(), "--yes"];
+    for arguments in [&revoke_key[..], &["service", "list"], &["key", "list"]] {
+        let (code, error) = shell.failure(arguments);
         assert!(code == 2 && error.contains("COUNTERSIGN_HUMAN_TOKEN"), "{error}");
     }
     shell.export("COUNTERSIGN_HUMAN_TOKEN", control.human());
-    assert_eq!(shell.json(&end)["revoked"], true);
-    assert!(shell.said(&end).ends_with("it was already"));
-    assert_eq!(shell.failed(&["role", "list"]).0, 3);
+    assert_eq!(shell.json(&revoke_key)["revoked"], true);
+    assert!(shell.stdout(&revoke_key).ends_with("it was already"));
+    assert_eq!(shell.failure(&["role", "list"]).0, 3);
     let second = shell.json(&["key", "create", "--scope", "sync", "--name", "sidecar"]);
-    let (listed, table) = (shell.json(&["key", "list"]), shell.said(&["key", "list"]));
+    let (listed, table) = (shell.json(&["key", "list"]), shell.stdout(&["key", "list"]));
     assert_eq!((&listed[0]["keyId"], &listed[0]["revokedAt"]), (&second["keyId"], &Value::Null));
     assert_eq!((&listed[1]["keyId"], &listed[1]["scope"]), (&key["keyId"], &json!("full")));
     let lines: Vec<_> = table.lines().collect();
     assert!(lines[0].starts_with("ID ") && lines[0].ends_with("REVOKED"), "{table}");
     assert!(lines[1].contains("sidecar") && lines[1].ends_with('-') && lines[2].ends_with('Z'), "{table}");
-    let (listed, table) = (shell.json(&["service", "list"]), shell.said(&["service", "list"]));
+    let (listed, table) = (shell.json(&["service", "list"]), shell.stdout(&["service", "list"]));
     assert_eq!((&listed[0]["serviceId"], &listed[0]["name"]), (&json!(service), &json!("Shop")));
     assert!(table.lines().nth(1).unwrap().contains("Shop") && table.contains("accepted"), "{table}");
-    assert!(shell.said(&["service", "change", "--refuse-unbound"]).contains("refused"));
-    shell.said(&["service", "change", "--name", "Store"]);
+    assert!(shell.stdout(&["service", "change", "--refuse-unbound"]).contains("refused"));
+    shell.stdout(&["service", "change", "--name", "Store"]);
     let shown = shell.json(&["service", "show"]);
     assert_eq!((&shown["name"], &shown["acceptsUnboundTokens"]), (&json!("Store"), &json!(false)));
-    assert!(shell.said(&["service", "change", "--accept-unbound"]).contains("accepted"));
-    assert_eq!(shell.failed(&["service", "change"]).0, 2, "nothing is to be changed");
+    assert!(shell.stdout(&["service", "change", "--accept-unbound"]).contains("accepted"));
+    assert_eq!(shell.failure(&["service", "change"]).0, 2, "no change is set");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("stranger"));
     assert_eq!(shell.json(&["service", "list"]), json!([]));
-    assert_eq!(shell.failed(&["key", "list"]).0, 3);
+    assert_eq!(shell.failure(&["key", "list"]).0, 3);
 }
 
 #[tokio::test]
-async fn a_token_is_shown_unverified_and_verified() {
+async fn token_inspect_and_verify_show_claims() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA"]);
-    let agent = registered(&shell);
-    assert_eq!(shell.failed(&["token", "inspect"]).0, 2, "there is none yet");
-    let token = shell.said(&["agent", "login"]);
-    let text = shell.said(&["token", "inspect"]);
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    let agent = register(&shell);
+    assert_eq!(shell.failure(&["token", "inspect"]).0, 2, "there is no token yet");
+    let token = shell.stdout(&["agent", "login"]);
+    let text = shell.stdout(&["token", "inspect"]);
     assert!(text.starts_with("Not verified") && text.contains(&agent) && text.contains("(in 59 min "), "{text}");
     assert_eq!(shell.json(&["token", "inspect", &token])["verified"], false);
     let verified = shell.json(&["token", "verify"]);
     assert_eq!((&verified["verified"], &verified["claims"]["sub"]), (&json!(true), &json!(agent)));
-    assert_eq!(shell.failed(&["token", "verify", "--service", control.service()]).0, 3, "it is bound to none");
+    assert_eq!(shell.failure(&["token", "verify", "--service", control.service()]).0, 3, "it is unbound");
 
     let (body, signature) = token.rsplit_once('.').unwrap();
     let swapped = if signature.starts_with('A') { "B" } else { "A" };
@@ -292,56 +295,56 @@ async fn a_token_is_shown_unverified_and_verified() {
     let mut child = child.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(forged.as_bytes()).unwrap();
     assert_eq!(child.wait_with_output().unwrap().status.code(), Some(3));
-    assert_eq!(shell.failed(&["token", "inspect", "nonsense"]).0, 1);
+    assert_eq!(shell.failure(&["token", "inspect", "nonsense"]).0, 1);
 }
 
 #[tokio::test]
-async fn a_token_or_the_profiles_whole_login_is_revoked() {
+async fn token_revoke_revokes_a_token_or_the_session() {
     let control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA"]);
-    registered(&shell);
-    assert_eq!(shell.failed(&["token", "revoke"]).0, 2, "there is none yet");
-    let dead = async |token: &str| control.verify(token).await.error().2 == "token_revoked";
-    let (first, second) = (shell.said(&["agent", "login"]), shell.said(&["agent", "refresh"]));
+    let mut shell = Shell::with_env(&control, &["URL", "CA"]);
+    register(&shell);
+    assert_eq!(shell.failure(&["token", "revoke"]).0, 2, "there is no token yet");
+    let is_revoked = async |token: &str| control.verify(token).await.error().2 == "token_revoked";
+    let (first, second) = (shell.stdout(&["agent", "login"]), shell.stdout(&["agent", "refresh"]));
     assert_eq!(shell.json(&["token", "revoke", &first]), json!({ "revoked": true, "kind": "token" }));
-    assert!(dead(&first).await && !dead(&second).await, "a sibling lives on");
+    assert!(is_revoked(&first).await && !is_revoked(&second).await, "another token of the session stays valid");
 
     shell.export("COUNTERSIGN_TOKEN", &second);
-    shell.said(&["token", "revoke"]);
+    shell.stdout(&["token", "revoke"]);
     shell.unset("COUNTERSIGN_TOKEN");
-    assert!(dead(&second).await, "what the environment names comes before what is kept");
-    let third = shell.said(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
-    assert!(!dead(&third).await && claim(&third, "sid") == claim(&second, "sid"), "replaced within the login");
+    assert!(is_revoked(&second).await, "the variable overrides the profile");
+    let third = shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
+    assert!(!is_revoked(&third).await && claim(&third, "sid") == claim(&second, "sid"), "refreshed within the session");
 
     assert_eq!(shell.json(&["token", "revoke"]), json!({ "revoked": true, "kind": "login" }));
-    assert!(dead(&third).await);
-    assert!(!shell.kept("default.tokens.json").exists(), "dead tokens are not kept");
-    assert_eq!(shell.failed(&["token", "revoke"]).0, 2);
-    let fourth = shell.said(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
-    assert!(!dead(&fourth).await && claim(&fourth, "sid") != claim(&third, "sid"), "another login");
+    assert!(is_revoked(&third).await);
+    assert!(!shell.profile_path("default.tokens.json").exists(), "revoked tokens are deleted");
+    assert_eq!(shell.failure(&["token", "revoke"]).0, 2);
+    let fourth = shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
+    assert!(!is_revoked(&fourth).await && claim(&fourth, "sid") != claim(&third, "sid"), "a new session");
 
     let mut child = shell.command(&["token", "revoke", "-"]).stdin(Stdio::piped()).spawn().unwrap();
-    let refresh = kept_tokens(&shell)["refresh_token"].clone();
+    let refresh = stored_tokens(&shell)["refresh_token"].clone();
     child.stdin.take().unwrap().write_all(refresh.as_str().unwrap().as_bytes()).unwrap();
     assert!(child.wait_with_output().unwrap().status.success());
-    assert!(dead(&fourth).await);
+    assert!(is_revoked(&fourth).await);
     for wrong in ["", "nonsense", control.key(), "a.b", "a..c"] {
-        assert_eq!(shell.failed(&["token", "revoke", wrong]).0, 2, "{wrong}");
+        assert_eq!(shell.failure(&["token", "revoke", wrong]).0, 2, "{wrong}");
     }
 }
 
 #[tokio::test]
-async fn exec_gives_the_token_and_the_exit_code_and_call_trusts_whom_it_is_told() {
+async fn exec_passes_token_and_exit_code_and_call_uses_service_ca() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA"]);
-    registered(&shell);
-    let token = shell.said(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    register(&shell);
+    let token = shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
     control.verify(&token).await.expect(200);
-    assert_eq!(shell.failed(&["agent", "exec", "--", "sh", "-c", "exit 42"]).0, 42);
-    assert_eq!(shell.failed(&["agent", "exec", "--", "/nowhere"]).0, 127);
-    assert_eq!(shell.failed(&["agent", "exec", "--", "/"]).0, 126);
-    assert_eq!(shell.failed(&["agent", "call", "ftp://127.0.0.1/"]).0, 2);
-    let (code, error) = shell.failed(&["agent", "call", &format!("{}/health", control.env["URL"])]);
+    assert_eq!(shell.failure(&["agent", "exec", "--", "sh", "-c", "exit 42"]).0, 42);
+    assert_eq!(shell.failure(&["agent", "exec", "--", "/nowhere"]).0, 127);
+    assert_eq!(shell.failure(&["agent", "exec", "--", "/"]).0, 126);
+    assert_eq!(shell.failure(&["agent", "call", "ftp://127.0.0.1/"]).0, 2);
+    let (code, error) = shell.failure(&["agent", "call", &format!("{}/health", control.env["URL"])]);
     assert!(code == 4 && error.contains("--service-ca"), "{error}");
     let called =
         shell.json(&["agent", "call", &format!("{}/health", control.env["URL"]), "--service-ca", &control.env["CA"]]);
@@ -349,9 +352,9 @@ async fn exec_gives_the_token_and_the_exit_code_and_call_trusts_whom_it_is_told(
 }
 
 #[test]
-fn completions_are_printed_for_every_shell() {
+fn completions_exist_for_every_shell() {
     let shell = Shell::new();
     for name in ["bash", "zsh", "fish"] {
-        assert!(shell.said(&["completions", name]).contains("countersign"), "{name}");
+        assert!(shell.stdout(&["completions", name]).contains("countersign"), "{name}");
     }
 }

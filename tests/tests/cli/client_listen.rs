@@ -1,5 +1,4 @@
-//! `countersign webhook listen` as a receiver: what it believes, what it answers, how it ends.
-//! Most requests are made by hand.
+//! `countersign webhook listen`: signatures, responses and the end. Most requests are built by the tests.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
@@ -33,7 +32,7 @@ fn post(url: &str) -> RequestBuilder {
     HttpClient::plain(url.trim_end_matches('/').to_owned()).request("POST", "/any/path")
 }
 
-/// A request as a sender makes it.
+/// A signed request.
 fn signed(url: &str, secret: &str, sent: i64, body: &str) -> RequestBuilder {
     let key = STANDARD.decode(secret.strip_prefix("whsec_").unwrap()).unwrap();
     let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), format!("{EVENT}.{sent}.{body}").as_bytes());
@@ -42,7 +41,7 @@ fn signed(url: &str, secret: &str, sent: i64, body: &str) -> RequestBuilder {
     request.header("webhook-signature", format!("v1,{}", STANDARD.encode(tag.as_ref())))
 }
 
-/// The same, now, with an event.
+/// A signed request with an event, sent now.
 fn event(url: &str, secret: &str) -> RequestBuilder {
     signed(url, secret, clock::now().seconds(), &body().to_string())
 }
@@ -52,16 +51,16 @@ async fn answer(request: RequestBuilder) -> (u16, String) {
     (response.status().as_u16(), response.text().await.unwrap().trim().to_owned())
 }
 
-/// Somebody who knows a secret.
-fn knowing(secret: &str) -> Shell {
+/// A shell with a secret in its environment.
+fn shell_with_secret(secret: &str) -> Shell {
     let mut shell = Shell::new();
     shell.export("COUNTERSIGN_WEBHOOK_SECRET", secret);
     shell
 }
 
 #[tokio::test]
-async fn what_arrives_is_printed_with_what_its_signature_is_worth() {
-    let shell = knowing(SECRET);
+async fn requests_are_printed_with_the_result_of_verification() {
+    let shell = shell_with_secret(SECRET);
     let mut listener = WebhookListener::start(&shell, &["--count", "5"]).await;
     assert_eq!(listener.target, None);
     assert_eq!(answer(event(&listener.url, SECRET)).await, (200, "received".into()));
@@ -73,39 +72,39 @@ async fn what_arrives_is_printed_with_what_its_signature_is_worth() {
     assert_eq!(
         answer(signed(&listener.url, SECRET, clock::now().seconds(), "[]")).await.0,
         400,
-        "signed, but no event"
+        "signed, but not an event"
     );
     let (status, text) = answer(post(&listener.url)).await;
     assert!(status == 401 && text.contains("webhook-id is missing"), "{status} {text}");
 
-    assert_eq!(listener.ended().await.code(), Some(1), "something was not believed");
-    let lines = listener.arrived();
+    assert_eq!(listener.ended().await.code(), Some(1), "a request was invalid");
+    let lines = listener.events();
     let field = |name: &str| lines.iter().map(|line| line[name].clone()).collect::<Vec<_>>();
     assert_eq!(field("signature"), ["good", "bad", "bad", "good", "bad"]);
     assert_eq!(field("eventId"), [json!(EVENT), json!(EVENT), json!(EVENT), json!(EVENT), Value::Null]);
     let problems = field("problem");
     assert_eq!(problems[0], Value::Null);
     assert!(problems[1..].iter().all(Value::is_string), "{problems:?}");
-    let known = json!({ "event": lines[0]["event"], "timestamp": lines[0]["timestamp"], "data": lines[0]["data"] });
-    assert_eq!(known, body());
+    let event = json!({ "event": lines[0]["event"], "timestamp": lines[0]["timestamp"], "data": lines[0]["data"] });
+    assert_eq!(event, body());
     let log = listener.log();
-    assert!(log.contains("4 of 5 were not believed"), "{log}");
+    assert!(log.contains("4 of 5 requests were invalid"), "{log}");
     assert!(!log.contains(&SECRET[6..]) && !log.contains(&OTHER[6..]), "{log}");
 }
 
 #[tokio::test]
-async fn people_read_a_line_for_each_event_and_nothing_of_what_was_forged() {
-    let shell = knowing(&format!("{OTHER}\n{SECRET}\n"));
+async fn text_output_has_a_line_per_event_without_forged_data() {
+    let shell = shell_with_secret(&format!("{OTHER}\n{SECRET}\n"));
     let port = free_port().to_string();
     let command = shell.command(&["webhook", "listen", "--port", &port, "--count", "2"]);
     let mut process = Process::start(command, &shell.path("log"));
-    let told = async || process.log().contains("Listening on").then_some(());
-    eventually("it listens", told, || process.log()).await;
+    let announced = async || process.log().contains("Listening on").then_some(());
+    eventually("it listens", announced, || process.log()).await;
     let url = format!("http://127.0.0.1:{port}");
     let forged = r#"{"event":"\u001b[2Jforged","data":{"roleName":"admin"}}"#;
     let request = post(&url).header("webhook-id", EVENT).header("webhook-timestamp", "1");
     assert_eq!(answer(request.header("webhook-signature", "v1,AAAA").body(forged)).await.0, 401);
-    assert_eq!(answer(event(&url, SECRET)).await.0, 200, "the second secret is believed too");
+    assert_eq!(answer(event(&url, SECRET)).await.0, 200, "the second secret is accepted too");
     assert_eq!(process.ended().await.code(), Some(1));
     let log = process.log();
     let lines: Vec<_> = log.lines().filter(|line| line.starts_with("bad ") || line.starts_with("good")).collect();
@@ -114,29 +113,29 @@ async fn people_read_a_line_for_each_event_and_nothing_of_what_was_forged() {
 }
 
 #[tokio::test]
-async fn other_requests_are_refused_and_do_not_count() {
-    let shell = knowing(SECRET);
+async fn requests_that_are_not_webhooks_are_refused_and_not_counted() {
+    let shell = shell_with_secret(SECRET);
     let mut listener = WebhookListener::start(&shell, &["--count", "1"]).await;
     let site = HttpClient::plain(listener.url.trim_end_matches('/').to_owned());
-    let got = HttpResponse::send(site.request("GET", "/")).await;
-    assert_eq!((got.status, got.header("allow")), (405, "POST"));
+    let response = HttpResponse::send(site.request("GET", "/")).await;
+    assert_eq!((response.status, response.header("allow")), (405, "POST"));
     let large = "x".repeat(256 * 1024 + 1);
     assert_eq!(answer(signed(&listener.url, SECRET, clock::now().seconds(), &large)).await.0, 413);
     let long = event(&listener.url, SECRET).header("x-long", "x".repeat(64 * 1024)).send().await;
-    assert!(long.is_err() || long.unwrap().status() == 431, "a head has an end");
-    assert_eq!(listener.arrived(), Vec::<Value>::new());
+    assert!(long.is_err() || long.unwrap().status() == 431, "the size of the head is limited");
+    assert_eq!(listener.events(), Vec::<Value>::new());
     assert_eq!(answer(event(&listener.url, SECRET)).await.0, 200);
     assert!(listener.ended().await.success(), "{}", listener.log());
 }
 
 #[tokio::test]
-async fn connections_have_a_bound_and_hold_up_no_end() {
-    let shell = knowing(SECRET);
+async fn connections_are_limited_and_do_not_delay_the_end() {
+    let shell = shell_with_secret(SECRET);
     let mut listener = WebhookListener::start(&shell, &[]).await;
     let address = listener.url.trim_start_matches("http://").trim_end_matches('/').to_owned();
     let idle: Vec<_> = (0..32).map(|_| TcpStream::connect(&address).unwrap()).collect();
     let late = event(&listener.url, SECRET).timeout(Duration::from_millis(500)).send().await;
-    assert!(late.is_err_and(|error| error.is_timeout()), "all places are taken");
+    assert!(late.is_err_and(|error| error.is_timeout()), "all connections are in use");
     drop(idle);
     assert_eq!(answer(event(&listener.url, SECRET)).await.0, 200);
     let _still_there = TcpStream::connect(&address).unwrap();
@@ -144,20 +143,24 @@ async fn connections_have_a_bound_and_hold_up_no_end() {
 }
 
 #[tokio::test]
-async fn an_event_that_nobody_reads_is_not_taken() {
+async fn event_is_refused_if_the_output_is_closed() {
     let mut child =
-        knowing(SECRET).command(&["-o", "json", "webhook", "listen"]).stdout(Stdio::piped()).spawn().unwrap();
+        shell_with_secret(SECRET).command(&["-o", "json", "webhook", "listen"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut first = String::new();
     BufReader::new(child.stdout.take().unwrap()).read_line(&mut first).unwrap();
     let url = serde_json::from_str::<Value>(&first).unwrap()["listening"].as_str().unwrap().to_owned();
-    // The reader is gone by now.
-    assert_eq!(answer(event(&url, SECRET)).await, (503, "nobody listens any more".into()), "so that it is sent again");
-    assert!(child.wait().unwrap().success(), "which is no fault");
+    // The reader has closed the pipe by now.
+    assert_eq!(
+        answer(event(&url, SECRET)).await,
+        (503, "the receiver is shutting down".into()),
+        "the sender tries again"
+    );
+    assert!(child.wait().unwrap().success(), "a closed pipe is not an error");
 }
 
 #[tokio::test]
-async fn every_signal_that_asks_for_an_end_is_heard() {
-    let shell = knowing(SECRET);
+async fn signals_end_the_command() {
+    let shell = shell_with_secret(SECRET);
     for signal in ["INT", "TERM", "HUP"] {
         let mut listener = WebhookListener::start(&shell, &[]).await;
         assert!(listener.stop(signal).await.success(), "{signal}: {}", listener.log());
@@ -165,10 +168,10 @@ async fn every_signal_that_asks_for_an_end_is_heard() {
 }
 
 #[tokio::test]
-async fn without_a_good_secret_or_a_port_it_does_not_begin_and_says_why() {
+async fn invalid_secret_or_port_is_an_error() {
     let mut shell = Shell::new();
-    let (code, error) = shell.failed(&["webhook", "listen"]);
-    assert!(code == 2 && error.contains("it is not said where the control plane is"), "{error}");
+    let (code, error) = shell.failure(&["webhook", "listen"]);
+    assert!(code == 2 && error.contains("the control plane is not set"), "{error}");
     let file = |name: &str, text: &str| {
         fs::write(shell.path(name), text).unwrap();
         shell.path(name).display().to_string()
@@ -176,30 +179,30 @@ async fn without_a_good_secret_or_a_port_it_does_not_begin_and_says_why() {
     let (good, empty, wrong) = (file("good", SECRET), file("empty", "\n"), file("wrong", "whsec_s3cr3t"));
     for (arguments, code, text) in [
         (vec!["--secret-file", "/nowhere"], 1, "--secret-file /nowhere: "),
-        (vec!["--secret-file", &empty], 2, "it is not said which secret"),
-        (vec!["--secret-file", &wrong], 2, "--secret-file: behind whsec_"),
-        (vec!["--secret-file", &good, "--events", "agent.authenticated"], 2, "--events says nothing"),
+        (vec!["--secret-file", &empty], 2, "the secret is not set"),
+        (vec!["--secret-file", &wrong], 2, "--secret-file: after whsec_"),
+        (vec!["--secret-file", &good, "--events", "agent.authenticated"], 2, "--events has no effect"),
         (vec!["--secret-file", &good, "--count", "0"], 2, "--count"),
     ] {
-        let (ended, error) = shell.failed(&[&["webhook", "listen"], arguments.as_slice()].concat());
-        assert!(ended == code && error.contains(text), "{arguments:?}: {ended} {error}");
+        let (actual, error) = shell.failure(&[&["webhook", "listen"], arguments.as_slice()].concat());
+        assert!(actual == code && error.contains(text), "{arguments:?}: {actual} {error}");
         assert!(!error.contains("s3cr3t") && !error.contains(&SECRET[6..]), "{error}");
     }
     shell.export("COUNTERSIGN_WEBHOOK_SECRET", "svc_sk_s3cr3t");
-    let (code, error) = shell.failed(&["webhook", "listen"]);
+    let (code, error) = shell.failure(&["webhook", "listen"]);
     assert!(code == 2 && error.contains("begins with whsec_") && !error.contains("s3cr3t"), "{error}");
 
     shell.export("COUNTERSIGN_WEBHOOK_SECRET", SECRET);
     let taken = WebhookListener::start(&shell, &[]).await;
     let port = taken.url.trim_end_matches('/').rsplit(':').next().unwrap().to_owned();
-    let (code, error) = shell.failed(&["webhook", "listen", "--port", &port]);
+    let (code, error) = shell.failure(&["webhook", "listen", "--port", &port]);
     assert!(code == 1 && error.contains(&format!("port {port}: ")) && error.contains("\nNext: "), "{error}");
 }
 
 #[tokio::test]
-async fn listen_makes_a_target_for_as_long_as_it_runs() {
+async fn listen_creates_a_webhook_and_deletes_it_at_the_end() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]);
+    let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]);
     let mut listener = WebhookListener::start(&shell, &["--events", "agent.role_assigned"]).await;
     let target = listener.target.clone().unwrap();
     let listed = shell.json(&["webhook", "list"]);
@@ -208,30 +211,30 @@ async fn listen_makes_a_target_for_as_long_as_it_runs() {
 
     let (agent, role) = (Agent::register(&control, "Typed").await, control.create_role("reader", &[]).await);
     control.assign(&agent.id, &role).await;
-    let seen = listener.arrivals(1).await.remove(0);
-    assert_eq!((&seen["signature"], &seen["problem"]), (&json!("good"), &Value::Null));
-    assert_eq!((&seen["event"], &seen["data"]["agentId"]), (&json!("agent.role_assigned"), &json!(agent.id)));
-    let forged = json!({ "event": "agent.role_assigned", "timestamp": seen["timestamp"], "data": seen["data"] });
+    let arrival = listener.wait_for_events(1).await.remove(0);
+    assert_eq!((&arrival["signature"], &arrival["problem"]), (&json!("good"), &Value::Null));
+    assert_eq!((&arrival["event"], &arrival["data"]["agentId"]), (&json!("agent.role_assigned"), &json!(agent.id)));
+    let forged = json!({ "event": "agent.role_assigned", "timestamp": arrival["timestamp"], "data": arrival["data"] });
     let request = HttpClient::plain(listener.url.clone()).request("POST", "").json(&forged);
-    let request = request.header("webhook-id", seen["eventId"].as_str().unwrap()).header("webhook-timestamp", "1");
+    let request = request.header("webhook-id", arrival["eventId"].as_str().unwrap()).header("webhook-timestamp", "1");
     let answer = HttpResponse::send(request.header("webhook-signature", "v1,AAAA")).await;
     assert_eq!(answer.status, 401);
-    assert_eq!(listener.arrivals(2).await[1]["signature"], "bad");
-    assert_eq!(listener.stop("INT").await.code(), Some(1), "one was not believed");
+    assert_eq!(listener.wait_for_events(2).await[1]["signature"], "bad");
+    assert_eq!(listener.stop("INT").await.code(), Some(1), "one was invalid");
     assert!(!listener.log().contains("whsec_"), "{}", listener.log());
-    assert_eq!(shell.json(&["webhook", "list"]), json!([]), "and the target is gone");
+    assert_eq!(shell.json(&["webhook", "list"]), json!([]), "the webhook is deleted");
 
     let mut listener = WebhookListener::start(&shell, &["--count", "1"]).await;
     control.revoke(&agent.id, &role).await;
     assert!(listener.ended().await.success(), "{}", listener.log());
-    assert_eq!(listener.arrived()[0]["event"], "agent.role_revoked");
+    assert_eq!(listener.events()[0]["event"], "agent.role_revoked");
     assert_eq!(shell.json(&["webhook", "list"]), json!([]));
 }
 
 #[tokio::test]
-async fn a_target_that_cannot_be_deleted_at_the_end_is_named() {
+async fn webhook_that_cannot_be_deleted_at_the_end_is_named() {
     let mut control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]);
+    let shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "SERVICE_KEY"]);
     let mut listener = WebhookListener::start(&shell, &[]).await;
     let target = listener.target.clone().unwrap();
     control.kill();

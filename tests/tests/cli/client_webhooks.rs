@@ -1,4 +1,4 @@
-//! `countersign webhook` as a service's owner types it: targets, their secrets, what was delivered, and what was not.
+//! `countersign webhook`: webhooks, their secrets and their deliveries.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
@@ -14,10 +14,10 @@ use std::{
     },
 };
 
-const KNOWN: [&str; 4] = ["URL", "CA", "SERVICE_ID", "SERVICE_KEY"];
+const SERVICE_ENV: [&str; 4] = ["URL", "CA", "SERVICE_ID", "SERVICE_KEY"];
 
-/// A place on this machine where nobody listens.
-fn nowhere() -> String {
+/// A URL on this machine without a listener.
+fn unreachable_url() -> String {
     format!("http://127.0.0.1:{}/hook", free_port())
 }
 
@@ -25,273 +25,294 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value} is no string")).to_owned()
 }
 
-/// A service that answers whatever it is told to.
-async fn moody() -> (String, Arc<AtomicU16>) {
+/// A receiver that answers with the status that the test sets.
+async fn receiver_with_status() -> (String, Arc<AtomicU16>) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("http://{}/hook", listener.local_addr().unwrap());
     let status = Arc::new(AtomicU16::new(500));
-    let behavior = status.clone();
-    let answer = async move || (StatusCode::from_u16(behavior.load(Ordering::SeqCst)).unwrap(), "out of order");
+    let shared = status.clone();
+    let answer = async move || (StatusCode::from_u16(shared.load(Ordering::SeqCst)).unwrap(), "out of order");
     tokio::spawn(async move { axum::serve(listener, Router::new().fallback(answer)).await.unwrap() });
     (url, status)
 }
 
 #[tokio::test]
-async fn a_target_is_made_shown_changed_paused_and_deleted() {
+async fn webhook_is_created_shown_changed_paused_and_deleted() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &KNOWN);
-    let (url, kinds) = (nowhere(), ["agent.role_assigned", "agent.role_revoked"]);
-    let create = ["webhook", "create", &url, "--events", &kinds.join(","), "--description", "Tells the shop"];
-    let made = shell.json(&create);
-    let (id, secret) = (text(&made["webhookId"]), text(&made["secret"]));
-    assert!(id.starts_with("wh_") && secret.starts_with("whsec_"), "{made}");
-    assert_eq!((&made["events"], &made["serviceId"]), (&json!(kinds), &json!(control.service())));
-    let output = shell.run(&["webhook", "create", &nowhere()]);
+    let shell = Shell::with_env(&control, &SERVICE_ENV);
+    let (url, kinds) = (unreachable_url(), ["agent.role_assigned", "agent.role_revoked"]);
+    let create = ["webhook", "create", &url, "--events", &kinds.join(","), "--description", "For the shop"];
+    let created = shell.json(&create);
+    let (id, secret) = (text(&created["webhookId"]), text(&created["secret"]));
+    assert!(id.starts_with("wh_") && secret.starts_with("whsec_"), "{created}");
+    assert_eq!((&created["events"], &created["serviceId"]), (&json!(kinds), &json!(control.service())));
+    let output = shell.run(&["webhook", "create", &unreachable_url()]);
     let (printed, note) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
-    assert!(printed.starts_with("whsec_") && printed.trim().len() == secret.len(), "the secret alone, for a pipe");
+    assert!(printed.starts_with("whsec_") && printed.trim().len() == secret.len(), "only the secret, for a pipe");
     let all = shell.json(&["webhook", "list"]);
     let other = all.as_array().unwrap().iter().find(|target| target["webhookId"] != id.as_str()).unwrap();
     assert!(note.contains(&format!("\nNext: countersign webhook test {}", text(&other["webhookId"]))), "{note}");
     assert_eq!((all.as_array().unwrap().len(), &other["events"]), (2, &json!(["*"])));
 
-    let table = shell.said(&["webhook", "list"]);
-    assert!(table.starts_with("ID ") && table.contains(&id) && table.contains("Tells the shop"), "{table}");
-    let (shown, value) = (shell.said(&["webhook", "show", &id]), shell.json(&["webhook", "show", &id]));
+    let table = shell.stdout(&["webhook", "list"]);
+    assert!(table.starts_with("ID ") && table.contains(&id) && table.contains("For the shop"), "{table}");
+    let (shown, value) = (shell.stdout(&["webhook", "show", &id]), shell.json(&["webhook", "show", &id]));
     assert!(shown.contains(&url) && shown.contains("agent.role_assigned, agent.role_revoked"), "{shown}");
-    assert_eq!((&value["status"], &value["description"]), (&json!("active"), &json!("Tells the shop")));
+    assert_eq!((&value["status"], &value["description"]), (&json!("active"), &json!("For the shop")));
 
-    let elsewhere = nowhere();
+    let elsewhere = unreachable_url();
     let changed = shell.json(&["webhook", "change", &id, "--target", &elsewhere, "--events", "*"]);
     assert_eq!((&changed["url"], &changed["events"]), (&json!(elsewhere), &json!(["*"])));
-    assert_eq!(changed["description"], "Tells the shop", "what is not named stays");
+    assert_eq!(changed["description"], "For the shop", "other fields do not change");
     assert_eq!(shell.json(&["webhook", "change", &id, "--description", "Else"])["url"], json!(elsewhere));
-    assert_eq!(shell.failed(&["webhook", "change", &id]).0, 2, "nothing is to be changed");
+    assert_eq!(shell.failure(&["webhook", "change", &id]).0, 2, "no change is set");
     assert_eq!(shell.json(&["webhook", "pause", &id])["status"], "paused");
-    assert!(shell.said(&["webhook", "list"]).contains("paused"));
+    assert!(shell.stdout(&["webhook", "list"]).contains("paused"));
     assert_eq!(shell.json(&["webhook", "resume", &id])["status"], "active");
 
-    assert_eq!(shell.json(&["webhook", "delete", &id]), json!({ "deleted": true, "webhookId": id }));
-    let (code, error) = shell.failed(&["webhook", "delete", &id]);
+    assert_eq!(shell.json(&["webhook", "delete", &id, "--yes"]), json!({ "deleted": true, "webhookId": id }));
+    let (code, error) = shell.failure(&["webhook", "delete", &id, "--yes"]);
     assert!(code == 3 && error.contains("WEBHOOK_NOT_FOUND") && error.contains("Next: `countersign webhook list`"));
-    let all = format!("{table}{shown}{value}{changed}{note}{error}{}", shell.said(&["webhook", "list"]));
-    assert!(!all.contains(&secret[6..]) && !all.contains("whsec_"), "a secret is told once");
+    let all = format!("{table}{shown}{value}{changed}{note}{error}{}", shell.stdout(&["webhook", "list"]));
+    assert!(!all.contains(&secret[6..]) && !all.contains("whsec_"), "a secret is shown only once");
 }
 
 #[tokio::test]
-async fn secrets_are_replaced_and_go_into_files_for_their_owner_only() {
+async fn secrets_are_rotated_and_written_to_private_files() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &KNOWN);
+    let shell = Shell::with_env(&control, &SERVICE_ENV);
     let file = shell.path("webhook.secret").display().to_string();
-    let id = shell.said(&["webhook", "create", &nowhere(), "--out", &file]);
+    let id = shell.stdout(&["webhook", "create", &unreachable_url(), "--out", &file]);
     assert!(id.starts_with("wh_"), "{id}");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
     let first = fs::read_to_string(&file).unwrap();
-    assert_eq!(shell.failed(&["webhook", "rotate-secret", &id, "--out", &file]).0, 1, "no file is overwritten");
-    assert!(shell.said(&["webhook", "show", &id]).contains("old secret until  -"), "so nothing was replaced");
-    let rotated = shell.json(&["webhook", "rotate-secret", &id]);
+    assert_eq!(
+        shell.failure(&["webhook", "rotate-secret", &id, "--yes", "--out", &file]).0,
+        1,
+        "no file is overwritten"
+    );
+    assert!(shell.stdout(&["webhook", "show", &id]).contains("old secret until  -"), "so nothing was rotated");
+    let rotated = shell.json(&["webhook", "rotate-secret", &id, "--yes"]);
     assert!(text(&rotated["secret"]).starts_with("whsec_") && rotated["secret"] != first.trim(), "{rotated}");
     let until = text(&rotated["previousSecretExpiresAt"]);
-    assert!(shell.said(&["webhook", "show", &id]).contains(&until));
-    let output = shell.run(&["webhook", "rotate-secret", &id]);
+    assert!(shell.stdout(&["webhook", "show", &id]).contains(&until));
+    let output = shell.run(&["webhook", "rotate-secret", &id, "--yes"]);
     assert!(output.stdout.starts_with(b"whsec_") && output.stdout != rotated["secret"].as_str().unwrap().as_bytes());
-    assert!(String::from_utf8(output.stderr).unwrap().contains("The one before signs too until"));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("signed with the previous secret too until"));
     let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let lost = shell.command(&["webhook", "rotate-secret", &id]).stdout(full).output().unwrap();
+    let lost = shell.command(&["webhook", "rotate-secret", &id, "--yes"]).stdout(full).output().unwrap();
     let error = String::from_utf8(lost.stderr).unwrap();
     assert!(
-        error.contains(&format!("nobody has seen the new secret: countersign webhook rotate-secret {id}")),
+        error.contains(&format!(
+            "the new secret was not printed; create another: countersign webhook rotate-secret {id}"
+        )),
         "{error}"
     );
 }
 
 #[tokio::test]
-async fn while_a_secret_is_replaced_receivers_of_both_believe_what_comes() {
+async fn requests_are_signed_with_both_secrets_during_a_rotation() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &KNOWN);
+    let shell = Shell::with_env(&control, &SERVICE_ENV);
     let port = free_port().to_string();
-    let id = shell.said(&["webhook", "create", &format!("http://127.0.0.1:{port}/"), "--out", "old"]);
-    shell.said(&["webhook", "rotate-secret", &id, "--out", "new"]);
-    let other = shell.said(&["webhook", "create", &nowhere(), "--out", "another"]);
+    let id = shell.stdout(&["webhook", "create", &format!("http://127.0.0.1:{port}/"), "--out", "old"]);
+    shell.stdout(&["webhook", "rotate-secret", &id, "--yes", "--out", "new"]);
+    let other = shell.stdout(&["webhook", "create", &unreachable_url(), "--out", "another"]);
     assert_ne!(id, other);
-    for (file, code, worth) in [("old", 0, "good"), ("new", 0, "good"), ("another", 1, "bad")] {
+    for (file, code, signature) in [("old", 0, "good"), ("new", 0, "good"), ("another", 1, "bad")] {
         let mut listener =
             WebhookListener::start(&shell, &["--port", &port, "--secret-file", file, "--count", "1"]).await;
         assert_eq!(shell.run(&["webhook", "test", &id]).status.code(), Some(code), "{file}");
-        assert_eq!((listener.ended().await.code(), &listener.arrived()[0]["signature"]), (Some(code), &json!(worth)));
+        assert_eq!(
+            (listener.ended().await.code(), &listener.events()[0]["signature"]),
+            (Some(code), &json!(signature))
+        );
     }
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said_with_what_mends_it() {
+async fn errors_have_a_next_step() {
     let control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &KNOWN);
-    let id = shell.said(&["webhook", "create", &nowhere(), "--out", "first"]);
-    let unheard = "wh_00000000000000000000000000";
+    let mut shell = Shell::with_env(&control, &SERVICE_ENV);
+    let id = shell.stdout(&["webhook", "create", &unreachable_url(), "--out", "first"]);
+    let unknown = "wh_00000000000000000000000000";
     let event = "evt_00000000000000000000000000";
-    for (arguments, code, told) in [
+    for (arguments, code, expected) in [
         (&["create", "ftp://127.0.0.1/hook"][..], 2, "`url`"),
         (&["create", "http://192.0.2.1/hook"], 2, "`url`"),
         (&["create", "https://user:s3cr3t@example.com/"], 2, "`url`"),
         (&["create", "https://example.com/", "--events", "agent.born"], 2, "`events`"),
         (&["listen", "--events", "agent.born"], 2, "`events`"),
-        (&["show", "nope"], 2, "`nope` is no id of a webhook: wh_"),
-        (&["show", unheard], 3, "`countersign webhook list`"),
-        (&["test", unheard], 3, "`countersign webhook list`"),
-        (&["deliveries", unheard], 3, "`countersign webhook list`"),
-        (&["deliveries", &id, "--event", "nope"], 2, "`nope` is no id of an event: evt_"),
+        (&["show", "nope"], 2, "`nope` is not the id of a webhook: wh_"),
+        (&["show", unknown], 3, "`countersign webhook list`"),
+        (&["test", unknown], 3, "`countersign webhook list`"),
+        (&["deliveries", unknown], 3, "`countersign webhook list`"),
+        (&["deliveries", &id, "--event", "nope"], 2, "`nope` is not the id of an event: evt_"),
         (&["deliveries", &id, "--event", event], 3, "`countersign webhook deliveries wh_"),
         (&["deliveries", &id, "--status", "lost"], 2, "--status"),
         (&["replay", &id], 2, "--since"),
-        (&["replay", &id, "--since", "soon"], 2, "write an instant as"),
+        (&["replay", &id, "--since", "soon"], 2, "write a time as"),
         (&["replay", &id, "--event", event], 3, "`countersign webhook deliveries wh_"),
         (&["list", "--deployment"], 2, "COUNTERSIGN_HUMAN_TOKEN"),
     ] {
-        let (ended, error) = shell.failed(&[&["webhook"], arguments].concat());
-        assert!(ended == code && error.contains(told) && !error.contains("s3cr3t"), "{arguments:?}: {ended} {error}");
+        let (actual, error) = shell.failure(&[&["webhook"], arguments].concat());
+        assert!(
+            actual == code && error.contains(expected) && !error.contains("s3cr3t"),
+            "{arguments:?}: {actual} {error}"
+        );
     }
     for number in 2..=10 {
-        shell.said(&["webhook", "create", &nowhere(), "--out", &number.to_string()]);
+        shell.stdout(&["webhook", "create", &unreachable_url(), "--out", &number.to_string()]);
     }
-    for arguments in [&["webhook", "create", &nowhere(), "--out", "11"][..], &["webhook", "listen"]] {
-        let (code, error) = shell.failed(arguments);
-        assert!(code == 1 && error.contains("`countersign webhook delete ID` makes room"), "{error}");
+    for arguments in [&["webhook", "create", &unreachable_url(), "--out", "11"][..], &["webhook", "listen"]] {
+        let (code, error) = shell.failure(arguments);
+        assert!(code == 1 && error.contains("`countersign webhook list` shows the webhooks"), "{error}");
     }
     assert!(!shell.path("11").exists());
 
     shell.unset("COUNTERSIGN_SERVICE_KEY");
-    assert_eq!(shell.failed(&["webhook", "list"]).0, 2, "nobody asks");
+    assert_eq!(shell.failure(&["webhook", "list"]).0, 2, "no credentials");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("stranger"));
-    assert_eq!((shell.failed(&["webhook", "list"]).0, shell.failed(&["webhook", "list", "--deployment"]).0), (3, 3));
+    assert_eq!((shell.failure(&["webhook", "list"]).0, shell.failure(&["webhook", "list", "--deployment"]).0), (3, 3));
     shell.export("COUNTERSIGN_SERVICE_KEY", "svc_sk_planted0sentinel");
-    let (code, error) = shell.failed(&["webhook", "show", &id]);
+    let (code, error) = shell.failure(&["webhook", "show", &id]);
     assert!(code == 3 && !error.contains("planted"), "{error}");
 }
 
 #[tokio::test]
-async fn administrators_have_targets_for_all_services() {
+async fn administrators_manage_webhooks_for_all_services() {
     let control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA", "HUMAN_TOKEN"]);
-    let made = shell.json(&["webhook", "create", "--deployment", &nowhere()]);
-    let id = text(&made["webhookId"]);
-    assert_eq!((&made["serviceId"], &made["events"]), (&Value::Null, &json!(["*"])));
-    assert!(shell.said(&["webhook", "show", "--deployment", &id]).contains("service           all"));
+    let mut shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let created = shell.json(&["webhook", "create", "--deployment", &unreachable_url()]);
+    let id = text(&created["webhookId"]);
+    assert_eq!((&created["serviceId"], &created["events"]), (&Value::Null, &json!(["*"])));
+    assert!(shell.stdout(&["webhook", "show", "--deployment", &id]).contains("service           all"));
     assert_eq!(shell.json(&["webhook", "list", "--deployment"]).as_array().unwrap().len(), 1);
     shell.export("COUNTERSIGN_SERVICE_ID", control.service());
-    assert_eq!(shell.json(&["webhook", "list"]), json!([]), "a service has its own");
-    assert_eq!(shell.failed(&["webhook", "show", &id]).0, 3);
+    assert_eq!(shell.json(&["webhook", "list"]), json!([]), "a service has its own webhooks");
+    assert_eq!(shell.failure(&["webhook", "show", &id]).0, 3);
     let output = shell.run(&["webhook", "pause", "--deployment", &id]);
     let note = String::from_utf8(output.stderr).unwrap();
     assert!(note.contains(&format!("Next: countersign webhook resume --deployment {id}")), "{note}");
-    assert_eq!(shell.json(&["webhook", "delete", "--deployment", &id])["deleted"], true);
+    assert_eq!(shell.json(&["webhook", "delete", "--yes", "--deployment", &id])["deleted"], true);
 
-    let mut owner = Shell::knowing(&control, &["URL", "CA"]);
+    let mut owner = Shell::with_env(&control, &["URL", "CA"]);
     owner.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("owner"));
-    let shop = owner.said(&["service", "create", "Shop"]);
+    let shop = owner.stdout(&["service", "create", "Shop"]);
     assert_eq!(
-        owner.json(&["webhook", "create", &nowhere()])["serviceId"],
+        owner.json(&["webhook", "create", &unreachable_url()])["serviceId"],
         json!(shop),
-        "an owner has no need of a key"
+        "the owner needs no API key"
     );
-    assert_eq!(owner.failed(&["webhook", "create", "--deployment", &nowhere()]).0, 3);
+    assert_eq!(owner.failure(&["webhook", "create", "--deployment", &unreachable_url()]).0, 3);
 
     let mut listener = WebhookListener::start(&shell, &["--deployment", "--count", "1"]).await;
     assert_eq!(shell.json(&["webhook", "list"]), json!([]));
     let agent = Agent::register(&control, "Typed").await;
     agent.login().await;
     assert!(listener.ended().await.success(), "{}", listener.log());
-    let seen = &listener.arrived()[0];
-    assert_eq!((&seen["event"], &seen["data"]["agentId"]), (&json!("agent.authenticated"), &json!(agent.id)));
+    let arrival = &listener.events()[0];
+    assert_eq!((&arrival["event"], &arrival["data"]["agentId"]), (&json!("agent.authenticated"), &json!(agent.id)));
     assert_eq!(shell.json(&["webhook", "list", "--deployment"]), json!([]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_test_says_what_the_receiver_answered() {
+async fn webhook_test_shows_the_response_of_the_receiver() {
     let control = ControlPlane::start().await;
-    let shell = Shell::knowing(&control, &KNOWN);
+    let shell = Shell::with_env(&control, &SERVICE_ENV);
     let port = free_port().to_string();
     let url = format!("http://127.0.0.1:{port}/");
-    let id = shell.said(&["webhook", "create", &url, "--events", "agent.role_revoked", "--out", "secret"]);
-    let (code, error) = shell.failed(&["webhook", "test", &id]);
-    assert!(code == 1 && error.contains("was not delivered: nobody answers there\nNext: "), "{error}");
+    let id = shell.stdout(&["webhook", "create", &url, "--events", "agent.role_revoked", "--out", "secret"]);
+    let (code, error) = shell.failure(&["webhook", "test", &id]);
+    assert!(code == 1 && error.contains("was not delivered: the receiver refused the connection\nNext: "), "{error}");
 
     let mut listener = WebhookListener::start(&shell, &["--port", &port, "--secret-file", "secret"]).await;
     let tested = shell.json(&["webhook", "test", &id]);
     assert_eq!((&tested["status"], &tested["responseStatus"]), (&json!("delivered"), &json!(200)));
     assert_eq!((&tested["event"], &tested["responseBody"]), (&json!("webhook.test"), &json!("received")));
-    shell.said(&["webhook", "pause", &id]);
-    assert!(shell.said(&["webhook", "test", &id]).contains("delivered"), "also to a target that is paused");
-    let seen = listener.arrivals(2).await;
-    assert_eq!((&seen[0]["eventId"], &seen[0]["signature"]), (&tested["eventId"], &json!("good")));
-    assert_eq!(seen[0]["data"], json!({ "webhookId": id, "serviceId": control.service() }));
+    shell.stdout(&["webhook", "pause", &id]);
+    assert!(shell.stdout(&["webhook", "test", &id]).contains("delivered"), "also to a paused webhook");
+    let wait_for_events = listener.wait_for_events(2).await;
+    assert_eq!(
+        (&wait_for_events[0]["eventId"], &wait_for_events[0]["signature"]),
+        (&tested["eventId"], &json!("good"))
+    );
+    assert_eq!(wait_for_events[0]["data"], json!({ "webhookId": id, "serviceId": control.service() }));
     assert!(listener.stop("TERM").await.success(), "{}", listener.log());
 
-    let (moody, behavior) = moody().await;
-    shell.said(&["webhook", "change", &id, "--target", &moody]);
+    let (url, status) = receiver_with_status().await;
+    shell.stdout(&["webhook", "change", &id, "--target", &url]);
     let output = shell.run(&["webhook", "test", &id]);
     let (printed, error) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
     assert_eq!(output.status.code(), Some(1));
-    assert!(printed.contains("out of order") && error.contains("not delivered: it answered 500"), "{printed}{error}");
-    behavior.store(307, Ordering::SeqCst);
-    assert!(shell.failed(&["webhook", "test", &id]).1.contains("it redirects (307)"));
-    behavior.store(204, Ordering::SeqCst);
-    assert!(shell.said(&["webhook", "test", &id]).contains("204"));
+    assert!(
+        printed.contains("out of order") && error.contains("not delivered: the receiver answered 500"),
+        "{printed}{error}"
+    );
+    status.store(307, Ordering::SeqCst);
+    assert!(shell.failure(&["webhook", "test", &id]).1.contains("the receiver redirects (307)"));
+    status.store(204, Ordering::SeqCst);
+    assert!(shell.stdout(&["webhook", "test", &id]).contains("204"));
 }
 
 #[tokio::test]
-async fn a_test_waits_for_a_receiver_that_is_slow_and_does_not_use_up_the_limits() {
+async fn webhook_test_waits_for_a_slow_receiver_within_the_rate_limit() {
     let settings = ["webhooks.attempt_seconds=3", "limits.management_per_minute=12"];
-    let control = ControlPlane::start_as_shipped_with(&settings).await;
-    let shell = Shell::knowing(&control, &KNOWN);
-    // It is let in, and never answered.
+    let control = ControlPlane::start_with_default_limits_and(&settings).await;
+    let shell = Shell::with_env(&control, &SERVICE_ENV);
+    // It accepts connections and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", silent.local_addr().unwrap());
-    let id = shell.said(&["webhook", "create", &url, "--out", "secret"]);
-    let (code, error) = shell.failed(&["webhook", "test", &id]);
-    assert!(code == 1 && error.contains("was not delivered: it did not answer in time"), "{error}");
+    let id = shell.stdout(&["webhook", "create", &url, "--out", "secret"]);
+    let (code, error) = shell.failure(&["webhook", "test", &id]);
+    assert!(code == 1 && error.contains("was not delivered: the receiver did not answer in time"), "{error}");
 }
 
 #[tokio::test]
 async fn deliveries_are_listed_shown_and_replayed() {
-    // Given up after the second try.
+    // The delivery is dead after the second attempt.
     let control = ControlPlane::start_with(&["webhooks.retry_seconds=1"]).await;
-    let shell = Shell::knowing(&control, &[&KNOWN[..], &["HUMAN_TOKEN"]].concat());
+    let shell = Shell::with_env(&control, &[&SERVICE_ENV[..], &["HUMAN_TOKEN"]].concat());
     let port = free_port().to_string();
-    let id = shell.said(&["webhook", "create", &format!("http://127.0.0.1:{port}/"), "--out", "secret"]);
+    let id = shell.stdout(&["webhook", "create", &format!("http://127.0.0.1:{port}/"), "--out", "secret"]);
     let (agent, role) = (Agent::register(&control, "Typed").await, control.create_role("reader", &[]).await);
     control.assign(&agent.id, &role).await;
     let dead = async || {
-        let found = shell.json(&["webhook", "deliveries", &id, "--status", "dead"]);
-        found.as_array().filter(|found| found.len() == 1).cloned()
+        let deliveries = shell.json(&["webhook", "deliveries", &id, "--status", "dead"]);
+        deliveries.as_array().filter(|deliveries| deliveries.len() == 1).cloned()
     };
-    let disconnects = countersign_tests::eventually("it is given up", dead, || control.log()).await.remove(0);
-    assert_eq!((&disconnects["event"], &disconnects["failure"]), (&json!("agent.role_assigned"), &json!("connection")));
-    let event = text(&disconnects["eventId"]);
+    let dead_delivery = countersign_tests::eventually("the delivery is dead", dead, || control.log()).await.remove(0);
+    assert_eq!(
+        (&dead_delivery["event"], &dead_delivery["failure"]),
+        (&json!("agent.role_assigned"), &json!("connection"))
+    );
+    let event = text(&dead_delivery["eventId"]);
     assert_eq!(shell.json(&["webhook", "deliveries", &id, "--status", "delivered"]), json!([]));
-    let table = shell.said(&["webhook", "deliveries", &id]);
+    let table = shell.stdout(&["webhook", "deliveries", &id]);
     assert!(table.contains(&event) && table.contains("dead") && table.contains("connection"), "{table}");
     let (shown, whole) = (["webhook", "deliveries", &id, "--event", &event], json!({ "roleName": "reader" }));
     let value = shell.json(&shown);
     assert_eq!(
         (&value["payload"]["event"], &value["payload"]["data"]["roleName"]),
-        (&disconnects["event"], &whole["roleName"])
+        (&dead_delivery["event"], &whole["roleName"])
     );
-    assert!(shell.said(&shown).contains("\"roleName\": \"reader\""));
+    assert!(shell.stdout(&shown).contains("\"roleName\": \"reader\""));
 
     let listener = WebhookListener::start(&shell, &["--port", &port, "--secret-file", "secret"]).await;
     let replayed = shell.json(&["webhook", "replay", &id, "--event", &event]);
     assert_eq!(replayed, json!({ "replayed": 1, "webhookId": id }));
-    let first = listener.arrivals(1).await.remove(0);
+    let first = listener.wait_for_events(1).await.remove(0);
     assert_eq!((&first["eventId"], &first["signature"]), (&json!(event), &json!("good")));
-    assert_eq!(first["data"], value["payload"]["data"], "exactly what was shown");
+    assert_eq!(first["data"], value["payload"]["data"], "as it was shown");
     let delivered = async || Some(shell.json(&shown)).filter(|delivery| delivery["status"] == "delivered");
-    countersign_tests::eventually("it is delivered", delivered, || control.log()).await;
+    countersign_tests::eventually("the event is delivered", delivered, || control.log()).await;
     assert_eq!(shell.json(&["webhook", "replay", &id, "--since", "1h", "--status", "dead"])["replayed"], 0);
-    assert!(shell.said(&["webhook", "replay", &id, "--since", "1h"]).ends_with('1'));
-    assert_eq!(listener.arrivals(2).await[1]["eventId"], first["eventId"], "the same id again");
+    assert!(shell.stdout(&["webhook", "replay", &id, "--since", "1h"]).ends_with('1'));
+    assert_eq!(listener.wait_for_events(2).await[1]["eventId"], first["eventId"], "the same id");
     assert_eq!(shell.json(&["webhook", "replay", &id, "--since", "2100-01-01T00:00:00Z"])["replayed"], 0);
 
     control.revoke(&agent.id, &role).await;
-    assert_eq!(listener.arrivals(3).await[2]["event"], "agent.role_revoked");
+    assert_eq!(listener.wait_for_events(3).await[2]["event"], "agent.role_revoked");
     let newest = shell.json(&["webhook", "deliveries", &id, "--limit", "1"]);
     let second = shell.json(&["webhook", "deliveries", &id, "--limit", "1", "--offset", "1"]);
     assert_eq!((&newest[0]["event"], &second[0]["eventId"]), (&json!("agent.role_revoked"), &json!(event)));

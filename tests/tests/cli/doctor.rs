@@ -1,4 +1,4 @@
-//! `countersign doctor`, as somebody types it to whom something does not work.
+//! `countersign doctor`: its checks, their next steps and its exit code.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
@@ -6,12 +6,12 @@ use countersign_tests::{ControlPlane, Shell};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// What was found about each thing; and the exit code.
-fn found(shell: &Shell) -> (BTreeMap<String, String>, Option<i32>) {
-    let output = shell.run(&["-o", "json", "doctor"]);
-    let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+/// The status of each check, and the exit code.
+fn statuses(shell: &Shell) -> (BTreeMap<String, String>, Option<i32>) {
+    let output = shell.run(&["-o", "json", "doctor", "--login"]);
+    let checks: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
     let text = |value: &Value| value.as_str().unwrap().to_owned();
-    (findings.iter().map(|one| (text(&one["about"]), text(&one["found"]))).collect(), output.status.code())
+    (checks.iter().map(|check| (text(&check["check"]), text(&check["status"]))).collect(), output.status.code())
 }
 
 fn expected(pairs: [(&str, &str); 7]) -> BTreeMap<String, String> {
@@ -19,10 +19,10 @@ fn expected(pairs: [(&str, &str); 7]) -> BTreeMap<String, String> {
 }
 
 #[tokio::test]
-async fn what_is_well_is_ok_and_what_is_not_there_is_no_failure() {
+async fn checks_are_ok_or_skipped_without_a_problem() {
     let control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA"]);
-    let nothing = expected([
+    let mut shell = Shell::with_env(&control, &["URL", "CA"]);
+    let without_credentials = expected([
         ("profile", "ok"),
         ("control plane", "ok"),
         ("clock", "ok"),
@@ -31,25 +31,25 @@ async fn what_is_well_is_ok_and_what_is_not_there_is_no_failure() {
         ("service key", "-"),
         ("human token", "-"),
     ]);
-    assert_eq!(found(&shell), (nothing.clone(), Some(0)));
-    shell.said(&["agent", "keygen"]);
-    shell.said(&["agent", "register", "--email", "a@example.org", "--name", "A"]);
+    assert_eq!(statuses(&shell), (without_credentials.clone(), Some(0)));
+    shell.stdout(&["agent", "keygen"]);
+    shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "A"]);
     shell.export("COUNTERSIGN_SERVICE_KEY", control.key());
     shell.export("COUNTERSIGN_SERVICE_ID", control.service());
     shell.export("COUNTERSIGN_HUMAN_TOKEN", control.human());
-    let all = nothing.keys().map(|about| (about.clone(), "ok".to_owned())).collect();
-    assert_eq!(found(&shell), (all, Some(0)));
-    let table = shell.said(&["doctor"]);
+    let all = without_credentials.keys().map(|about| (about.clone(), "ok".to_owned())).collect();
+    assert_eq!(statuses(&shell), (all, Some(0)));
+    let table = shell.stdout(&["doctor", "--login"]);
     assert!(table.lines().all(|line| line.starts_with("ok ")) && table.contains("can log in"), "{table}");
-    assert!(!shell.kept("default.tokens.json").exists(), "the login was for looking only");
+    assert!(!shell.profile_path("default.tokens.json").exists(), "the tokens of the test login are not stored");
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named_with_the_next_step() {
+async fn failed_checks_have_a_next_step() {
     let mut control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA"]);
-    shell.said(&["agent", "keygen"]);
-    let agent = shell.said(&["agent", "register", "--email", "a@example.org", "--name", "A"]);
+    let mut shell = Shell::with_env(&control, &["URL", "CA"]);
+    shell.stdout(&["agent", "keygen"]);
+    let agent = shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "A"]);
     control.set_status(&agent, "suspended").await.expect(200);
     shell.export("COUNTERSIGN_SERVICE_KEY", &control.create_key(control.service(), "sync").await);
     shell.export("COUNTERSIGN_HUMAN_TOKEN", "nonsense");
@@ -62,27 +62,27 @@ async fn what_is_wrong_is_named_with_the_next_step() {
         ("service key", "warning"),
         ("human token", "failed"),
     ]);
-    assert_eq!(found(&shell), (marks, Some(3)));
-    let output = shell.run(&["doctor"]);
+    assert_eq!(statuses(&shell), (marks, Some(3)));
+    let output = shell.run(&["doctor", "--login"]);
     let advice = String::from_utf8(output.stderr).unwrap();
-    for said in ["Next, for the service key: ", "Next, for the human token: ", "countersign agent reactivate"] {
-        assert!(advice.contains(said), "{said}: {advice}");
+    for text in ["Next, for the service key: ", "Next, for the human token: ", "countersign agent reactivate"] {
+        assert!(advice.contains(text), "{text}: {advice}");
     }
 
     shell.export("COUNTERSIGN_SERVICE_KEY", &format!("{}\n", control.key()));
     shell.export("COUNTERSIGN_HUMAN_TOKEN", &format!("{}\nx", control.human()));
-    let output = shell.run(&["doctor"]);
-    let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
-    assert_eq!(output.status.code(), Some(3), "the agent is suspended: {said}");
-    assert!(said.contains("are one word") && said.contains("a line end") && !said.contains("cannot reach"), "{said}");
+    let output = shell.run(&["doctor", "--login"]);
+    let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+    assert_eq!(output.status.code(), Some(3), "the agent is suspended: {text}");
+    assert!(text.contains("is one word") && text.contains("a line end") && !text.contains("cannot reach"), "{text}");
 
     let another = ControlPlane::start().await;
     shell.export("COUNTERSIGN_CA", &another.env["CA"]);
-    assert_eq!(found(&shell).1, Some(4), "whom it does not trust it has not reached");
+    assert_eq!(statuses(&shell).1, Some(4), "a server with an untrusted certificate is unreachable");
     control.kill();
     shell.export("COUNTERSIGN_CA", &control.env["CA"]);
     let output = shell.run(&["-o", "json", "doctor"]);
-    let findings: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!((findings.len(), &findings[1]["found"], output.status.code()), (2, &json!("failed"), Some(4)));
-    assert!(findings[1]["next"].as_str().unwrap().contains("COUNTERSIGN_URL"), "{findings:?}");
+    let checks: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((checks.len(), &checks[1]["status"], output.status.code()), (2, &json!("failed"), Some(4)));
+    assert!(checks[1]["next"].as_str().unwrap().contains("COUNTERSIGN_URL"), "{checks:?}");
 }

@@ -4,6 +4,7 @@ mod client;
 mod client_advice;
 mod client_commands;
 mod client_errors;
+mod client_interface;
 mod client_listen;
 mod client_webhooks;
 mod doctor;

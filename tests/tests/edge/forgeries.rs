@@ -23,7 +23,7 @@ const BAD_SIGNATURE: &str = "token_signature_invalid";
 async fn assert_all_refused(verifiers: &Verifiers<'_>, cases: impl IntoIterator<Item = Case>) {
     let mut faults = Vec::new();
     for (name, token, reason) in cases {
-        let (api, sidecar) = verifiers.ask(&token).await;
+        let (api, sidecar) = verifiers.verify(&token).await;
         let expected = VerifyOutcome::refused(401, reason);
         if api != expected || sidecar != expected {
             faults.push(format!("{name}: expected {reason}, API {api:?}, sidecar {sidecar:?}"));
@@ -36,7 +36,7 @@ async fn assert_all_refused(verifiers: &Verifiers<'_>, cases: impl IntoIterator<
 async fn forged_tokens_are_refused_by_both_for_the_same_reason() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
-    let verifiers = Verifiers::of(&at, &sidecar);
+    let verifiers = Verifiers::new(&at, &sidecar);
     let agent = Agent::register(&at, "Victim").await;
     let (token, other) = (agent.token().await, Agent::register(&at, "Other").await.token().await);
     let known = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { id, .. } if *id == agent.id);
@@ -59,12 +59,12 @@ async fn forged_tokens_are_refused_by_both_for_the_same_reason() {
 async fn no_character_of_a_token_can_be_changed_or_cut_off() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
-    let verifiers = Verifiers::of(&at, &sidecar);
+    let verifiers = Verifiers::new(&at, &sidecar);
     let token = Agent::register(&at, "Victim").await.token().await;
     verifiers.agree("the token is good", &token, |outcome| matches!(outcome, VerifyOutcome::Accepted { .. })).await;
     let mut faults = Vec::new();
     for (name, bent) in bent::changed_characters(&token).into_iter().chain(bent::truncated(&token)) {
-        let (api, sidecar) = verifiers.ask(&bent).await;
+        let (api, sidecar) = verifiers.verify(&bent).await;
         if api != sidecar || !matches!(api, VerifyOutcome::Refused(401, _)) {
             faults.push(format!("{name}: API {api:?}, sidecar {sidecar:?}"));
         }
@@ -76,7 +76,7 @@ async fn no_character_of_a_token_can_be_changed_or_cut_off() {
 async fn tokens_from_elsewhere_are_refused_by_both() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
-    let verifiers = Verifiers::of(&at, &sidecar);
+    let verifiers = Verifiers::new(&at, &sidecar);
     let stranger = ControlPlane::start().await;
     let port = free_port();
     let settings = [format!("listen.api=127.0.0.1:{port}"), format!("public_url={}", at.env["URL"])];
@@ -107,7 +107,7 @@ async fn tokens_from_elsewhere_are_refused_by_both() {
 async fn a_token_is_dead_at_both_when_it_expires() {
     let at = ControlPlane::start_with(&["tokens.access_seconds=2"]).await;
     let sidecar = Sidecar::start(&at).await;
-    let verifiers = Verifiers::of(&at, &sidecar);
+    let verifiers = Verifiers::new(&at, &sidecar);
     let token = Agent::register(&at, "Mortal").await.token().await;
     let expired = VerifyOutcome::refused(401, "token_expired");
     verifiers.agree("the token expires", &token, |outcome| *outcome == expired).await;
@@ -143,7 +143,7 @@ async fn judge_headers(verifiers: &Verifiers<'_>, values: &[&[u8]]) -> (VerifyOu
 async fn what_is_not_one_token_is_refused_by_both_for_the_same_reason() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
-    let verifiers = Verifiers::of(&at, &sidecar);
+    let verifiers = Verifiers::new(&at, &sidecar);
     let token = Agent::register(&at, "Victim").await.token().await;
     let t = |text: &str| text.replace("{t}", &token).into_bytes();
     let cases: Vec<(Vec<Vec<u8>>, &str)> = vec![
@@ -187,7 +187,7 @@ async fn what_is_not_one_token_is_refused_by_both_for_the_same_reason() {
 async fn both_read_the_scheme_alike() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
-    let verifiers = Verifiers::of(&at, &sidecar);
+    let verifiers = Verifiers::new(&at, &sidecar);
     let token = Agent::register(&at, "Victim").await.token().await;
     let mut faults = Vec::new();
     for form in ["Bearer {t}", "bearer {t}", "BEARER   {t}", "Bearer\t{t}", "Bearer \t{t}", "{t}"] {

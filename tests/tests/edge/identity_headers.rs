@@ -78,10 +78,10 @@ async fn what_is_no_header_name_is_refused_by_envoy() {
         ("a colon at the beginning", b":x-agent-id: forged"),
         ("a slash", b"x/agent/id: forged"),
     ] {
-        let answer = RawRequest::get("/").bearer(&token).line(line).judged(&environment.envoy.site).await;
+        let answer = RawRequest::get("/").bearer(&token).line(line).send_until_checked(&environment.envoy.site).await;
         assert_eq!(answer.status, 400, "{case}: {answer:?}");
     }
-    assert_eq!(environment.upstream.seen(), 0);
+    assert_eq!(environment.upstream.received(), 0);
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn tricks_with_other_headers_neither_add_nor_take_an_identity() {
     let bare = unstripped(&environment).await;
     let get = || RawRequest::get("/").bearer(&token);
     for (envoy, site) in [("shipped", &environment.envoy.site), ("sidecar alone", &bare.site)] {
-        let truth = identity(&get().judged(site).await.expect(200));
+        let truth = identity(&get().send_until_checked(site).await.expect(200));
         let (id, roles) = (value(&truth, "x-agent-id"), value(&truth, "x-agent-roles"));
         for (case, request) in [
             ("the true value and another", get().with("x-agent-id", &id).with("x-agent-id", "agt_forged")),
@@ -103,7 +103,7 @@ async fn tricks_with_other_headers_neither_add_nor_take_an_identity() {
             ("after a bare line feed", get().line("x-note: a\nx-agent-id: forged")),
             ("a folded line", get().with("x-note", "a").line(" x-agent-id: forged")),
         ] {
-            let answer = request.judged(site).await;
+            let answer = request.send_until_checked(site).await;
             let refused = case == "a folded line" && answer.status == 400;
             assert!(refused || identity(&answer.expect(200)) == truth, "{case}, {envoy}");
         }
@@ -118,7 +118,12 @@ async fn names_that_only_resemble_ours_pass_untouched() {
         .chain(["my-x-agent-id", "xx-agent-id", "x-agent-id-", "agent-id", "x-agent-token-ids", "x-agent%2did"])
     {
         for (path, request) in [("/", RawRequest::get("/").bearer(&token)), ("/open", RawRequest::get("/open"))] {
-            let seen = request.with(name, "blue").with(name, "green").judged(&environment.envoy.site).await.expect(200);
+            let seen = request
+                .with(name, "blue")
+                .with(name, "green")
+                .send_until_checked(&environment.envoy.site)
+                .await
+                .expect(200);
             assert_eq!(seen[name], json!(["blue", "green"]), "{name} on {path}");
         }
     }
@@ -146,14 +151,15 @@ async fn the_token_ends_at_envoy_and_other_credentials_do_not() {
                 json!(["Bearer theirs"]),
             ),
         ] {
-            let seen = request.judged(&environment.envoy.site).await.expect(200);
+            let seen = request.send_until_checked(&environment.envoy.site).await.expect(200);
             assert_eq!(seen["authorization"], authorization, "{case} on {path}");
             assert_eq!(seen["x-agent-token"], Value::Null, "{case} on {path}");
             assert_eq!(identity(&seen).len(), 7, "{case} on {path}");
             assert!(!seen.to_string().contains(&token), "{case} on {path}");
         }
     }
-    let anonymous = RawRequest::get("/open").with("authorization", "Basic YTpi").judged(&environment.envoy.site).await;
+    let anonymous =
+        RawRequest::get("/open").with("authorization", "Basic YTpi").send_until_checked(&environment.envoy.site).await;
     assert_eq!(anonymous.expect(200)["authorization"], json!(["Basic YTpi"]));
 }
 
@@ -161,10 +167,10 @@ async fn the_token_ends_at_envoy_and_other_credentials_do_not() {
 async fn a_token_header_in_another_spelling_is_neither_read_nor_passed_on() {
     let (environment, token) = environment().await;
     for name in ["x_agent_token", "x-agent_token", "X-Agent.Token", "x~agent!token"] {
-        let refused = RawRequest::get("/").with(name, &token).judged(&environment.envoy.site).await;
+        let refused = RawRequest::get("/").with(name, &token).send_until_checked(&environment.envoy.site).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_missing"), "{name}");
         for request in [RawRequest::get("/open"), RawRequest::get("/").bearer(&token)] {
-            let seen = request.with(name, "forged").judged(&environment.envoy.site).await.expect(200);
+            let seen = request.with(name, "forged").send_until_checked(&environment.envoy.site).await.expect(200);
             assert_eq!(seen[name.to_lowercase()], Value::Null, "{name}");
         }
     }
@@ -191,7 +197,7 @@ async fn names_of_people_arrive_encoded_and_decode_to_what_they_were() {
             environment.control.assign(&agent.id, role).await;
         }
         let request = RawRequest::get("/").bearer(&agent.token().await);
-        let seen = request.judged(&environment.envoy.site).await.expect(200);
+        let seen = request.send_until_checked(&environment.envoy.site).await.expect(200);
         assert_eq!(seen["x-agent-name"], json!([encoded]), "{name}");
         assert_eq!(decoded(&seen["x-agent-name"]), [name]);
         assert_eq!(sorted(decoded(&seen["x-agent-roles"])), sorted(roles), "{name}");
@@ -208,10 +214,10 @@ async fn another_prefix_is_guarded_like_ours() {
     let envoy = Envoy::shipped(&sidecar.socket(), environment.upstream.port).await;
     for name in ["x-caller-id", "X-CALLER-ID", "x_caller.id", "x-caller_id"] {
         let request = |path| RawRequest::get(path).with(name, "forged");
-        let seen = request("/").bearer(&token).judged(&envoy.site).await.expect(200);
+        let seen = request("/").bearer(&token).send_until_checked(&envoy.site).await.expect(200);
         assert!(seen["x-caller-id"][0].as_str().unwrap().starts_with("agent_"), "{name}: {seen}");
         assert!(!seen.to_string().contains("forged"), "{name}: {seen}");
-        let seen = request("/open").judged(&envoy.site).await.expect(200);
+        let seen = request("/open").send_until_checked(&envoy.site).await.expect(200);
         assert!(!seen.to_string().contains("forged"), "{name}: {seen}");
     }
 }
@@ -249,7 +255,7 @@ async fn sent(site: &HttpClient, wire: Wire, path: &str, token: Option<&str>, fo
     let answer = match wire {
         Wire::Http1 => {
             let request = forged.iter().fold(RawRequest::get(path), |request, name| request.with(name, "forged"));
-            token.into_iter().fold(request, RawRequest::bearer).judged(site).await
+            token.into_iter().fold(request, RawRequest::bearer).send_until_checked(site).await
         }
         Wire::Http2 => {
             let client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();

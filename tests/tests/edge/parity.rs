@@ -28,7 +28,7 @@ impl Court {
     }
 
     fn first(&self) -> Verifiers<'_> {
-        Verifiers::of(&self.control, &self.sidecar)
+        Verifiers::new(&self.control, &self.sidecar)
     }
 
     fn at<'a>(&'a self, (service, key): &'a (String, String)) -> Verifiers<'a> {
@@ -44,7 +44,7 @@ impl Court {
         self.control.revoke_token(token).await;
         for token in dead {
             assert_eq!(
-                self.first().ask(token).await.0,
+                self.first().verify(token).await.0,
                 VerifyOutcome::refused(401, "token_revoked"),
                 "the API knows at once"
             );
@@ -187,7 +187,7 @@ async fn roles_that_are_deleted_and_made_again_under_the_same_name() {
     first.agree("the new role has arrived", &seen, known(&witness, "Witness", &["reader"], &["everything"])).await;
     let after = agent.token_for(control.service()).await;
     for (what, token) in both.into_iter().chain([("a token from after", &after)]) {
-        let said = first.ask(token).await;
+        let said = first.verify(token).await;
         let nothing = known(&agent, "Heir", &[], &[]);
         assert!(nothing(&said.0) && nothing(&said.1), "{what}: {said:?}");
     }

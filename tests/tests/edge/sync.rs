@@ -3,7 +3,7 @@
 use countersign_proto::v1::{Ping, follow_request::Message as Ask, sync_client::SyncClient};
 use countersign_tests::{
     Agent, ControlPlane, Follower, eventually,
-    follower::{ask, channel},
+    follower::{channel, follow_request},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::json;
@@ -221,7 +221,7 @@ async fn much_at_once_comes_in_messages_of_bounded_size_and_only_the_last_moves_
 async fn a_stream_that_does_not_begin_with_hello_is_refused() {
     let control = ControlPlane::start().await;
     let (asks, receiver) = mpsc::channel(8);
-    asks.send(ask(Ask::Ping(Ping { number: 1 }))).await.unwrap();
+    asks.send(follow_request(Ask::Ping(Ping { number: 1 }))).await.unwrap();
     let mut request = Request::new(ReceiverStream::new(receiver));
     request.metadata_mut().insert("authorization", format!("Bearer {}", control.key()).parse().unwrap());
     let mut told = SyncClient::new(channel(&control).await).follow(request).await.unwrap().into_inner();

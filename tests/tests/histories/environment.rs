@@ -1,11 +1,11 @@
-//! The world in which a history happens: a control plane and a sidecar as they are, in this process so that
-//! their clocks can be moved, over real sockets, with a database that is looked into from beside.
+//! The servers of a history: a control plane and a sidecar in this process, so that their clocks can be set,
+//! connected over TCP, and a direct connection to the database.
 
 use crate::{
-    clocks::Lagging,
+    lagging_clock::LaggingClock,
     model::Key,
-    step::{MAX_STALENESS, SERVICES},
-    wire::Wire,
+    operation::{MAX_STALENESS, SERVICES},
+    proxy::TcpProxy,
 };
 use countersign_ext_authz as authz;
 use countersign_tests::{
@@ -22,72 +22,72 @@ use std::{net::SocketAddr, path::PathBuf, sync::Arc};
 use tempfile::TempDir;
 use tonic::transport::{Channel, Endpoint};
 
-/// The issuer of all tokens, wherever the port is.
+/// The issuer of all tokens, independent of the port.
 const ISSUER: &str = "https://history.test";
 
-/// A service, and what manages and guards it.
+/// A service and its API keys.
 pub struct Service {
     pub id: String,
     pub key: String,
     sync_key: String,
 }
 
-/// What the feed says of a transaction.
+/// A row of the change feed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Noted {
+pub struct ChangeRow {
     pub revision: i64,
     pub facet: String,
     pub subject: String,
     pub service: Option<String>,
 }
 
-/// Everything that runs.
+/// All servers of a run.
 pub struct Environment {
     pub clock: Arc<ManualClock>,
-    pub lagging: Arc<Lagging>,
+    pub sidecar_clock: Arc<LaggingClock>,
     pub api: HttpClient,
     pub human: String,
     pub services: Vec<Service>,
     folder: TempDir,
-    /// The URL of the database.
+    /// Database URL.
     database_url: String,
-    plane: Server,
-    plane_sync: SocketAddr,
-    wire: Wire,
+    control_plane: Server,
+    sync_address: SocketAddr,
+    proxy: TcpProxy,
     sidecar: Option<(Server, HttpClient, AuthorizationClient<Channel>)>,
     database: AnyPool,
 }
 
 impl Environment {
-    /// On the database at the URL, or on SQLite.
+    /// Starts on this PostgreSQL database, or on SQLite.
     pub async fn new(postgres: Option<String>) -> Self {
         let clock = ManualClock::new();
-        let folder = scratch();
+        let folder = temp_dir();
         let sqlite = || format!("sqlite://{}", folder.path().join("countersign.db").display());
         let database_url = postgres.unwrap_or_else(sqlite);
-        let InProcessServer { server: plane, api, sync: plane_sync } =
-            start_plane(&folder, &database_url, &clock, 3600).await;
+        let InProcessServer { server: control_plane, api, sync: sync_address } =
+            start_control_plane(&folder, &database_url, &clock, 3600).await;
         let human = InProcessServer::env(folder.path(), "HUMAN_TOKEN");
         let mut services = Vec::new();
         for number in 0..SERVICES {
-            services.push(make_service(&api, &human, number).await);
+            services.push(create_service(&api, &human, number).await);
         }
         sqlx::any::install_default_drivers();
         let database = AnyPoolOptions::new().max_connections(1).connect(&database_url).await.unwrap();
-        let wire = Wire::new().await;
-        wire.lead_to(plane_sync);
-        let lagging = Lagging::new(Arc::clone(&clock));
+        let proxy = TcpProxy::new().await;
+        proxy.set_target(sync_address);
+        let sidecar_clock = LaggingClock::new(Arc::clone(&clock));
         let mut environment = Self {
             clock,
-            lagging,
+            sidecar_clock,
             api,
             human,
             services,
             folder,
             database_url,
-            plane,
-            plane_sync,
-            wire,
+            control_plane,
+            sync_address,
+            proxy,
             sidecar: None,
             database,
         };
@@ -95,28 +95,28 @@ impl Environment {
         environment
     }
 
-    /// Ends the control plane and starts it again; tokens then live as long as said.
-    pub async fn restart_plane(&mut self, killed: bool, token_seconds: u32, connected: bool) {
-        let old = std::mem::replace(&mut self.plane, Server::none());
+    /// Restarts the control plane with another lifetime of access tokens.
+    pub async fn restart_control_plane(&mut self, killed: bool, token_seconds: u32, connected: bool) {
+        let old = std::mem::replace(&mut self.control_plane, Server::none());
         if killed {
             drop(old);
         } else {
             old.stop().await;
         }
         let InProcessServer { server, api, sync } =
-            start_plane(&self.folder, &self.database_url, &self.clock, token_seconds).await;
-        (self.plane, self.api, self.plane_sync) = (server, api, sync);
-        self.wire.cut();
+            start_control_plane(&self.folder, &self.database_url, &self.clock, token_seconds).await;
+        (self.control_plane, self.api, self.sync_address) = (server, api, sync);
+        self.proxy.disconnect();
         if connected {
-            self.resume();
+            self.reconnect();
         }
     }
 
-    /// Ends the sidecar at once and starts another.
+    /// Stops the sidecar at once and starts another.
     pub async fn restart_sidecar(&mut self) {
         drop(self.sidecar.take());
         let keys: Vec<_> = self.services.iter().map(|service| service.sync_key.as_str()).collect();
-        let url = format!("https://{}", self.wire.address);
+        let url = format!("https://{}", self.proxy.address);
         let authority = self.folder.path().join("ca.pem").display().to_string();
         let settings = [
             ("listen.grpc", "127.0.0.1:0"),
@@ -128,11 +128,11 @@ impl Environment {
         let flags = settings.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
         let environment = vec![("COUNTERSIGN_SYNC__KEYS".to_owned(), keys.join(","))];
         let settings = authz::config::read(None, environment, flags).unwrap();
-        let clock = Arc::clone(&self.lagging);
-        let (told, addresses) = tokio::sync::oneshot::channel();
+        let clock = Arc::clone(&self.sidecar_clock);
+        let (sender, addresses) = tokio::sync::oneshot::channel();
         let bind = async move {
             let app = authz::App::bind(settings, clock).await.unwrap();
-            told.send((app.grpc_address().unwrap(), app.admin_address().unwrap())).unwrap();
+            sender.send((app.grpc_address().unwrap(), app.admin_address().unwrap())).unwrap();
             app
         };
         let serve = |app: authz::App, shutdown| async move { app.serve(shutdown).await.unwrap() };
@@ -143,26 +143,26 @@ impl Environment {
         self.sidecar = Some((server, admin, AuthorizationClient::new(channel)));
     }
 
-    pub fn cut(&self) {
-        self.wire.cut();
+    pub fn disconnect(&self) {
+        self.proxy.disconnect();
     }
 
-    pub fn resume(&self) {
-        self.wire.lead_to(self.plane_sync);
+    pub fn reconnect(&self) {
+        self.proxy.set_target(self.sync_address);
     }
 
-    /// Waits until the sidecar has learnt everything and answers.
-    pub async fn settle(&self) -> Result<(), String> {
+    /// Waits until the sidecar has all changes of its services and answers checks.
+    pub async fn wait_for_sidecar(&self) -> Result<(), String> {
         for service in &self.services {
-            let wanted = self.concerning(&service.id).await;
+            let required = self.newest_change_for(&service.id).await;
             let line = format!("countersign_authz_view_revision{{service=\"{}\"}}", service.id);
             let (_, admin, _) = self.sidecar.as_ref().unwrap();
             let mut missing = String::new();
             for _ in 0..4000 {
-                let known = metric(admin, &line).await.unwrap_or(0);
-                let verdict = self.check(&service.id, None).await;
-                missing = format!("revision {known} of {wanted}, {}", verdict.reason);
-                if known >= wanted && verdict.status != 503 {
+                let revision = metric(admin, &line).await.unwrap_or(0);
+                let result = self.check(&service.id, None).await;
+                missing = format!("revision {revision} of {required}, {}", result.reason);
+                if revision >= required && result.status != 503 {
                     missing.clear();
                     break;
                 }
@@ -175,28 +175,28 @@ impl Environment {
         Ok(())
     }
 
-    /// What the sidecar says of a request at a service.
+    /// A check at the sidecar.
     pub async fn check(&self, service: &str, token: Option<&str>) -> CheckResult {
         let bearer = token.map(|token| format!("Bearer {token}"));
         let headers: Vec<_> = bearer.iter().map(|bearer| ("authorization", bearer.as_str())).collect();
         let request = request(&headers, &[("service_id", service), ("allow_unassigned", "true")]);
         let (_, _, client) = self.sidecar.as_ref().unwrap();
-        CheckResult::of(client.clone().check(request).await.expect("a verdict").into_inner())
+        CheckResult::of(client.clone().check(request).await.expect("a check response").into_inner())
     }
 
-    /// What the API says of a token at a service.
+    /// A verification at the API.
     pub async fn verify(&self, service: &Service, token: &str) -> VerifyOutcome {
         let request = self.api.request("GET", &format!("/services/{}/verify", service.id)).bearer_auth(&service.key);
         VerifyOutcome::from_response(&HttpResponse::send(request.header("x-agent-token", token)).await)
     }
 
-    /// Where the feed stands: revision and floor.
-    pub async fn position(&self) -> (i64, i64) {
+    /// Newest revision and floor of the feed.
+    pub async fn feed_position(&self) -> (i64, i64) {
         let row = sqlx::query("SELECT revision, floor FROM feed").fetch_one(&self.database).await.unwrap();
         (row.get("revision"), row.get("floor"))
     }
 
-    /// The signing keys that are believed, and how many were revoked so far.
+    /// The signing keys that are not removed, and the number of revoked ones.
     pub async fn keys(&self) -> (Vec<Key>, i64) {
         let sql = "SELECT kid, published_at, signs_from, removed_at, revoked_at FROM signing_keys \
                    ORDER BY published_at, COALESCE(signs_from, 9223372036854775807), kid";
@@ -211,45 +211,45 @@ impl Environment {
         (live.collect(), i64::try_from(revoked).unwrap())
     }
 
-    /// What was noted since.
-    pub async fn noted_since(&self, revision: i64) -> Vec<Noted> {
+    /// The rows of the feed after a revision.
+    pub async fn changes_since(&self, revision: i64) -> Vec<ChangeRow> {
         let sql =
             "SELECT revision, facet, subject, service_id FROM changes WHERE revision > $1 ORDER BY revision, position";
         let rows = sqlx::query(sql).bind(revision).fetch_all(&self.database).await.unwrap();
-        let noted = rows.iter().map(|row| Noted {
+        let change = rows.iter().map(|row| ChangeRow {
             revision: row.get("revision"),
             facet: row.get("facet"),
             subject: row.get("subject"),
             service: row.get("service_id"),
         });
-        noted.collect()
+        change.collect()
     }
 
-    /// Waits until sidecars are told of all feedback: this is done in a transaction of its own.
-    pub async fn await_trust_told(&self) {
-        let told = async || {
+    /// Waits until trust changes are in the feed: a background job writes them in a transaction of its own.
+    pub async fn wait_for_trust_publication(&self) {
+        let published = async || {
             let marked =
                 sqlx::query("SELECT 1 AS marked FROM trust_marks").fetch_optional(&self.database).await.unwrap();
             marked.is_none().then_some(())
         };
-        eventually("changed trust is told", told, String::new).await;
+        eventually("trust changes are published", published, String::new).await;
     }
 
-    /// The newest change that concerns a service.
-    async fn concerning(&self, service: &str) -> i64 {
+    /// Revision of the newest change that a service receives.
+    async fn newest_change_for(&self, service: &str) -> i64 {
         let sql =
             "SELECT COALESCE(MAX(revision), 0) AS newest FROM changes WHERE service_id IS NULL OR service_id = $1";
         sqlx::query(sql).bind(service.to_owned()).fetch_one(&self.database).await.unwrap().get("newest")
     }
 }
 
-/// In memory where there is such a place: a history is about order, not about the disk.
-fn scratch() -> TempDir {
+/// A folder in `/dev/shm` if it exists: a history tests order, not the disk.
+fn temp_dir() -> TempDir {
     let memory = PathBuf::from("/dev/shm");
     if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
 }
 
-async fn start_plane(
+async fn start_control_plane(
     folder: &TempDir,
     database_url: &str,
     clock: &Arc<ManualClock>,
@@ -264,14 +264,14 @@ async fn start_plane(
     InProcessServer::start(folder.path(), &settings, clock).await
 }
 
-async fn make_service(api: &HttpClient, human: &str, number: usize) -> Service {
+async fn create_service(api: &HttpClient, human: &str, number: usize) -> Service {
     let body = json!({ "name": format!("service {number}"), "acceptsUnboundTokens": number == 0 });
-    let made = api.send_as(human, "POST", "/services", body).await.expect(201);
-    let id = made["serviceId"].as_str().unwrap().to_owned();
+    let created = api.send_as(human, "POST", "/services", body).await.expect(201);
+    let id = created["serviceId"].as_str().unwrap().to_owned();
     let key = async |scope: &str| {
         let body = json!({ "name": scope, "scope": scope });
-        let made = api.send_as(human, "POST", &format!("/services/{id}/keys"), body).await.expect(201);
-        made["apiKey"].as_str().unwrap().to_owned()
+        let created = api.send_as(human, "POST", &format!("/services/{id}/keys"), body).await.expect(201);
+        created["apiKey"].as_str().unwrap().to_owned()
     };
     let (full, sync_key) = (key("full").await, key("sync").await);
     Service { id, key: full, sync_key }

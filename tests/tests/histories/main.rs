@@ -1,24 +1,25 @@
-//! Generated histories: whatever happens, in whatever order, what API and sidecar say is true.
+//! Generated histories: after every operation, API and sidecar must answer as the model predicts.
 //!
-//! A history is a list of steps ([`step`]); [`environment`] is where it happens, [`model`] knows what must be true,
-//! [`play`] does one and looks at the other. A history that fails is made as short as it can be and kept in
-//! the folder `kept` beside this file, which is played before any other.
+//! A history is a list of operations ([`operation`]). [`environment`] starts the servers, [`model`] predicts
+//! outcomes, and [`run`] executes an operation and compares. A history that fails is shrunk and saved in the folder
+//! `regressions`; the histories there run first.
 //!
-//! `HISTORIES=n` plays that many on each engine; `make soak` goes on for as long as it is told.
+//! `HISTORIES=n` runs n histories on each engine; `make soak` repeats them for a given time.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test, whose helpers may fail too")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "helpers of tests may panic")]
 
-mod acts;
-mod clocks;
 mod environment;
+mod lagging_clock;
 mod model;
-mod play;
-mod step;
-mod wire;
+mod operation;
+mod proxy;
+mod requests;
+mod run;
 
 use countersign_tests::Postgres;
-use play::{Untrue, play};
+use operation::{Operation, histories};
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+use run::{Violation, run};
 use std::{
     cell::Cell,
     path::{Path, PathBuf},
@@ -28,20 +29,19 @@ use std::{
     },
     thread,
 };
-use step::{Step, histories};
 use tokio::runtime::Builder;
 
-/// Histories that `make test` plays on each engine.
-const BOUNDED: u32 = 96;
+/// Histories that `make test` runs on each engine.
+const DEFAULT_COUNT: u32 = 96;
 
-/// Played at the same time: a history waits more than it works.
-const PLAYERS: u32 = 6;
+/// Histories that run at the same time; each mostly waits.
+const THREADS: u32 = 6;
 
-fn kept() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/histories/kept")
+fn regressions() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/histories/regressions")
 }
 
-/// Where a history is played.
+/// The database of a run.
 #[derive(Clone)]
 enum Engine {
     Sqlite,
@@ -49,16 +49,16 @@ enum Engine {
 }
 
 impl Engine {
-    fn play(&self, steps: &[Step]) -> Result<(), Untrue> {
+    fn run(&self, operations: &[Operation]) -> Result<(), Violation> {
         let runtime = Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             match self {
-                Self::Sqlite => Box::pin(play(steps, None)).await,
+                Self::Sqlite => Box::pin(run(operations, None)).await,
                 Self::Postgres(server) => {
                     let url = server.database().await;
-                    let played = Box::pin(play(steps, Some(url.clone()))).await;
+                    let tried = Box::pin(run(operations, Some(url.clone()))).await;
                     server.drop_database(&url).await;
-                    played
+                    tried
                 }
             }
         })
@@ -71,41 +71,41 @@ fn postgres() -> Engine {
 }
 
 #[test]
-fn histories_that_failed_once() {
-    let mut files: Vec<_> = std::fs::read_dir(kept()).unwrap().map(|entry| entry.unwrap().path()).collect();
+fn saved_regressions_pass() {
+    let mut files: Vec<_> = std::fs::read_dir(regressions()).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "jsonl"));
     files.sort();
     let engines = [Engine::Sqlite, postgres()];
     for (file, engine) in files.iter().flat_map(|file| engines.each_ref().map(|engine| (file, engine))) {
         let text = std::fs::read_to_string(file).unwrap();
         let lines = text.lines().filter(|line| !line.starts_with('#'));
-        let steps: Vec<Step> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
-        if let Err(Untrue { error, .. }) = engine.play(&steps) {
+        let operations: Vec<Operation> = lines.map(|line| serde_json::from_str(line).unwrap()).collect();
+        if let Err(Violation { error, .. }) = engine.run(&operations) {
             panic!("{}: {error}", file.display());
         }
     }
 }
 
 #[test]
-fn whatever_happens_api_and_sidecar_say_what_is_true_on_sqlite() {
-    play_many(&Engine::Sqlite);
+fn api_and_sidecar_match_the_model_on_sqlite() {
+    run_many(&Engine::Sqlite);
 }
 
-/// On PostgreSQL transactions truly run at the same time, each statement seeing what was committed before it.
+/// On PostgreSQL transactions run concurrently, and each statement sees what was committed before it.
 #[test]
-fn whatever_happens_api_and_sidecar_say_what_is_true_on_postgresql() {
-    play_many(&postgres());
+fn api_and_sidecar_match_the_model_on_postgresql() {
+    run_many(&postgres());
 }
 
-fn play_many(engine: &Engine) {
-    let all = std::env::var("HISTORIES").map_or(BOUNDED, |text| text.parse().expect("HISTORIES is a number"));
+fn run_many(engine: &Engine) {
+    let all = std::env::var("HISTORIES").map_or(DEFAULT_COUNT, |text| text.parse().expect("HISTORIES is a number"));
     let failed = AtomicBool::new(false);
-    let play_some = || play_until_one_fails(engine, all.div_ceil(PLAYERS), &failed);
-    thread::scope(|scope| (0..PLAYERS).for_each(|_| drop(scope.spawn(play_some))));
+    let run_some = || run_until_one_fails(engine, all.div_ceil(THREADS), &failed);
+    thread::scope(|scope| (0..THREADS).for_each(|_| drop(scope.spawn(run_some))));
     assert!(!failed.load(Ordering::SeqCst), "a history failed, see above");
 }
 
-fn play_until_one_fails(engine: &Engine, count: u32, failed: &AtomicBool) {
+fn run_until_one_fails(engine: &Engine, count: u32, failed: &AtomicBool) {
     let config = Config {
         cases: count,
         max_shrink_iters: 400,
@@ -113,26 +113,26 @@ fn play_until_one_fails(engine: &Engine, count: u32, failed: &AtomicBool) {
         failure_persistence: None,
         ..Config::default()
     };
-    let (mine, played, at) = (AtomicBool::new(false), Cell::new(0), Cell::new(0));
-    let outcome = TestRunner::new(config).run(&histories(), |steps| {
-        // One failure at a time is shrunk; the others stop playing.
-        if failed.load(Ordering::SeqCst) && !mine.load(Ordering::SeqCst) {
+    let (owns_failure, tried, at) = (AtomicBool::new(false), Cell::new(0), Cell::new(0));
+    let outcome = TestRunner::new(config).run(&histories(), |operations| {
+        // Only one failure is shrunk at a time; the other threads stop.
+        if failed.load(Ordering::SeqCst) && !owns_failure.load(Ordering::SeqCst) {
             return Ok(());
         }
-        played.set(played.get() + 1);
-        engine.play(&steps).map_err(|Untrue { at: step, error }| {
-            at.set(step);
+        tried.set(tried.get() + 1);
+        engine.run(&operations).map_err(|Violation { at: operation, error }| {
+            at.set(operation);
             if !failed.swap(true, Ordering::SeqCst) {
-                mine.store(true, Ordering::SeqCst);
-                eprintln!("history {} of one of {PLAYERS} players failed; making it shorter", played.get());
+                owns_failure.store(true, Ordering::SeqCst);
+                eprintln!("history {} of one of {THREADS} threads failed; shrinking it", tried.get());
             }
             TestCaseError::fail(error)
         })
     });
     match outcome {
-        Err(TestError::Fail(reason, steps)) if mine.load(Ordering::SeqCst) => {
-            // The shortest was the last to fail; what would have come after that is nobody's business.
-            let (file, text) = keep(&reason.to_string(), &steps[..steps.len().min(at.get() + 1)]);
+        Err(TestError::Fail(reason, operations)) if owns_failure.load(Ordering::SeqCst) => {
+            // The last failure is the shortest history. The operations after the failing one are dropped.
+            let (file, text) = save_regression(&reason.to_string(), &operations[..operations.len().min(at.get() + 1)]);
             panic!("{text}kept as {}", file.display());
         }
         Err(TestError::Abort(reason)) => panic!("{reason}"),
@@ -140,12 +140,12 @@ fn play_until_one_fails(engine: &Engine, count: u32, failed: &AtomicBool) {
     }
 }
 
-/// Writes the history down, with what went wrong.
-fn keep(reason: &str, steps: &[Step]) -> (PathBuf, String) {
-    let lines: Vec<_> = steps.iter().map(|step| serde_json::to_string(step).unwrap()).collect();
+/// Writes a history and its error to a new file in `regressions`.
+fn save_regression(reason: &str, operations: &[Operation]) -> (PathBuf, String) {
+    let lines: Vec<_> = operations.iter().map(|operation| serde_json::to_string(operation).unwrap()).collect();
     let reason: Vec<_> = reason.lines().map(|line| format!("# {line}")).collect();
     let text = format!("{}\n{}\n", reason.join("\n"), lines.join("\n"));
-    let names = (0..1000).map(|number| kept().join(format!("history-{number}.jsonl")));
+    let names = (0..1000).map(|number| regressions().join(format!("history-{number}.jsonl")));
     let file = { names }.find(|file| !file.exists()).unwrap();
     std::fs::write(&file, &text).unwrap();
     (file, text)

@@ -1,40 +1,40 @@
-//! What must be true: every state the deployment was ever in, and what a token is worth in each.
+//! Predicts the outcome of a verification from all states that the deployment was ever in.
 //!
-//! Nothing is forgotten here and nothing is clever: a verdict is looked up in the state that the judge
-//! should have in mind, which is the newer of what it was told and what the token was told.
+//! The model stores every state and looks outcomes up: the relevant state is the newer of the one that the verifier
+//! received last and the one at which the token was issued.
 
-use crate::step::{MAX_STALENESS, PERMISSIONS, ROLE_NAMES, Status};
+use crate::operation::{MAX_STALENESS, PERMISSIONS, ROLE_NAMES, Status};
 use countersign_tests::VerifyOutcome;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Tolerance for `nbf` and `iat`, in seconds.
 const LEEWAY: i64 = 30;
 
-/// One state between two revisions.
+/// The state after a revision.
 #[derive(Debug, Clone, Default)]
 pub struct State {
     pub revision: i64,
-    /// Agents to which something happened; the others are active and never were cut off.
-    pub agents: BTreeMap<usize, Condition>,
-    /// By service and name, which of all roles ever made it is.
+    /// Agents whose status was set; the others are active and have no cutoff.
+    pub agents: BTreeMap<usize, AgentState>,
+    /// The current role by service and name, as an index into [`Model::roles`].
     pub roles: BTreeMap<(usize, usize), usize>,
-    /// By role, also of those that are gone.
+    /// Permissions by role, including deleted roles.
     pub permissions: BTreeMap<usize, usize>,
-    /// By service, agent and role: until when, in microseconds.
+    /// Expiry in microseconds by service, agent and role.
     pub grants: BTreeMap<(usize, usize, usize), Option<i64>>,
-    /// Of agents of whom something was said, as written in JSON.
+    /// Trust scores as JSON text, for agents with feedback.
     pub trust: BTreeMap<usize, String>,
-    /// Services that take no unbound tokens.
-    pub strict: BTreeSet<usize>,
-    pub dead_logins: BTreeSet<usize>,
-    pub dead_tokens: BTreeSet<usize>,
-    /// Signing keys whose tokens are believed, in the order of their publication.
+    /// Services that reject unbound tokens.
+    pub rejecting_unbound: BTreeSet<usize>,
+    pub revoked_logins: BTreeSet<usize>,
+    pub revoked_tokens: BTreeSet<usize>,
+    /// Signing keys that verify tokens, in order of publication.
     pub keys: Vec<Key>,
-    /// How many signing keys were revoked so far.
-    pub emergencies: i64,
+    /// Number of signing keys revoked so far.
+    pub key_revocations: i64,
 }
 
-/// A signing key; instants in microseconds.
+/// A signing key; times in microseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Key {
     pub kid: String,
@@ -42,31 +42,31 @@ pub struct Key {
     pub signs_from: Option<i64>,
 }
 
-/// What was done to an agent.
+/// Status and cutoff of an agent, with the revision of the last status change.
 #[derive(Debug, Clone, Copy)]
-pub struct Condition {
+pub struct AgentState {
     pub status: Status,
     pub since: i64,
     pub cutoff: i64,
 }
 
-/// A role that was made once.
+/// A role, current or deleted.
 #[derive(Debug)]
 pub struct Role {
     pub id: String,
     pub name: usize,
-    pub made_at: i64,
+    pub created_at: i64,
 }
 
-/// A login.
+/// A login and its session.
 #[derive(Debug)]
 pub struct Login {
     pub agent: usize,
     pub id: String,
-    pub begun_revision: i64,
-    /// All its refresh tokens, the newest last.
+    pub start_revision: i64,
+    /// All refresh tokens of the session, newest last.
     pub refresh: Vec<String>,
-    /// Challenge and signature.
+    /// Challenge id and signature.
     pub answer: (String, String),
 }
 
@@ -75,30 +75,31 @@ pub struct Login {
 pub struct Token {
     pub text: String,
     pub id: String,
-    /// The key that signed it.
+    /// The key that signed the token.
     pub kid: String,
     pub agent: usize,
     pub login: usize,
-    /// The service it is for; none if it is unbound.
+    /// The service in `aud`; none if the token is unbound.
     pub service: Option<usize>,
     pub rev: i64,
     pub issued_at: i64,
     pub expires_at: i64,
-    /// The last state there was when it was handed out: its claims are of a state up to this one.
-    pub handed_out: usize,
+    /// The newest state when the token was returned. Its claims come from this state or an earlier one.
+    pub latest_state_at_issue: usize,
 }
 
-/// Who judges: what it was told last, the time on its clock in microseconds, and the floor of the deployment.
+/// The verifier's knowledge: the state that it received last, its clock in microseconds, and the floor of the
+/// deployment.
 #[derive(Debug, Clone, Copy)]
-pub struct Judge {
-    pub told: usize,
+pub struct Verifier {
+    pub known_state: usize,
     pub now: i64,
     pub floor: i64,
-    /// Whether it surely knows that floor.
+    /// Whether the verifier certainly has this floor.
     pub knows_floor: bool,
 }
 
-/// All that ever was.
+/// Everything created so far, and all states.
 #[derive(Debug)]
 pub struct Model {
     pub states: Vec<State>,
@@ -109,30 +110,30 @@ pub struct Model {
 }
 
 impl State {
-    pub fn believes(&self, kid: &str) -> bool {
+    pub fn trusts_key(&self, kid: &str) -> bool {
         self.keys.iter().any(|key| key.kid == kid)
     }
 
-    pub fn condition(&self, agent: usize) -> Condition {
-        self.agents.get(&agent).copied().unwrap_or(Condition { status: Status::Active, since: 0, cutoff: 0 })
+    pub fn agent_state(&self, agent: usize) -> AgentState {
+        self.agents.get(&agent).copied().unwrap_or(AgentState { status: Status::Active, since: 0, cutoff: 0 })
     }
 
-    /// Whether a service takes unbound tokens from now on.
+    /// Sets whether a service accepts unbound tokens.
     pub fn accept_unbound(&mut self, service: usize, accepted: bool) {
-        self.strict.remove(&service);
-        self.strict.extend((!accepted).then_some(service));
+        self.rejecting_unbound.remove(&service);
+        self.rejecting_unbound.extend((!accepted).then_some(service));
     }
 
-    /// Roles that an agent holds at a service at an instant.
-    fn held(&self, service: usize, agent: usize, now: i64) -> BTreeSet<usize> {
-        let mine = self.grants.iter().filter(|((at, who, _), _)| (*at, *who) == (service, agent));
+    /// Roles that an agent holds at a service at a time.
+    fn roles_of(&self, service: usize, agent: usize, now: i64) -> BTreeSet<usize> {
+        let mine = self.grants.iter().filter(|((at, holder, _), _)| (*at, *holder) == (service, agent));
         mine.filter(|(_, until)| until.is_none_or(|end| now < end)).map(|((_, _, role), _)| *role).collect()
     }
 }
 
 impl Model {
     pub fn new(revision: i64, keys: Vec<Key>) -> Self {
-        let first = State { revision, keys, strict: BTreeSet::from([1]), ..State::default() };
+        let first = State { revision, keys, rejecting_unbound: BTreeSet::from([1]), ..State::default() };
         Self { states: vec![first], agents: Vec::new(), roles: Vec::new(), logins: Vec::new(), tokens: Vec::new() }
     }
 
@@ -144,20 +145,24 @@ impl Model {
         self.states.last().unwrap()
     }
 
-    /// Goes on to the next state.
-    pub fn become_at(&mut self, revision: i64, change: impl FnOnce(&mut State)) {
+    /// Appends a state.
+    pub fn push_state(&mut self, revision: i64, change: impl FnOnce(&mut State)) {
         let mut next = self.now().clone();
         next.revision = revision;
         change(&mut next);
         self.states.push(next);
     }
 
-    /// What a judge may say of a token at a service: one verdict, or two where clocks run apart.
-    pub fn verdicts(&self, token: &Token, service: usize, judge: Judge) -> Vec<VerifyOutcome> {
+    /// The possible outcomes of a verification: several where the sidecar may lag behind.
+    pub fn allowed_outcomes(&self, token: &Token, service: usize, verifier: Verifier) -> Vec<VerifyOutcome> {
         let refused = |status, reason| vec![VerifyOutcome::refused(status, reason)];
-        let Judge { told, now, floor, knows_floor } = judge;
-        if !self.states[told].believes(&token.kid) {
-            return if self.may_be_unknown(token, told) { refused(401, "token_key_unknown") } else { Vec::new() };
+        let Verifier { known_state, now, floor, knows_floor } = verifier;
+        if !self.states[known_state].trusts_key(&token.kid) {
+            return if self.key_may_be_unknown(token, known_state) {
+                refused(401, "token_key_unknown")
+            } else {
+                Vec::new()
+            };
         }
         let seconds = |micros: i64| micros.div_euclid(1_000_000);
         if seconds(now) >= token.expires_at {
@@ -168,116 +173,138 @@ impl Model {
         }
         match token.service {
             Some(bound) if bound != service => return refused(401, "token_audience_mismatch"),
-            None if self.states[told].strict.contains(&service) => return refused(401, "token_unbound"),
+            None if self.states[known_state].rejecting_unbound.contains(&service) => {
+                return refused(401, "token_unbound");
+            }
             _ => {}
         }
-        let mut verdicts = Vec::new();
+        let mut outcomes = Vec::new();
         if token.rev < floor {
-            verdicts.push(VerifyOutcome::refused(401, "token_superseded"));
+            outcomes.push(VerifyOutcome::refused(401, "token_superseded"));
             if knows_floor {
-                return verdicts;
+                return outcomes;
             }
         }
-        match self.death(token, told) {
-            Some((status, reason)) => verdicts.push(VerifyOutcome::refused(status, reason)),
-            None => verdicts.extend(self.standings(token, service, told, now)),
+        match self.rejection(token, known_state) {
+            Some((status, reason)) => outcomes.push(VerifyOutcome::refused(status, reason)),
+            None => outcomes.extend(self.accepted_outcomes(token, service, known_state, now)),
         }
-        verdicts
+        outcomes
     }
 
-    /// Whether the key may be one that a judge does not believe: it is gone, or a revocation let it sign at once.
-    fn may_be_unknown(&self, token: &Token, told: usize) -> bool {
-        let gone = self.states[..=told].iter().any(|state| state.believes(&token.kid));
-        gone || self.states[token.handed_out].emergencies > self.states[told].emergencies
+    /// Whether a verifier may not have the key: it was removed, or a revocation let the next key sign before the
+    /// verifier received it.
+    fn key_may_be_unknown(&self, token: &Token, known_state: usize) -> bool {
+        let gone = self.states[..=known_state].iter().any(|state| state.trusts_key(&token.kid));
+        gone || self.states[token.latest_state_at_issue].key_revocations > self.states[known_state].key_revocations
     }
 
-    /// What is wrong with the key that signed a token which was just handed out, if anything is.
-    pub fn early(&self, token: &Token) -> Option<String> {
-        let published = self.states.iter().find(|state| state.believes(&token.kid))?;
+    /// An error if the key signed before all verifiers could have received it.
+    pub fn premature_key_use(&self, token: &Token) -> Option<String> {
+        let published = self.states.iter().find(|state| state.trusts_key(&token.kid))?;
         let key = published.keys.iter().find(|key| key.kid == token.kid)?;
         let first = self.states[0].keys.first().is_some_and(|first| first.kid == key.kid);
-        let hurried = self.now().emergencies > published.emergencies;
+        let revoked_since = self.now().key_revocations > published.key_revocations;
         let early = token.issued_at * 1_000_000 < key.published_at + MAX_STALENESS * 1_000_000;
-        (early && !first && !hurried).then(|| format!("{key:?} signs at {}", token.issued_at))
+        (early && !first && !revoked_since).then(|| format!("{key:?} signs at {}", token.issued_at))
     }
 
-    /// Takes over which keys are believed; one that is gone without having been revoked has no living token.
-    pub fn take_keys(&mut self, revision: i64, (keys, emergencies): (Vec<Key>, i64), now: i64) -> Result<(), String> {
+    /// Sets the signing keys. A key may only be removed if it was revoked or all its tokens have expired.
+    pub fn set_keys(
+        &mut self,
+        revision: i64,
+        (keys, key_revocations): (Vec<Key>, i64),
+        now: i64,
+    ) -> Result<(), String> {
         let gone = self.now().keys.iter().filter(|old| !keys.iter().any(|key| key.kid == old.kid));
         let lives = |token: &&Token| now < token.expires_at * 1_000_000;
         let orphaned = gone.filter(|key| self.tokens.iter().filter(lives).any(|token| token.kid == key.kid));
         let orphaned: Vec<_> = orphaned.map(|key| key.kid.clone()).collect();
-        let revoked = usize::try_from(emergencies - self.now().emergencies).unwrap();
+        let revoked = usize::try_from(key_revocations - self.now().key_revocations).unwrap();
         if orphaned.len() > revoked {
             return Err(format!(
-                "tokens live under {orphaned:?}, which are gone, though only {revoked} of them revoked"
+                "keys {orphaned:?} are removed while their tokens are valid, but only {revoked} keys were revoked"
             ));
         }
-        self.become_at(revision, |state| (state.keys, state.emergencies) = (keys, emergencies));
+        self.push_state(revision, |state| (state.keys, state.key_revocations) = (keys, key_revocations));
         Ok(())
     }
 
-    fn state_of(&self, token: &Token) -> usize {
+    fn state_at_issue(&self, token: &Token) -> usize {
         self.states.partition_point(|state| state.revision <= token.rev) - 1
     }
 
-    /// Why the token is dead for who was told this much.
-    fn death(&self, token: &Token, told: usize) -> Option<(u16, &'static str)> {
-        let state = &self.states[told];
-        let Condition { status, since, cutoff } = state.condition(token.agent);
-        // A status from before the token is overridden by it: who was suspended got none.
+    /// The reason for which a verifier with this state rejects the token, apart from its claims.
+    fn rejection(&self, token: &Token, known_state: usize) -> Option<(u16, &'static str)> {
+        let state = &self.states[known_state];
+        let AgentState { status, since, cutoff } = state.agent_state(token.agent);
+        // A token is newer than an older status change: a suspended agent receives no token.
         match status {
             Status::Suspended if since > token.rev => return Some((403, "agent_suspended")),
             Status::Revoked if since > token.rev => return Some((403, "agent_revoked")),
             _ => {}
         }
         let number = self.tokens.iter().position(|other| other.id == token.id);
-        let revoked = number.is_some_and(|number| state.dead_tokens.contains(&number));
-        let dead = token.rev < cutoff || revoked || state.dead_logins.contains(&token.login);
+        let revoked = number.is_some_and(|number| state.revoked_tokens.contains(&number));
+        let dead = token.rev < cutoff || revoked || state.revoked_logins.contains(&token.login);
         dead.then_some((401, "token_revoked"))
     }
 
-    fn standings(&self, token: &Token, service: usize, told: usize, now: i64) -> Vec<VerifyOutcome> {
-        let issued = self.state_of(token);
+    fn accepted_outcomes(&self, token: &Token, service: usize, known_state: usize, now: i64) -> Vec<VerifyOutcome> {
+        let issued = self.state_at_issue(token);
         let issued_at = token.issued_at * 1_000_000;
-        let mut verdicts = Vec::new();
-        if issued <= told {
-            // A clock that is behind may see a role as live that had ended when the token was issued: the
-            // claims do not name it, a record may.
-            for instant in BTreeSet::from([now, now.max(issued_at)]) {
-                verdicts.push(self.known(token, (told, told), &self.states[told].held(service, token.agent, instant)));
+        let mut outcomes = Vec::new();
+        if issued <= known_state {
+            // With a lagging clock a role may still be live that had expired at issue: the claims do not contain it,
+            // the view may.
+            for time in BTreeSet::from([now, now.max(issued_at)]) {
+                outcomes.push(self.accepted(
+                    token,
+                    (known_state, known_state),
+                    &self.states[known_state].roles_of(service, token.agent, time),
+                ));
             }
         }
-        if told < token.handed_out {
-            // The claims may be newer than all that the judge was told, as of any state until then.
-            for state in issued..=token.handed_out {
-                verdicts.push(self.claimed(token, service, (state, told), now));
+        if known_state < token.latest_state_at_issue {
+            // The claims may be newer than the view: they come from any state between issue and return.
+            let latest = token.latest_state_at_issue;
+            for (state, trust) in (issued..=latest).flat_map(|state| (state..=latest).map(move |trust| (state, trust)))
+            {
+                outcomes.push(self.outcome_by_claims(token, service, (state, trust, known_state), now));
             }
         }
-        verdicts
+        outcomes
     }
 
-    /// By the claims alone; and, where the token is not newer than all that the judge was told or one of its
-    /// roles has ended, by the definitions that the judge was told.
-    fn claimed(&self, token: &Token, service: usize, (state, told): (usize, usize), now: i64) -> VerifyOutcome {
+    /// The outcome by the claims. Where the token is not newer than the view, or one of its roles has expired,
+    /// permissions come from the view. The trust score may be newer than the roles: it changes before its revision is
+    /// published, and a token is issued in several statements.
+    fn outcome_by_claims(
+        &self,
+        token: &Token,
+        service: usize,
+        (state, trust, known_state): (usize, usize, usize),
+        now: i64,
+    ) -> VerifyOutcome {
         if token.service != Some(service) {
-            return self.known(token, (state, told), &BTreeSet::new());
+            return self.accepted(token, (trust, known_state), &BTreeSet::new());
         }
-        let claimed = self.states[state].held(service, token.agent, token.issued_at * 1_000_000);
-        let at_now = self.states[state].held(service, token.agent, now);
+        let claimed = self.states[state].roles_of(service, token.agent, token.issued_at * 1_000_000);
+        let at_now = self.states[state].roles_of(service, token.agent, now);
         let live: BTreeSet<_> = claimed.intersection(&at_now).copied().collect();
-        let defined = live.iter().filter_map(|role| self.states[told].roles.get(&(service, self.roles[*role].name)));
-        let defined = defined.filter(|role| self.roles[**role].made_at <= token.rev).copied().collect();
-        let newer = token.rev > self.states[told].revision;
+        let defined =
+            live.iter().filter_map(|role| self.states[known_state].roles.get(&(service, self.roles[*role].name)));
+        let defined = defined.filter(|role| self.roles[**role].created_at <= token.rev).copied().collect();
+        let newer = token.rev > self.states[known_state].revision;
         if newer && live == claimed {
-            self.known(token, (state, state), &live)
+            self.accepted(token, (trust, state), &live)
         } else {
-            self.known(token, (state, told), &defined)
+            self.accepted(token, (trust, known_state), &defined)
         }
     }
 
-    /// Somebody known, with these roles, the trust of one state and the definitions of another.
-    fn known(&self, token: &Token, (state, defined): (usize, usize), roles: &BTreeSet<usize>) -> VerifyOutcome {
+    /// Acceptance with these roles, the trust score of one state and the permissions of another.
+    fn accepted(&self, token: &Token, (trust, defined): (usize, usize), roles: &BTreeSet<usize>) -> VerifyOutcome {
         let names: BTreeSet<_> = roles.iter().map(|role| ROLE_NAMES[self.roles[*role].name].to_owned()).collect();
         let permissions: BTreeSet<_> = roles
             .iter()
@@ -286,7 +313,7 @@ impl Model {
             .collect();
         let (id, name) = self.agents[token.agent].clone();
         let (roles, permissions) = (names.into_iter().collect(), permissions.into_iter().collect());
-        let trust = self.states[state].trust.get(&token.agent).map_or("50", String::as_str).to_owned();
+        let trust = self.states[trust].trust.get(&token.agent).map_or("50", String::as_str).to_owned();
         VerifyOutcome::Accepted { id, name, roles, permissions, trust }
     }
 }

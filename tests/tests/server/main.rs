@@ -2,4 +2,6 @@
 
 mod database;
 mod metrics;
+mod metrics_series;
+mod output;
 mod startup;

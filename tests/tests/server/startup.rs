@@ -34,7 +34,7 @@ fn what_cannot_be_meant_is_refused_with_the_choices() {
         (
             &["--dev", "--set", "proxies.trusted=0.0.0.0/0"],
             &[],
-            "everybody; list the networks that are meant for key `proxies.trusted",
+            "every address; list specific networks for key `proxies.trusted",
         ),
         (&["--dev", "--set", "webhooks.allowed_networks=inside"], &[], "for key `webhooks.allowed_networks"),
         (&["--dev", "--set", "webhooks.retention_days=0"], &[], "webhooks.retention_days: must be at least 1"),

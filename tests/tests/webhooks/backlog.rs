@@ -44,7 +44,7 @@ async fn a_backlog_takes_no_memory_and_a_good_receiver_is_kept_busy() {
     let count = std::env::var("BACKLOG").map_or(EVENTS, |text| text.parse::<u32>().unwrap());
     let mut control = ControlPlane::start_with(&[&format!("webhooks.target_concurrency={AT_A_TIME}")]).await;
     let receiver = Receiver::start(Reply::After(EACH, Box::new(Reply::Status(200)))).await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     target.pause().await;
     EventSource::new(&control).await.assign().await;
     let sorted = async || (target.total("pending").await == 1).then_some(());

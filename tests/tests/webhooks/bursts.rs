@@ -61,7 +61,7 @@ async fn of_a_storm_ten_are_told_and_the_rest_together_and_of_ten_failures_nothi
 async fn storm_has_a_summary() {
     let mut control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    Target::make_everywhere(&control, &receiver.url).await;
+    Target::create_for_deployment(&control, &receiver.url).await;
     let began = SystemClock.since_boot();
     let (victim, service) = {
         let source = EventSource::new(&control).await;
@@ -125,16 +125,16 @@ async fn others(control: &ControlPlane, receiver: &Receiver) {
 async fn ten_have_none_and_the_next_minute_counts_anew() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    Target::make(&control, &receiver.url).await;
+    Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     let service = json!(control.service());
     for _ in 0..10 {
-        source.fail(Some(control.service())).await;
+        source.fail_login(Some(control.service())).await;
     }
     receiver.until(10).await;
     tokio::time::sleep(MINUTE + Duration::from_secs(3)).await;
     assert_eq!(told(&receiver, &source.agent.id, &service).1, Vec::<Value>::new());
-    source.fail(Some(control.service())).await;
+    source.fail_login(Some(control.service())).await;
     receiver.until(11).await;
     assert_eq!(told(&receiver, &source.agent.id, &service).0.len(), 11);
 }

@@ -35,7 +35,7 @@ impl Fixture {
     }
 
     async fn target(&self, receiver: &Receiver) -> Target {
-        Target::make_at(&self.plane.api, &self.key, &self.set, &receiver.url, &["*"]).await
+        Target::create_in(&self.plane.api, &self.key, &self.set, &receiver.url, &["*"]).await
     }
 
     /// Causes an event.

@@ -109,7 +109,7 @@ async fn every_event_comes_to_whoever_takes_it_through_twenty_crashes() {
     let to = Receivers::start().await;
     let mut targets = Vec::new();
     for receiver in [&to.good, &to.flaky, &to.hanging, &to.redirecting, &to.gone, &to.dripping] {
-        targets.push(Target::make_for(&control, &receiver.url, &["agent.role_assigned"]).await);
+        targets.push(Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await);
     }
     let (mut agents, mut roles) = (Vec::new(), Vec::new());
     for _ in 0..AGENTS {
@@ -129,7 +129,7 @@ async fn every_event_comes_to_whoever_takes_it_through_twenty_crashes() {
     causing.await.unwrap();
     all_came("the good target", &to.good, began, Receiver::events).await;
     // Each came a second time, and was taken then.
-    all_came("the flaky target", &to.flaky, began, Receiver::taken).await;
+    all_came("the flaky target", &to.flaky, began, Receiver::accepted).await;
 
     let mut library = StandardWebhooks::start();
     for (receiver, target) in [(&to.good, &targets[0]), (&to.flaky, &targets[1])] {

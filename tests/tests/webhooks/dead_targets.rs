@@ -16,8 +16,8 @@ async fn requests_are_answered_while_every_attempt_to_a_dead_target_is_still_ope
     let (hanging, refusal) = (Receiver::start(Reply::Never).await, RefusingPort::new());
     let mut targets = Vec::new();
     for _ in 0..TARGETS {
-        targets.push(Target::make(&control, &hanging.url).await);
-        targets.push(Target::make(&control, &refusal.url()).await);
+        targets.push(Target::create(&control, &hanging.url).await);
+        targets.push(Target::create(&control, &refusal.url()).await);
     }
     let source = EventSource::new(&control).await;
     source.assign().await;

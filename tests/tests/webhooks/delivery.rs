@@ -18,7 +18,7 @@ async fn a_failed_delivery_is_tried_by_the_schedule_and_then_no_more_until_it_is
     let control = control_with_retries(&[1, 2], &[]).await;
     let receiver =
         Receiver::start(Reply::Full(500, vec![("x-reason", "none".to_owned())], "out of order".to_owned())).await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     source.assign().await;
     let first = receiver.until(1).await.remove(0);
@@ -60,7 +60,7 @@ async fn an_event_that_fails_first_is_delivered_later_and_does_not_hold_up_other
         if assigned && before < 2 { Reply::Status(503) } else { Reply::Status(200) }
     });
     let receiver = receiver.await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     source.events(2).await;
     receiver.until(4).await;
@@ -78,7 +78,7 @@ async fn nobody_comes_back_before_a_receiver_wants_them_to() {
             _ => Reply::Status(200),
         });
         let receiver = receiver.await;
-        let target = Target::make(&control, &receiver.url).await;
+        let target = Target::create(&control, &receiver.url).await;
         let source = EventSource::with_role(&control, &format!("role {status}")).await;
         source.assign().await;
         let first = receiver.until(1).await.remove(0);
@@ -98,7 +98,7 @@ async fn nobody_comes_back_before_a_receiver_wants_them_to() {
 async fn a_receiver_that_is_gone_is_left_alone_and_keeps_its_events() {
     let control = control_with_retries(&[1, 1, 1], &[]).await;
     let receiver = Receiver::start(Reply::Status(410)).await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     source.assign().await;
     let gone = target.until("it is disabled", |target| target["status"] == "disabled").await;
@@ -134,7 +134,7 @@ async fn a_try_ends_in_time_whatever_the_receiver_does() {
     let mut targets = Vec::new();
     for (what, reply, failure) in slow() {
         let receiver = Receiver::start(reply).await;
-        let target = Target::make(&control, &receiver.url).await;
+        let target = Target::create(&control, &receiver.url).await;
         targets.push((what, failure, receiver, target));
     }
     source.assign().await;
@@ -162,7 +162,7 @@ async fn of_a_huge_answer_only_the_beginning_is_read() {
     source.assign().await;
     for status in [200, 500] {
         let receiver = Receiver::start(Reply::Endless(status)).await;
-        let target = Target::make(&control, &receiver.url).await;
+        let target = Target::create(&control, &receiver.url).await;
         let event = target.test().await;
         let tried = target.until_delivery(&event, "it is tried", |delivery| delivery["attempts"] == 1).await;
         assert_eq!(tried["responseStatus"], status, "{tried}");
@@ -182,7 +182,7 @@ async fn nobody_follows_a_redirect() {
     let elsewhere = Receiver::good().await;
     for status in [301, 302, 303, 307, 308] {
         let receiver = Receiver::start(Reply::redirect(status, &elsewhere.url)).await;
-        let target = Target::make_for(&control, &receiver.url, &["agent.authenticated"]).await;
+        let target = Target::create_for(&control, &receiver.url, &["agent.authenticated"]).await;
         let event = target.test().await;
         let tried = target.until_delivery(&event, "it is tried", |delivery| delivery["attempts"] == 1).await;
         assert_eq!((&tried["failure"], &tried["responseStatus"]), (&json!("redirect"), &json!(status)));
@@ -200,9 +200,9 @@ async fn dead_receivers_delay_nobody_else() {
         (Receiver::start(Reply::Never).await, Receiver::start(Reply::SlowHeaders).await, Receiver::good().await);
     let refusal = RefusingPort::new();
     for url in [&hanging.url, &dripping.url, &refusal.url(), &hanging.url, &dripping.url, &hanging.url] {
-        Target::make(&control, url).await;
+        Target::create(&control, url).await;
     }
-    Target::make(&control, &good.url).await;
+    Target::create(&control, &good.url).await;
     let source = EventSource::new(&control).await;
     let mut waits = Vec::new();
     for number in 1..=60 {
@@ -234,17 +234,17 @@ async fn a_receiver_with_a_certificate_of_a_named_authority_is_believed_and_othe
     let file = folder.path().join("authority.pem");
     std::fs::write(&file, authority).unwrap();
     let control = ControlPlane::start_with(&[&format!("webhooks.ca_file={}", file.display())]).await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     let event = target.test().await;
     target.until_status(&event, "delivered").await;
     assert_eq!(receiver.received()[0].id(), event);
-    let target = Target::make(&control, &stranger.url).await;
+    let target = Target::create(&control, &stranger.url).await;
     let event = target.test().await;
     let refused = target.until_status(&event, "dead").await;
     assert_eq!((&refused["failure"], stranger.count()), (&json!("tls"), 0));
     // And without the setting nobody vouches for the first either.
     let control = ControlPlane::start().await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     let event = target.test().await;
     assert_eq!(target.until_status(&event, "dead").await["failure"], "tls");
     assert_eq!(receiver.count(), 1);

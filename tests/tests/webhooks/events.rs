@@ -37,7 +37,7 @@ async fn feedback(control: &ControlPlane, agent: &str, score: f64) {
 async fn each_kind_is_told_once_and_as_it_is_described() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     let (agent, service) = (source.agent.id.as_str(), control.service());
     let began = SystemClock.now().seconds();
@@ -45,7 +45,7 @@ async fn each_kind_is_told_once_and_as_it_is_described() {
     source.assign().await;
     source.revoke().await;
     source.agent.token_for(service).await;
-    source.fail(Some(service)).await.expect(400);
+    source.fail_login(Some(service)).await.expect(400);
     feedback(&control, agent, 90.0).await;
     receiver.until(5).await;
     fence(&target, &receiver).await;
@@ -109,7 +109,7 @@ async fn assert_described(control: &ControlPlane, all: &[Received]) {
     let described = control.api.get("/openapi.json").await.expect(200);
     assert_eq!(described["webhooks"].as_object().unwrap().len(), 6, "{}", described["webhooks"]);
     std::fs::write(&file, described.to_string()).unwrap();
-    let mut library = StandardWebhooks::knowing(&file);
+    let mut library = StandardWebhooks::with_openapi(&file);
     library.assert_described(all);
     // The judge is not one who finds everything good.
     let mut bent = all[0].clone();
@@ -124,11 +124,11 @@ async fn a_target_gets_what_it_asked_for_of_its_service_and_the_deployment_every
     let [all, some, other, wide] = [(); 4].map(|()| Receiver::good());
     let (all, some, other, wide) = tokio::join!(all, some, other, wide);
     let (service, key) = control.create_service(json!({ "name": "other" })).await;
-    let to_all = Target::make(&control, &all.url).await;
-    let to_some = Target::make_for(&control, &some.url, &["agent.role_revoked", "trust.feedback_received"]).await;
+    let to_all = Target::create(&control, &all.url).await;
+    let to_some = Target::create_for(&control, &some.url, &["agent.role_revoked", "trust.feedback_received"]).await;
     let set = format!("/services/{service}/webhooks");
-    let to_other = Target::make_at(&control.api, &key, &set, &other.url, &["*"]).await;
-    let to_wide = Target::make_everywhere(&control, &wide.url).await;
+    let to_other = Target::create_in(&control.api, &key, &set, &other.url, &["*"]).await;
+    let to_wide = Target::create_for_deployment(&control, &wide.url).await;
     assert_eq!(to_wide.read().await["serviceId"], Value::Null);
 
     let source = EventSource::new(&control).await;
@@ -163,7 +163,8 @@ async fn what_names_no_service_is_told_where_the_agent_holds_a_role() {
     let [first, second, third, wide] = [(); 4].map(|()| Receiver::good());
     let (first, second, third, wide) = tokio::join!(first, second, third, wide);
     let source = EventSource::new(&control).await;
-    let mut targets = vec![(Target::make_for(&control, &first.url, &["agent.authentication_failed"]).await, &first, 1)];
+    let mut targets =
+        vec![(Target::create_for(&control, &first.url, &["agent.authentication_failed"]).await, &first, 1)];
     for (receiver, count) in [(&second, 1), (&third, 0)] {
         let (service, key) = control.create_service(json!({ "name": "another" })).await;
         let body = json!({ "name": "writer", "permissions": ["write"] });
@@ -174,11 +175,11 @@ async fn what_names_no_service_is_told_where_the_agent_holds_a_role() {
         }
         let set = format!("/services/{service}/webhooks");
         let kinds = ["agent.authentication_failed"];
-        targets.push((Target::make_at(&control.api, &key, &set, &receiver.url, &kinds).await, receiver, count));
+        targets.push((Target::create_in(&control.api, &key, &set, &receiver.url, &kinds).await, receiver, count));
     }
-    targets.push((Target::make_everywhere(&control, &wide.url).await, &wide, 3));
+    targets.push((Target::create_for_deployment(&control, &wide.url).await, &wide, 3));
     source.assign().await;
-    source.fail(None).await.expect(400);
+    source.fail_login(None).await.expect(400);
     // An agent without any role concerns nobody in particular.
     let nobody = Agent::register(&control, "Nobody").await;
     nobody.login().await;
@@ -198,7 +199,7 @@ async fn what_names_no_service_is_told_where_the_agent_holds_a_role() {
 async fn each_way_to_fail_a_login_has_its_reason() {
     let control = ControlPlane::start_with(&["tokens.challenge_seconds=2"]).await;
     let receiver = Receiver::good().await;
-    let target = Target::make_for(&control, &receiver.url, &["agent.authentication_failed"]).await;
+    let target = Target::create_for(&control, &receiver.url, &["agent.authentication_failed"]).await;
     let source = EventSource::new(&control).await;
     let service = Some(control.service());
 

@@ -113,7 +113,7 @@ async fn a_redirect_leads_nowhere_and_networks_of_the_operator_are_reached() {
     let receiver = Receiver::good().await;
     let at = ProductionServer::start(&["webhooks.allowed_networks=127.0.0.1/32"]).await;
     let set = format!("/services/{}/webhooks", at.service);
-    let target = Target::make_at(&at.api, &at.key, &set, &receiver.url, &["*"]).await;
+    let target = Target::create_in(&at.api, &at.key, &set, &receiver.url, &["*"]).await;
     let event = target.test().await;
     target.until_status(&event, "delivered").await;
     assert_eq!(receiver.count(), 1);
@@ -128,8 +128,8 @@ async fn a_redirect_leads_nowhere_and_networks_of_the_operator_are_reached() {
 async fn in_development_loopback_is_reached_and_other_private_hosts_are_not() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    Target::make(&control, &receiver.url).await;
-    Target::make(&control, &receiver.url.replace("127.0.0.1", "localhost")).await;
+    Target::create(&control, &receiver.url).await;
+    Target::create(&control, &receiver.url.replace("127.0.0.1", "localhost")).await;
     for url in [
         "http://10.0.0.1/",
         "https://192.168.0.1/",

@@ -30,7 +30,7 @@ fn lost(receiver: &Receiver) -> Vec<(String, String, String)> {
 async fn an_end_is_told_within_seconds_and_once_also_across_a_crash() {
     let mut control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    let target = Target::make_for(&control, &receiver.url, &LOST).await;
+    let target = Target::create_for(&control, &receiver.url, &LOST).await;
     let role = control.create_role("reader", &["read"]).await;
     let mut agents = Vec::new();
     for _ in 0..4 {
@@ -75,7 +75,7 @@ async fn an_end_is_told_within_seconds_and_once_also_across_a_crash() {
 async fn a_deleted_role_is_lost_by_all_who_hold_it_and_nobody_else() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    Target::make_for(&control, &receiver.url, &LOST).await;
+    Target::create_for(&control, &receiver.url, &LOST).await;
     let role = control.create_role("reader", &["read"]).await;
     let mut agents = Vec::new();
     for _ in 0..4 {
@@ -102,7 +102,7 @@ async fn a_deleted_role_is_lost_by_all_who_hold_it_and_nobody_else() {
 async fn a_role_that_is_prolonged_or_taken_away_does_not_end() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     let other = control.create_role("writer", &["write"]).await;
     let (agent, role) = (source.agent.id.as_str(), source.role.as_str());
@@ -133,7 +133,7 @@ async fn a_role_that_is_prolonged_or_taken_away_does_not_end() {
 async fn a_role_that_ended_and_is_given_again_can_end_again() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    Target::make_for(&control, &receiver.url, &LOST).await;
+    Target::create_for(&control, &receiver.url, &LOST).await;
     let source = EventSource::new(&control).await;
     for round in 1..=2 {
         control.assign_until(&source.agent.id, &source.role, Some(seconds_from_now(2).1)).await;

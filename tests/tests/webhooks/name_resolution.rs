@@ -3,7 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use countersign_control_plane::{Found, Names, Surroundings};
+use countersign_control_plane::{Dependencies, HostResolver, ResolveFuture};
 use countersign_tests::{HttpResponse, InProcessServer, Receiver, Reply, eventually};
 use serde_json::{Value, json};
 use std::{
@@ -30,8 +30,8 @@ impl Led {
     }
 }
 
-impl Names for Led {
-    fn addresses<'a>(&'a self, host: &'a str) -> Found<'a> {
+impl HostResolver for Led {
+    fn resolve<'a>(&'a self, host: &'a str) -> ResolveFuture<'a> {
         let found = self.0.lock().unwrap().get(host).cloned();
         Box::pin(async move { found.ok_or_else(|| io::Error::other("no such name")) })
     }
@@ -55,8 +55,8 @@ impl Fixture {
     async fn new() -> Self {
         let (names, folder, receiver) =
             (Arc::new(Led::default()), tempfile::tempdir().unwrap(), new_connections().await);
-        let surroundings = Surroundings { names: names.clone(), ..Surroundings::default() };
-        let plane = InProcessServer::start_in(folder.path(), &[], surroundings).await;
+        let dependencies = Dependencies { resolver: names.clone(), ..Dependencies::default() };
+        let plane = InProcessServer::start_with(folder.path(), &[], dependencies).await;
         Self { plane, names, folder, receiver }
     }
 

@@ -22,12 +22,12 @@ async fn slow_receivers_that_accept_events_leave_room_for_others() {
     let mut slow = Vec::new();
     for _ in 0..3 {
         let receiver = Receiver::start(Reply::After(Duration::from_secs(1), Box::new(Reply::Status(200)))).await;
-        let target = Target::make_for(&control, &receiver.url, &["agent.role_assigned", "agent.role_revoked"]).await;
+        let target = Target::create_for(&control, &receiver.url, &["agent.role_assigned", "agent.role_revoked"]).await;
         target.pause().await;
         slow.push((receiver, target));
     }
     let fast = Receiver::good().await;
-    Target::make_for(&control, &fast.url, &["trust.feedback_received"]).await;
+    Target::create_for(&control, &fast.url, &["trust.feedback_received"]).await;
     let source = EventSource::new(&control).await;
     source.events(24).await;
     for (_, target) in &slow {
@@ -49,9 +49,9 @@ async fn tests_of_a_target_that_never_answers_leave_room_for_events() {
     let control =
         ControlPlane::start_with(&["webhooks.concurrency=4", "webhooks.target_concurrency=2", ATTEMPTS]).await;
     let (never, fast) = (Receiver::start(Reply::Never).await, Receiver::good().await);
-    let tested = Target::make_for(&control, &never.url, &["trust.feedback_received"]).await;
+    let tested = Target::create_for(&control, &never.url, &["trust.feedback_received"]).await;
     tested.pause().await;
-    Target::make_for(&control, &fast.url, &["trust.feedback_received"]).await;
+    Target::create_for(&control, &fast.url, &["trust.feedback_received"]).await;
     for _ in 0..12 {
         tested.test().await;
     }
@@ -67,7 +67,7 @@ async fn what_a_target_answered_where_it_was_says_nothing_of_where_it_is() {
         Receiver::start(Reply::After(Duration::from_secs(4), Box::new(Reply::Status(410)))).await,
         Receiver::good().await,
     );
-    let target = Target::make(&control, &old.url).await;
+    let target = Target::create(&control, &old.url).await;
     let source = EventSource::new(&control).await;
     source.assign().await;
     let event = old.until(1).await.remove(0).id().to_owned();
@@ -83,7 +83,7 @@ async fn what_a_target_answered_where_it_was_says_nothing_of_where_it_is() {
 async fn whoever_wanted_to_be_left_alone_is_tried_at_once_where_it_moves_to() {
     let control = control_with_retries(&[1, 1, 1, 1], &[]).await;
     let (old, new) = (Receiver::start(Reply::retry_after(503, "3600")).await, Receiver::good().await);
-    let target = Target::make(&control, &old.url).await;
+    let target = Target::create(&control, &old.url).await;
     let source = EventSource::new(&control).await;
     source.assign().await;
     let event = old.until(1).await.remove(0).id().to_owned();
@@ -99,7 +99,7 @@ async fn whoever_wanted_to_be_left_alone_is_tried_at_once_where_it_moves_to() {
 async fn a_service_that_does_not_exist_is_told_to_nobody() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    Target::make_everywhere(&control, &receiver.url).await;
+    Target::create_for_deployment(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     for number in 0..20 {
         let challenge = source.challenge(None).await;
@@ -109,7 +109,7 @@ async fn a_service_that_does_not_exist_is_told_to_nobody() {
         let answer = control.api.post("/auth/authenticate", body).await;
         assert_eq!((answer.status, answer.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
     }
-    source.fail(None).await;
+    source.fail_login(None).await;
     let told = receiver.until(1).await;
     assert_eq!((told.len(), &told[0].data()["serviceId"]), (1, &json!(null)));
 }
@@ -118,7 +118,7 @@ async fn a_service_that_does_not_exist_is_told_to_nobody() {
 async fn only_what_ended_is_asked_for_once_more() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     let path = control.path(&format!("/webhooks/{}/replay", target.id));
     let body = json!({ "since": "2026-01-01T00:00:00Z", "status": "pending" });
     let answer = control.api.send_as(control.key(), "POST", &path, body).await;

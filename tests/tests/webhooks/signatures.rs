@@ -8,8 +8,8 @@ use countersign_tests::{ControlPlane, EventSource, Received, Receiver, StandardW
 async fn what_comes_is_signed_and_what_was_changed_is_not() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    let target = Target::make(&control, &receiver.url).await;
-    let another = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
+    let another = Target::create(&control, &receiver.url).await;
     assert!(target.secret.starts_with("whsec_") && target.secret != another.secret);
     another.delete().await;
     // A name that must come through to the byte.
@@ -20,10 +20,10 @@ async fn what_comes_is_signed_and_what_was_changed_is_not() {
     library.assert_signed(&target.secret, &all);
     let signed = &all[0];
     for (what, forged) in changed(signed) {
-        let said = library.says(&target.secret, &forged);
+        let said = library.verify(&target.secret, &forged);
         assert!(said.contains("No matching signature"), "{what}: {said}");
     }
-    let said = library.says(&another.secret, signed);
+    let said = library.verify(&another.secret, signed);
     assert!(said.contains("No matching signature"), "another secret: {said}");
 }
 
@@ -49,7 +49,7 @@ fn changed(signed: &Received) -> Vec<(&'static str, Received)> {
 async fn after_a_rotation_both_secrets_are_good_for_a_day() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    let mut target = Target::make_for(&control, &receiver.url, &["agent.role_assigned"]).await;
+    let mut target = Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await;
     let (old, began) = (target.secret.clone(), SystemClock.now().seconds());
     target.test().await;
     assert!(!receiver.until(1).await[0].header("webhook-signature").contains(' '));
@@ -74,7 +74,7 @@ async fn after_a_rotation_both_secrets_are_good_for_a_day() {
     assert_eq!(again.header("webhook-signature").split(' ').count(), 2);
     library.assert_signed(&middle, std::slice::from_ref(&again));
     library.assert_signed(&target.secret, std::slice::from_ref(&again));
-    assert!(library.says(&old, &again).contains("No matching signature"));
+    assert!(library.verify(&old, &again).contains("No matching signature"));
 }
 
 #[tokio::test]
@@ -82,7 +82,7 @@ async fn a_secret_is_told_once_and_kept_sealed() {
     // Embedded, for its files are searched.
     let control = ControlPlane::start_with(&["database.url="]).await;
     let receiver = Receiver::good().await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     assert_eq!(target.read().await["secret"], serde_json::Value::Null);
     let bytes = target.secret.trim_start_matches("whsec_");
     let raw = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, bytes).unwrap();

@@ -12,7 +12,7 @@ use std::{collections::BTreeSet, time::Duration};
 async fn a_paused_target_keeps_what_happens_until_it_goes_on() {
     let mut control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     target.pause().await;
     EventSource::new(&control).await.events(6).await;
     let test = target.test().await;
@@ -35,7 +35,7 @@ async fn a_paused_target_keeps_what_happens_until_it_goes_on() {
 async fn a_pause_also_holds_what_was_taken_out_of_the_queue() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::start(Reply::After(Duration::from_millis(300), Box::new(Reply::Status(200)))).await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     EventSource::new(&control).await.events(60).await;
     receiver.until(20).await;
     target.pause().await;
@@ -54,9 +54,9 @@ async fn a_pause_also_holds_what_was_taken_out_of_the_queue() {
 async fn a_deleted_target_gets_nothing_more() {
     let control = control_with_retries(&[1, 1, 1, 1], &[]).await;
     let receiver = Receiver::start(Reply::Status(500)).await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     let other = Receiver::good().await;
-    Target::make(&control, &other.url).await;
+    Target::create(&control, &other.url).await;
     let source = EventSource::new(&control).await;
     source.assign().await;
     receiver.until(1).await;
@@ -83,7 +83,7 @@ async fn what_was_delivered_or_is_dead_is_replayed_from_an_instant_on() {
         Reply::Status(if received.json()["event"] == "agent.role_revoked" { 500 } else { 200 })
     });
     let receiver = receiver.await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     source.events(2).await;
     let settled = async |delivered, dead| {
@@ -132,7 +132,7 @@ async fn the_list_of_deliveries_says_how_each_stands() {
         Reply::Status(if received.json()["event"] == "agent.role_revoked" { 500 } else { 200 })
     });
     let receiver = receiver.await;
-    let target = Target::make(&control, &receiver.url).await;
+    let target = Target::create(&control, &receiver.url).await;
     EventSource::new(&control).await.events(4).await;
     receiver.until(4).await;
     let tried = async || {
@@ -182,7 +182,7 @@ async fn there_are_ten_targets_and_no_eleventh() {
 async fn a_target_that_is_moved_or_filtered_gets_the_rest_there() {
     let control = ControlPlane::start().await;
     let (here, there) = (Receiver::good().await, Receiver::good().await);
-    let target = Target::make(&control, &here.url).await;
+    let target = Target::create(&control, &here.url).await;
     let source = EventSource::new(&control).await;
     source.events(2).await;
     here.until(2).await;

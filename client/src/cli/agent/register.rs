@@ -1,157 +1,173 @@
-//! How an agent begins: a key is made, its public half registered.
+//! `countersign agent keygen` and `countersign agent register`.
 
 use crate::cli::{
-    Failure, Said,
-    context::{Context, Server, absolute, human_token as checked, missing, private_key, read},
-    login::KeyHolder,
-    said::typed,
+    CliError, CommandOutput,
+    args::{HumanTokenArg, ServerArgs},
+    context::{Context, absolute, missing, read_file},
+    login::SignerArgs,
+    output::quoted,
 };
-use clap::Args;
-use countersign_client::{KeyError, PrivateKey, Profile, SignerCommand, api::Registered};
+use clap::{Args, ValueHint};
+use countersign_client::{KeyError, PrivateKey, Profile, SignerCommand, api::RegisteredAgent};
 use countersign_identity::{P256PublicKey, PublicKeyError};
-use secrecy::SecretString;
 use serde_json::json;
 use std::{
     io,
     path::{Path, PathBuf},
 };
 
+pub const HELP: &str = "\
+The key, the name and the e-mail address (or the human user whose token is set) identify the agent. Registering the same
+again returns the same agent, in its current status.
+
+The profile saves the control plane, the agent and its key, so that later commands need no options.
+
+For a key in a TPM or HSM pass --signer COMMAND and --public-key FILE. The command reads the nonce from standard input
+and prints the signature, as `openssl dgst -sha256 -sign KEY` does. It runs once before the registration.
+
+Examples:
+  $ countersign agent register --url https://HOST:8443 --email YOU@EXAMPLE.ORG --name NAME
+  $ countersign agent register --email YOU@EXAMPLE.ORG --name NAME --signer ./hsm-sign --public-key hsm.pub
+
+Next: the service assigns a role (countersign role create --help), then
+countersign agent call URL";
+
 #[derive(Args)]
-pub struct Register {
+pub struct RegisterArgs {
     #[command(flatten)]
-    server: Server,
+    server: ServerArgs,
     #[command(flatten)]
-    holder: KeyHolder,
-    /// The public half, if a command signs
-    #[arg(long, value_name = "FILE", requires = "signer")]
+    signer: SignerArgs,
+    /// The file with the public key of --signer
+    #[arg(long, value_name = "FILE", requires = "signer", value_hint = ValueHint::FilePath)]
     public_key: Option<PathBuf>,
-    /// Where the registrant can be written to
-    #[arg(long)]
+    /// The e-mail address of the registrant
+    #[arg(long, value_hint = ValueHint::EmailAddress)]
     email: String,
-    /// What people call the agent
+    /// The display name of the agent
     #[arg(long)]
     name: String,
-    /// A person's token, where registration is not public; better in the environment
-    #[arg(long, env = "COUNTERSIGN_HUMAN_TOKEN", hide_env_values = true, value_name = "TOKEN")]
-    human_token: Option<SecretString>,
+    #[command(flatten)]
+    human: HumanTokenArg,
 }
 
-/// Makes a key.
-pub fn keygen(context: &Context, given: Option<PathBuf>) -> Result<Said, Failure> {
-    let remembers = context.profile.agent.is_none();
-    if remembers || given.is_none() {
+/// Creates a key, and saves its path if the profile has no agent yet.
+pub fn keygen(context: &Context, file: Option<PathBuf>) -> Result<CommandOutput, CliError> {
+    let profile_is_new = context.profile.agent.is_none();
+    if profile_is_new || file.is_none() {
         context.check_writable()?;
     }
-    let path = given.map_or_else(|| context.profiles.path(&context.name, "key"), |path| Ok(absolute(path)))?;
-    let made = PrivateKey::generate();
-    made.write(&path).map_err(|error| match error {
+    let path = file.map_or_else(|| context.profiles.path(&context.name, "key"), |path| Ok(absolute(path)))?;
+    let key = PrivateKey::generate();
+    key.write(&path).map_err(|error| match error {
         KeyError::File { error, .. } if error.kind() == io::ErrorKind::NotFound => {
-            Failure::file("--key", &path, "the folder for it does not exist")
+            CliError::file("--key", &path, "its folder does not exist")
         }
         error => error.into(),
     })?;
-    let public = made.public_pem()?;
-    let value = json!({ "key": path, "publicKey": public });
+    let public_key = key.public_pem()?;
+    let json = json!({ "key": path, "publicKey": public_key });
     let shown = path.display().to_string();
     let next = "\nNext: countersign agent register --email YOU@EXAMPLE.ORG --name NAME";
     let (mut saved, mut note) = (Ok(()), format!("The key is in {shown}.{next}"));
     if let Some(agent) = &context.profile.agent {
         let name = &context.name;
-        note = format!("Profile {name} stays with {agent}.{next} --key {}", typed(&shown));
+        note = format!("The profile {name} still uses {agent} and its key.{next} --key {}", quoted(&shown));
     } else {
         let (key, signer) = (Some(path.clone()), None);
-        saved = context.remember(|profile| (profile.key, profile.signer) = (key, signer));
+        saved = context.update_profile(|profile| (profile.key, profile.signer) = (key, signer));
     }
-    Ok(Said::new(public, value).noting(note).remembered(saved))
+    Ok(CommandOutput::new(public_key, json).with_note(note).with_profile_result(saved))
 }
 
-/// The key of an agent to be: its public half, and who holds the other.
-struct Key {
-    public: P256PublicKey,
+/// The key of a registration: its public key, and the file or command with its private key.
+struct RegistrationKey {
+    public_key: P256PublicKey,
     file: Option<PathBuf>,
     signer: Option<String>,
 }
 
-impl Key {
-    /// As the command line and the profile say. A signer has shown that it holds the private half.
-    async fn find(context: &Context, holder: &KeyHolder, public_key: Option<&Path>) -> Result<Self, Failure> {
-        let Some(command) = &holder.signer else {
-            let file = holder.path(context)?;
-            let pem = private_key(&file)?.public_pem()?;
-            let public = P256PublicKey::from_pem(&pem).map_err(|_| KeyError::Encoding)?;
-            return Ok(Self { public, file: Some(absolute(file)), signer: None });
+impl RegistrationKey {
+    /// The key of the arguments, or else of the profile. A signer has to sign a nonce with it.
+    async fn find(context: &Context, signer: &SignerArgs, public_key: Option<&Path>) -> Result<Self, CliError> {
+        let Some(command) = &signer.signer else {
+            let file = signer.path(context)?;
+            let pem = context.private_key(&file)?.public_pem()?;
+            let public_key = P256PublicKey::from_pem(&pem).map_err(|_| KeyError::Encoding)?;
+            return Ok(Self { public_key, file: Some(absolute(file)), signer: None });
         };
-        let half = public_key.ok_or_else(|| missing("which key the signer holds", "--public-key FILE, in PEM"))?;
-        let public = public_half(half)?;
+        let file =
+            public_key.ok_or_else(|| missing("the public key of the signer", "set --public-key FILE, in PEM"))?;
+        let public_key = read_public_key(file)?;
         let signer = SignerCommand::new(command);
-        if !signer.holds(public).await? {
-            let (program, half) = (signer.program(), half.display());
-            return Err(Failure::Failed(format!(
-                "the signer `{program}` signs with another key than that of --public-key {half}\n\
-                 Next: give the public half of the key that it signs with; nothing was registered"
+        if !signer.holds(public_key).await? {
+            let (program, file) = (signer.program(), file.display());
+            return Err(CliError::Failed(format!(
+                "the signer `{program}` signs with another key than that of --public-key {file}\n\
+                 Next: pass the public key that belongs to the signer; nothing was registered"
             )));
         }
-        Ok(Self { public, file: None, signer: Some(command.clone()) })
+        Ok(Self { public_key, file: None, signer: Some(command.clone()) })
     }
 }
 
-/// Registers the public half of a key.
-pub async fn register(context: &Context, asked: Register) -> Result<Said, Failure> {
-    let Register { server, holder, public_key, email, name, human_token } = asked;
+/// Registers a public key, and saves the agent in the profile.
+pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOutput, CliError> {
+    let RegisterArgs { server, signer, public_key, email, name, human } = args;
     let api = context.api(&server)?;
-    let human = human_token.as_ref().map(checked).transpose()?;
+    let human = human.optional()?;
     context.check_writable()?;
-    let key = Key::find(context, &holder, public_key.as_deref()).await?;
-    let pem = key.public.to_pem().map_err(|_| KeyError::Encoding)?;
-    let made = api.register_pem(&pem, &email, &name, human).await?;
-    refuse_unless_active(&made)?;
+    let key = RegistrationKey::find(context, &signer, public_key.as_deref()).await?;
+    let pem = key.public_key.to_pem().map_err(|_| KeyError::Encoding)?;
+    let agent = api.register_pem(&pem, &email, &name, human).await?;
+    refuse_unless_active(&agent)?;
     let (url, ca) = (context.url(&server)?, context.authority(&server).map(absolute));
-    let before = context.profile.agent.clone().filter(|before| *before != made.agent_id);
-    let saved = context.remember(|profile| {
+    let previous = context.profile.agent.clone().filter(|previous| *previous != agent.agent_id);
+    let saved = context.update_profile(|profile| {
         *profile = Profile {
             url: Some(url),
             ca,
-            agent: Some(made.agent_id.clone()),
+            agent: Some(agent.agent_id.clone()),
             key: key.file,
             signer: key.signer,
-            public_key_hash: Some(made.public_key_hash.clone()),
+            public_key_hash: Some(agent.public_key_hash.clone()),
             audience: None,
             service: profile.service.take(),
         };
     });
-    let replaced = before.map(|before| format!(" in place of {before}; --profile keeps several")).unwrap_or_default();
+    let replaced = previous.map(|previous| format!(" instead of {previous}; --profile keeps both")).unwrap_or_default();
     let note = format!(
-        "Profile {} holds this agent{replaced}.\nNext: a role of the service (countersign role create --help), then countersign agent call URL",
+        "The profile {} uses this agent now{replaced}.\nNext: a role of the service (countersign role create --help), then countersign agent call URL",
         context.name
     );
-    let note = if saved.is_ok() { note } else { "Name it with --agent, --url, and --key or --signer.".into() };
-    Ok(Said::new(made.agent_id.clone(), json!(made)).noting(note).remembered(saved))
+    let note = if saved.is_ok() { note } else { "Pass its id, --url, and --key or --signer to later commands.".into() };
+    Ok(CommandOutput::new(agent.agent_id.clone(), json!(agent)).with_note(note).with_profile_result(saved))
 }
 
-/// The same key, e-mail and name lead to the same agent, whatever became of it.
-fn refuse_unless_active(made: &Registered) -> Result<(), Failure> {
-    let (agent, status) = (&made.agent_id, made.status.as_str());
-    let known = format!("{agent} has this key, this e-mail or owner, and this name already");
+/// Registering the same key, e-mail address and name again returns the same agent, also if it may not log in.
+fn refuse_unless_active(agent: &RegisteredAgent) -> Result<(), CliError> {
+    let (id, status) = (&agent.agent_id, agent.status.as_str());
+    let exists = format!("the agent {id} with this key, e-mail address or owner, and name exists");
     match status {
-        "suspended" => Err(Failure::denied(format!("{known}, and it is suspended"), "agent_suspended")),
-        "revoked" => Err(Failure::denied(format!("{known}, and it is revoked, which is for good"), "agent_revoked")),
+        "suspended" => Err(CliError::denied(format!("{exists} and is suspended"), "agent_suspended")),
+        "revoked" => Err(CliError::denied(format!("{exists} and is revoked"), "agent_revoked")),
         _ => Ok(()),
     }
 }
 
-/// Reads the public half of a key that something else holds, here: the private half must not even be sent.
-fn public_half(file: &Path) -> Result<P256PublicKey, Failure> {
-    let text = read("--public-key", file)?;
-    P256PublicKey::from_pem(&String::from_utf8_lossy(&text)).map_err(|error| no_public_half(file, error))
+/// Reads a public key. It is parsed here, so that a private key in the file is never sent.
+fn read_public_key(file: &Path) -> Result<P256PublicKey, CliError> {
+    let text = read_file("--public-key", file)?;
+    P256PublicKey::from_pem(&String::from_utf8_lossy(&text)).map_err(|error| public_key_error(file, error))
 }
 
-fn no_public_half(file: &Path, error: PublicKeyError) -> Failure {
+fn public_key_error(file: &Path, error: PublicKeyError) -> CliError {
     let file = file.display();
-    Failure::Usage(match error {
+    CliError::Usage(match error {
         PublicKeyError::Private => format!(
             "--public-key {file}: this is a private key; it was not sent\n\
-             Next: `openssl pkey -in {} -pubout` prints its public half",
-            typed(&file.to_string())
+             Next: `openssl pkey -in {} -pubout` prints the public key",
+            quoted(&file.to_string())
         ),
         PublicKeyError::TooLong | PublicKeyError::NotOnePublicKey | PublicKeyError::NotP256 => {
             format!("--public-key {file}: {error}")

@@ -1,102 +1,106 @@
-//! What is known of an agent: by the profile, and by a service.
+//! `countersign agent show`: an agent as the profile and a service know it.
 
-use super::instant;
 use crate::cli::{
-    Failure, Said,
-    context::{Context, Server, agent_id, missing, service_key},
-    said::{shown, table},
+    CliError, CommandOutput,
+    args::{AgentArg, ServerArgs, ServiceArg, ServiceKeyArg},
+    context::{Context, missing},
+    ids::agent_id,
+    output::text_of,
+    table::details_of,
+    time::rfc3339,
 };
 use clap::Args;
-use countersign_client::{Held, PrivateKey, SignerCommand, clock, profile::Holder};
+use countersign_client::{PrivateKey, SessionTokens, SignerCommand, clock, profile::TokenSubject};
 use countersign_identity::P256PublicKey;
-use secrecy::SecretString;
 use serde_json::{Value, json};
 
 #[derive(Args)]
-pub struct Show {
+pub struct ShowArgs {
     #[command(flatten)]
-    server: Server,
-    /// The service that is asked how it sees the agent; left out: the one made last with this profile
-    #[arg(long, env = "COUNTERSIGN_SERVICE_ID")]
-    service: Option<String>,
-    /// Its API key; better in the environment, since command lines are seen by all
-    #[arg(long, env = "COUNTERSIGN_SERVICE_KEY", hide_env_values = true, value_name = "KEY")]
-    service_key: Option<SecretString>,
-    /// The agent; left out: the profile's
-    agent: Option<String>,
+    server: ServerArgs,
+    #[command(flatten)]
+    service: ServiceArg,
+    #[command(flatten)]
+    key: ServiceKeyArg,
+    #[command(flatten)]
+    agent: AgentArg,
 }
 
-type Facts = Vec<(&'static str, Value)>;
+type Fields = Vec<(&'static str, Value)>;
 
-/// Shows an agent. What the profile knows is shown also where the control plane says nothing.
-pub async fn show(context: &Context, asked: Show) -> Result<Said, Failure> {
-    let known = || missing("which agent", "name it; or `countersign agent register`, after which the profile knows");
-    let agent = agent_id(asked.agent.clone().or_else(|| context.profile.agent.clone()).ok_or_else(known)?)?;
-    let mut facts = vec![("profile", json!(context.name)), ("agentId", json!(agent))];
-    let ours = context.profile.agent.as_ref() == Some(&agent);
-    if ours {
-        facts.extend(remembered(context, &agent)?);
+/// Shows an agent. If the control plane fails, it still shows what the profile knows.
+pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliError> {
+    let id = args.agent.id().map(str::to_owned).or_else(|| context.profile.agent.clone());
+    let next = "pass its id, or run `countersign agent register`, which saves it in the profile";
+    let agent = agent_id(id.ok_or_else(|| missing("the agent", next))?)?;
+    let mut fields = vec![("profile", json!(context.name)), ("agentId", json!(agent))];
+    let is_profile_agent = context.profile.agent.as_ref() == Some(&agent);
+    if is_profile_agent {
+        fields.extend(profile_fields(context, &agent)?);
     }
-    let (mut note, mut failure) = ("", None);
-    match seen(context, &asked, &agent).await {
-        Ok(Some(seen)) => {
-            facts.retain(|(name, _)| seen.iter().all(|(fresher, _)| name != fresher));
-            facts.extend(seen);
+    let (mut note, mut error) = ("", None);
+    match service_fields(context, &args, &agent).await {
+        Ok(Some(newer)) => {
+            fields.retain(|(name, _)| newer.iter().all(|(other, _)| name != other));
+            fields.extend(newer);
         }
-        Ok(None) if !ours => note = "A service sees more: COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY.",
+        Ok(None) if !is_profile_agent => {
+            note = "Set COUNTERSIGN_SERVICE_ID and COUNTERSIGN_SERVICE_KEY to show its name, status and trust score.";
+        }
         Ok(None) => {}
-        Err(usage @ Failure::Usage(_)) => return Err(usage),
-        Err(error) => failure = Some(error),
+        Err(usage @ CliError::Usage(_)) => return Err(usage),
+        Err(other) => error = Some(other),
     }
-    let rows: Vec<_> = facts.iter().map(|(name, value)| [(*name).to_owned(), shown(value)]).collect();
-    let value: serde_json::Map<_, _> = facts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Ok(Said::new(table(&rows), value.into()).noting(note).failing(failure))
+    let rows = fields.iter().map(|(name, value)| ((*name).to_owned(), text_of(value))).collect::<Vec<_>>();
+    let json: serde_json::Map<_, _> = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+    Ok(CommandOutput::new(details_of(&rows), json.into()).with_note(note).with_error(error))
 }
 
-/// How a service sees it, if one asks.
-async fn seen(context: &Context, asked: &Show, agent: &str) -> Result<Option<Facts>, Failure> {
-    let Some(key) = &asked.service_key else { return Ok(None) };
-    if asked.service.is_none() && context.profile.service.is_none() {
+/// The agent as a service sees it, if the command has the API key of one.
+async fn service_fields(context: &Context, args: &ShowArgs, agent: &str) -> Result<Option<Fields>, CliError> {
+    if args.service.service.is_none() && context.profile.service.is_none() {
         return Ok(None);
     }
-    let service = context.service(asked.service.clone())?;
-    let seen = context.api(&asked.server)?.read_agent(service_key(key)?, &service, agent).await?;
+    let Some(key) = args.key.optional()? else { return Ok(None) };
+    let service = context.service(&args.service)?;
+    let record = context.api(&args.server)?.read_agent(key, &service, agent).await?;
     let names = ["name", "status", "trustScore", "createdAt", "lastSeenAt", "publicKeyHash"];
-    Ok(Some(names.map(|name| (name, seen[name].clone())).to_vec()))
+    Ok(Some(names.map(|name| (name, record[name].clone())).to_vec()))
 }
 
-/// What the profile knows of its agent, but for secrets.
-fn remembered(context: &Context, agent: &str) -> Result<Vec<(&'static str, Value)>, Failure> {
+/// What the profile knows about its agent, without secrets.
+fn profile_fields(context: &Context, agent: &str) -> Result<Fields, CliError> {
     let profile = &context.profile;
-    let mut facts =
+    let mut fields =
         vec![("url", json!(profile.url)), ("audience", json!(profile.audience)), ("serviceId", json!(profile.service))];
     if let Some(command) = &profile.signer {
-        facts.push(("signer", json!(format!("{} …", SignerCommand::new(command).program()))));
+        fields.push(("signer", json!(format!("{} …", SignerCommand::new(command).program()))));
     } else if let Some(path) = &profile.key {
-        facts.push(("key", json!(path)));
+        fields.push(("key", json!(path)));
     }
-    let hash = profile.public_key_hash.clone().or_else(|| profile.key.as_deref().and_then(fingerprint));
-    facts.push(("publicKeyHash", json!(hash)));
-    let holder = Holder {
+    let hash = profile.public_key_hash.clone().or_else(|| profile.key.as_deref().and_then(public_key_hash));
+    fields.push(("publicKeyHash", json!(hash)));
+    let subject = TokenSubject {
         url: profile.url.clone().unwrap_or_default(),
         agent: agent.to_owned(),
         audience: profile.audience.clone(),
     };
-    let held = context.profiles.tokens(&context.name, &holder)?;
-    facts.push(("token", json!(state(held.as_ref()))));
-    facts.push(("tokenExpiresAt", json!(held.map(|held| instant(held.expires_at)))));
-    Ok(facts)
+    let tokens = context.profiles.tokens(&context.name, &subject)?;
+    fields.push(("token", json!(token_state(tokens.as_ref()))));
+    fields.push(("tokenExpiresAt", json!(tokens.map(|tokens| rfc3339(tokens.expires_at)))));
+    Ok(fields)
 }
 
-fn state(held: Option<&Held>) -> &'static str {
-    match held {
+fn token_state(tokens: Option<&SessionTokens>) -> &'static str {
+    match tokens {
         None => "none",
-        Some(held) if clock::now() < held.expires_at => "unexpired",
+        Some(tokens) if clock::now() < tokens.expires_at => "unexpired",
         Some(_) => "expired",
     }
 }
 
-fn fingerprint(path: &std::path::Path) -> Option<String> {
+/// The hash of the public key of this private key; `None` if the file cannot be read.
+pub fn public_key_hash(path: &std::path::Path) -> Option<String> {
     let pem = PrivateKey::read(path).ok()?.public_pem().ok()?;
     P256PublicKey::from_pem(&pem).ok()?.fingerprint().ok()
 }

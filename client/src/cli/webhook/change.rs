@@ -1,8 +1,11 @@
-//! Targets are made, changed and deleted, and get other secrets.
+//! Creates, changes and deletes webhooks, and rotates their secrets.
 
-use super::{Desk, One, Whose, shown};
-use crate::cli::{Failure, Said, context::Context, said::table, secret_file::SecretFile};
-use clap::Args;
+use super::{ScopeArgs, ScopedApi, WebhookArgs, display};
+use crate::cli::{
+    CliError, CommandOutput, complete, confirm::ConfirmArgs, context::Context, secret_file::SecretFile, table::details,
+};
+use clap::{Args, ValueHint};
+use clap_complete::ArgValueCompleter;
 use countersign_client::{
     ApiError,
     api::{NewSecret, NewWebhook, WebhookChange},
@@ -12,132 +15,167 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 
 #[derive(Args)]
-pub struct Create {
+pub struct CreateArgs {
     #[command(flatten)]
-    whose: Whose,
-    /// Where it is: https, with a public address
-    #[arg(value_name = "URL")]
+    scope: ScopeArgs,
+    /// The URL of the receiver: https, with a public address
+    #[arg(value_name = "URL", value_hint = ValueHint::Url)]
     target: String,
-    /// Only events of these kinds, separated by commas; left out: all, also kinds that come later
-    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    /// The event kinds, separated by commas [default: all, also future kinds]
+    #[arg(
+        long,
+        value_name = "KINDS",
+        value_delimiter = ',',
+        add = ArgValueCompleter::new(complete::event_kinds)
+    )]
     events: Option<Vec<String>>,
-    /// What it is for
+    /// The description
     #[arg(long)]
     description: Option<String>,
-    /// Write the secret to this new file, with mode 0600, and print only the target's id
-    #[arg(long, value_name = "FILE")]
+    /// Write the secret to this new file of mode 0600, and print only the id of the webhook
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     out: Option<PathBuf>,
 }
 
 #[derive(Args)]
-pub struct Change {
+pub struct ChangeArgs {
     #[command(flatten)]
-    one: One,
-    /// Where it is from now on
-    #[arg(long, value_name = "URL")]
+    webhook: WebhookArgs,
+    /// The new URL of the receiver
+    #[arg(long, value_name = "URL", value_hint = ValueHint::Url)]
     target: Option<String>,
-    /// The kinds of event that it gets from now on, separated by commas; `*` for all
-    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    /// The new event kinds, separated by commas; `*` for all
+    #[arg(
+        long,
+        value_name = "KINDS",
+        value_delimiter = ',',
+        add = ArgValueCompleter::new(complete::event_kinds)
+    )]
     events: Option<Vec<String>>,
-    /// What it is for
+    /// The new description
     #[arg(long)]
     description: Option<String>,
 }
 
 #[derive(Args)]
-pub struct Rotate {
+pub struct RotateArgs {
     #[command(flatten)]
-    one: One,
-    /// Write the secret to this new file, with mode 0600, and print only the target's id
-    #[arg(long, value_name = "FILE")]
+    webhook: WebhookArgs,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
+    /// Write the secret to this new file of mode 0600, and print only the id of the webhook
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     out: Option<PathBuf>,
 }
 
-/// Makes a target.
-pub async fn create(context: &Context, asked: Create) -> Result<Said, Failure> {
-    let Create { whose, target, events, description, out } = asked;
-    let desk = whose.desk(context)?;
-    let file = out.as_deref().map(SecretFile::create).transpose()?;
-    let wanted = WebhookChange { url: Some(target), events, description, status: None };
-    let made = desk.api.create_webhook(desk.manager, &desk.targets, &wanted).await.map_err(no_room)?;
-    let NewWebhook { webhook, secret } = made;
-    let (id, flag) = (webhook.webhook_id.clone(), desk.flag());
-    let if_lost = format!("nobody has seen the secret of {id}: countersign webhook rotate-secret{flag} {id}");
-    let more = format!("\nNext: countersign webhook test{flag} {id}");
-    Ok(secret_of(&id, &secret, json!(webhook), file, if_lost, &more))
+#[derive(Args)]
+pub struct DeleteArgs {
+    #[command(flatten)]
+    webhook: WebhookArgs,
+    #[command(flatten)]
+    confirm: ConfirmArgs,
 }
 
-/// There are as many targets as there may be.
-pub fn no_room(error: ApiError) -> Failure {
-    Failure::advised(error, "CONFLICT", || {
-        "`countersign webhook list` shows them, and `countersign webhook delete ID` makes room".into()
+/// Creates a webhook.
+pub async fn create(context: &Context, args: CreateArgs) -> Result<CommandOutput, CliError> {
+    let CreateArgs { scope, target, events, description, out } = args;
+    let scoped = scope.api(context)?;
+    let file = out.as_deref().map(SecretFile::create).transpose()?;
+    let request = WebhookChange { url: Some(target), events, description, status: None };
+    let result = scoped.api.create_webhook(scoped.credential, &scoped.scope, &request).await;
+    let NewWebhook { webhook, secret } = result.map_err(with_limit_hint)?;
+    let (id, option) = (webhook.webhook_id.clone(), scoped.option());
+    let hint_if_lost =
+        format!("the secret of {id} was not printed; create another: countersign webhook rotate-secret{option} {id}");
+    let note = format!("\nNext: countersign webhook test{option} {id}");
+    Ok(secret_output(&id, &secret, json!(webhook), file, hint_if_lost, &note))
+}
+
+/// A conflict means that the service has as many webhooks as allowed.
+pub fn with_limit_hint(error: ApiError) -> CliError {
+    CliError::with_hint(error, "CONFLICT", || {
+        "`countersign webhook list` shows the webhooks; one that is not needed can be changed or deleted".into()
     })
 }
 
-/// Gives a target another secret.
-pub async fn rotate(context: &Context, asked: Rotate) -> Result<Said, Failure> {
-    let Rotate { one, out } = asked;
-    let (desk, id) = one.desk(context)?;
+/// Creates a new secret of a webhook.
+pub async fn rotate(context: &Context, args: RotateArgs) -> Result<CommandOutput, CliError> {
+    let RotateArgs { webhook, confirm, out } = args;
+    let (scoped, id) = webhook.api(context)?;
+    let consequence = "The current secret expires after a day. This cannot be undone.";
+    confirm.confirm(&context.messages, &format!("Create a new secret of the webhook {id}"), consequence)?;
     let file = out.as_deref().map(SecretFile::create).transpose()?;
     let NewSecret { secret, previous_secret_expires_at: until } =
-        desk.api.rotate_webhook_secret(desk.manager, &desk.targets, &id).await?;
-    let flag = desk.flag();
-    let if_lost = format!("nobody has seen the new secret: countersign webhook rotate-secret{flag} {id}");
-    let more = format!(" The one before signs too until {until}.\nNext: countersign webhook test{flag} {id}");
-    let value = json!({ "webhookId": id, "previousSecretExpiresAt": until });
-    Ok(secret_of(&id, &secret, value, file, if_lost, &more))
+        scoped.api.rotate_webhook_secret(scoped.credential, &scoped.scope, &id).await?;
+    let option = scoped.option();
+    let hint_if_lost =
+        format!("the new secret was not printed; create another: countersign webhook rotate-secret{option} {id}");
+    let note = format!(
+        " Requests are signed with the previous secret too until {until}.\nNext: countersign webhook test{option} {id}"
+    );
+    let json = json!({ "webhookId": id, "previousSecretExpiresAt": until });
+    Ok(secret_output(&id, &secret, json, file, hint_if_lost, &note))
 }
 
-/// Shows a secret, or keeps it in the file; what cannot be written is shown after all, for it is not to be had again.
-fn secret_of(
+/// Prints a secret, or writes it to the file. If that fails the secret is printed, since it cannot be had again.
+fn secret_output(
     id: &str,
     secret: &SecretString,
-    mut value: Value,
+    mut json: Value,
     file: Option<SecretFile>,
-    if_lost: String,
-    more: &str,
-) -> Said {
-    let failure = match file.map(|file| file.keep(secret)) {
+    hint_if_lost: String,
+    note: &str,
+) -> CommandOutput {
+    let error = match file.map(|file| file.write(secret)) {
         None => None,
         Some(Ok(path)) => {
-            value["file"] = json!(path);
-            return Said::new(id, value).noting(format!("The secret is in {}.{more}", path.display()));
+            json["file"] = json!(path);
+            return CommandOutput::new(id, json).with_note(format!("The secret is in {}.{note}", path.display()));
         }
-        Some(Err(failure)) => Some(failure),
+        Some(Err(error)) => Some(error),
     };
-    value["secret"] = json!(secret.expose_secret());
-    let note = format!("It is shown this once. The target is {id}.{more}");
-    Said::new(secret.expose_secret(), value).noting(note).if_lost(if_lost).failing(failure)
+    json["secret"] = json!(secret.expose_secret());
+    let note = format!("The secret is shown only once. The id of the webhook is {id}.{note}");
+    let output = CommandOutput::new(secret.expose_secret(), json).with_note(note);
+    output.with_hint_if_lost(hint_if_lost).with_error(error)
 }
 
-/// Changes a target.
-pub async fn change(context: &Context, asked: Change) -> Result<Said, Failure> {
-    let Change { one, target, events, description } = asked;
+/// Changes a webhook.
+pub async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput, CliError> {
+    let ChangeArgs { webhook, target, events, description } = args;
     if target.is_none() && events.is_none() && description.is_none() {
-        let text = "nothing is to be changed: give --target, --events or --description";
-        return Err(Failure::Usage(text.to_owned()));
+        let text = "no change is set: pass --target, --events or --description";
+        return Err(CliError::Usage(text.to_owned()));
     }
-    let (desk, id) = one.desk(context)?;
-    changed(&desk, &id, &WebhookChange { url: target, events, description, status: None }, "test").await
+    let (scoped, id) = webhook.api(context)?;
+    apply(&scoped, &id, &WebhookChange { url: target, events, description, status: None }, "test").await
 }
 
-/// Pauses a target, or lets it go on.
-pub async fn set_status(context: &Context, one: One, status: &'static str) -> Result<Said, Failure> {
-    let (desk, id) = one.desk(context)?;
+/// Pauses or resumes a webhook.
+pub async fn set_status(context: &Context, args: WebhookArgs, status: &'static str) -> Result<CommandOutput, CliError> {
+    let (scoped, id) = args.api(context)?;
     let next = if status == "active" { "deliveries" } else { "resume" };
-    changed(&desk, &id, &WebhookChange { status: Some(status), ..WebhookChange::default() }, next).await
+    apply(&scoped, &id, &WebhookChange { status: Some(status), ..WebhookChange::default() }, next).await
 }
 
-async fn changed(desk: &Desk<'_>, id: &str, change: &WebhookChange, next: &str) -> Result<Said, Failure> {
-    let target = desk.api.change_webhook(desk.manager, &desk.targets, id, change).await?;
-    Ok(shown::target(&target).noting(format!("Next: countersign webhook {next}{} {id}", desk.flag())))
+async fn apply(
+    scoped: &ScopedApi<'_>,
+    id: &str,
+    change: &WebhookChange,
+    next: &str,
+) -> Result<CommandOutput, CliError> {
+    let webhook = scoped.api.change_webhook(scoped.credential, &scoped.scope, id, change).await?;
+    Ok(display::webhook(&webhook).with_note(format!("Next: countersign webhook {next}{} {id}", scoped.option())))
 }
 
-/// Deletes a target.
-pub async fn delete(context: &Context, one: One) -> Result<Said, Failure> {
-    let (desk, id) = one.desk(context)?;
-    desk.api.delete_webhook(desk.manager, &desk.targets, &id).await?;
-    let text = table(&[["webhook".into(), id.clone()], ["deleted".into(), "true".into()]]);
-    Ok(Said::new(text, json!({ "deleted": true, "webhookId": id }))
-        .noting(format!("Next: countersign webhook list{}", desk.flag())))
+/// Deletes a webhook.
+pub async fn delete(context: &Context, args: DeleteArgs) -> Result<CommandOutput, CliError> {
+    let DeleteArgs { webhook, confirm } = args;
+    let (scoped, id) = webhook.api(context)?;
+    let consequence = "Its pending deliveries are lost. This cannot be undone.";
+    confirm.confirm(&context.messages, &format!("Delete the webhook {id}"), consequence)?;
+    scoped.api.delete_webhook(scoped.credential, &scoped.scope, &id).await?;
+    let text = details([("webhook", id.clone()), ("deleted", "true".into())]);
+    let note = format!("Next: countersign webhook list{}", scoped.option());
+    Ok(CommandOutput::new(text, json!({ "deleted": true, "webhookId": id })).with_note(note))
 }

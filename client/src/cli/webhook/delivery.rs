@@ -1,11 +1,12 @@
-//! What became of events: a test that waits for its answer, listings, and replays.
+//! Single events: a test that waits for the response, listings of deliveries, and replays.
 
-use super::{Desk, One, shown};
+use super::{ScopedApi, WebhookArgs, display};
 use crate::cli::{
-    Failure, Said,
-    context::{Context, event_id, missing},
-    said::table,
-    when::ago,
+    CliError, CommandOutput,
+    context::{Context, missing},
+    ids::event_id,
+    table::details,
+    time::past_time,
 };
 use clap::{Args, ValueEnum};
 use countersign_client::{
@@ -16,97 +17,100 @@ use jiff::Timestamp;
 use serde_json::json;
 use std::time::Duration;
 
-/// Deliveries that the API tells at once, at the most.
+/// The largest page that the API serves.
 const LARGEST_PAGE: usize = 200;
 
-/// How long a test waits: longer than a try may take.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a test waits for the delivery. It is longer than the timeout of an attempt.
+const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long it waits before it looks again: at first, and at last, for looking counts against the limits of the service.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+/// The first and the longest pause between polls of a test. Polls count against the rate limit of the service.
+const POLL_PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
 
 #[derive(Args)]
-pub struct Deliveries {
+pub struct DeliveriesArgs {
     #[command(flatten)]
-    one: One,
-    /// Only this one, with what is sent
-    #[arg(long, value_name = "EVENT", conflicts_with_all = ["status", "limit", "offset"])]
+    webhook: WebhookArgs,
+    /// Only this event, with the body of its request
+    #[arg(long, value_name = "EVENT", conflicts_with_all = ["status", "limit", "offset", "all"])]
     event: Option<String>,
-    /// Only those in this state
+    /// Only deliveries of this status
     #[arg(long, value_enum)]
-    status: Option<Status>,
-    /// How many, at the most
+    status: Option<DeliveryStatus>,
+    /// The maximum number of deliveries
     #[arg(long, default_value_t = 50)]
     limit: usize,
-    /// After how many of the newest it begins
+    /// How many of the newest to skip
     #[arg(long, default_value_t = 0)]
     offset: usize,
+    /// All deliveries, whatever their number
+    #[arg(long, conflicts_with = "limit")]
+    all: bool,
 }
 
 #[derive(Args)]
-pub struct Replay {
+pub struct ReplayArgs {
     #[command(flatten)]
-    one: One,
+    webhook: WebhookArgs,
     /// This event
     #[arg(long, value_name = "EVENT", conflicts_with_all = ["since", "status"])]
     event: Option<String>,
-    /// What happened since then: 2030-01-31T12:00:00Z, or how long ago: 30m, 8h, 7d
-    #[arg(long, value_name = "WHEN", value_parser = ago)]
+    /// The events since this time: 2030-01-31T12:00:00Z, or 30m, 8h or 7d ago
+    #[arg(long, value_name = "TIME", value_parser = past_time)]
     since: Option<Timestamp>,
-    /// Of that only what is in this state; left out: both
+    /// With --since, only deliveries of this status [default: both]
     #[arg(long, value_enum)]
-    status: Option<Ended>,
+    status: Option<FinalStatus>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Status {
-    /// To be tried, for the first time or again
+enum DeliveryStatus {
+    /// Another attempt is due
     Pending,
-    /// Answered with 2xx
+    /// The receiver answered 2xx
     Delivered,
-    /// Given up
+    /// All attempts failed
     Dead,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum Ended {
-    /// Answered with 2xx
+enum FinalStatus {
+    /// The receiver answered 2xx
     Delivered,
-    /// Given up
+    /// All attempts failed
     Dead,
 }
 
-/// Sends an event and waits for what becomes of it.
-pub async fn test(context: &Context, one: One) -> Result<Said, Failure> {
-    let (desk, id) = one.desk(context)?;
-    let event = desk.api.test_webhook(desk.manager, &desk.targets, &id).await?;
-    let settled = tokio::time::timeout(PATIENCE, settled(&desk, &id, &event)).await;
-    let delivery = match settled {
-        Ok(settled) => settled?,
-        Err(_) => desk.api.read_delivery(desk.manager, &desk.targets, &id, &event).await?,
+/// Sends a test event and waits for its delivery.
+pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput, CliError> {
+    let (scoped, id) = args.api(context)?;
+    let event = scoped.api.test_webhook(scoped.credential, &scoped.scope, &id).await?;
+    let finished = tokio::time::timeout(TEST_TIMEOUT, wait_until_final(&scoped, &id, &event)).await;
+    let delivery = match finished {
+        Ok(result) => result?,
+        Err(_) => scoped.api.read_delivery(scoped.credential, &scoped.scope, &id, &event).await?,
     };
-    let flag = desk.flag();
-    let failure = match delivery.status.as_str() {
+    let option = scoped.option();
+    let error = match delivery.status.as_str() {
         "delivered" => None,
         "pending" => {
-            let text = format!("nothing is known of it after {} s", PATIENCE.as_secs());
-            Some(format!("{text}\nNext: countersign webhook deliveries{flag} {id} --event {event}"))
+            let text = format!("the event was not delivered within {} s", TEST_TIMEOUT.as_secs());
+            Some(format!("{text}\nNext: countersign webhook deliveries{option} {id} --event {event}"))
         }
         _ => {
-            let (why, next) = shown::explanation(&delivery);
-            Some(format!("the event was not delivered: {why}\nNext: {next}"))
+            let (cause, next) = display::explanation(&delivery);
+            Some(format!("the event was not delivered: {cause}\nNext: {next}"))
         }
     };
-    let next = format!("Next: countersign webhook deliveries{flag} {id}");
-    let note = if failure.is_none() { next } else { String::new() };
-    Ok(shown::delivery(&delivery).noting(note).failing(failure.map(Failure::Failed)))
+    let next = format!("Next: countersign webhook deliveries{option} {id}");
+    let note = if error.is_none() { next } else { String::new() };
+    Ok(display::delivery(&delivery).with_note(note).with_error(error.map(CliError::Failed)))
 }
 
-/// The delivery when it is pending no longer.
-async fn settled(desk: &Desk<'_>, id: &str, event: &str) -> Result<WebhookDelivery, ApiError> {
-    let (mut pause, longest) = PAUSES;
+/// Polls until the delivery is no longer pending.
+async fn wait_until_final(scoped: &ScopedApi<'_>, id: &str, event: &str) -> Result<WebhookDelivery, ApiError> {
+    let (mut pause, longest) = POLL_PAUSES;
     loop {
-        let delivery = desk.api.read_delivery(desk.manager, &desk.targets, id, event).await?;
+        let delivery = scoped.api.read_delivery(scoped.credential, &scoped.scope, id, event).await?;
         if delivery.status != "pending" {
             return Ok(delivery);
         }
@@ -115,60 +119,62 @@ async fn settled(desk: &Desk<'_>, id: &str, event: &str) -> Result<WebhookDelive
     }
 }
 
-/// Lists what was and is to be delivered, or shows one.
-pub async fn deliveries(context: &Context, asked: Deliveries) -> Result<Said, Failure> {
-    let Deliveries { one, event, status, limit, offset } = asked;
-    let (desk, id) = one.desk(context)?;
+/// Lists deliveries, or shows one.
+pub async fn deliveries(context: &Context, args: DeliveriesArgs) -> Result<CommandOutput, CliError> {
+    let DeliveriesArgs { webhook, event, status, limit, offset, all } = args;
+    let (scoped, id) = webhook.api(context)?;
     if let Some(event) = event {
-        let found = desk.api.read_delivery(desk.manager, &desk.targets, &id, &event_id(event)?).await;
-        return found.map(|delivery| shown::delivery(&delivery)).map_err(|error| unheard_of(error, &desk, &id));
+        let result = scoped.api.read_delivery(scoped.credential, &scoped.scope, &id, &event_id(event)?).await;
+        return result
+            .map(|delivery| display::delivery(&delivery))
+            .map_err(|error| with_deliveries_hint(error, &scoped, &id));
     }
     let status = status.map(|status| match status {
-        Status::Pending => "pending",
-        Status::Delivered => "delivered",
-        Status::Dead => "dead",
+        DeliveryStatus::Pending => "pending",
+        DeliveryStatus::Delivered => "delivered",
+        DeliveryStatus::Dead => "dead",
     });
-    let mut found = Vec::new();
-    while found.len() < limit {
-        let (wanted, from) = (LARGEST_PAGE.min(limit - found.len()), offset.saturating_add(found.len()));
-        let page = desk.api.list_deliveries(desk.manager, &desk.targets, &id, status, (wanted, from)).await?;
+    let limit = if all { usize::MAX } else { limit };
+    let (mut deliveries, mut more) = (Vec::new(), true);
+    while more && deliveries.len() < limit {
+        let page = (LARGEST_PAGE.min(limit - deliveries.len()), offset.saturating_add(deliveries.len()));
+        let page = scoped.api.list_deliveries(scoped.credential, &scoped.scope, &id, status, page).await?;
         let Page { data, pagination } = page;
-        let more = pagination.has_more && !data.is_empty();
-        found.extend(data);
-        if !more {
-            break;
-        }
+        more = pagination.has_more && !data.is_empty();
+        deliveries.extend(data);
     }
-    Ok(shown::deliveries(&found))
+    let note = if more { "Next: --all or --limit shows more" } else { "" };
+    Ok(display::deliveries(&deliveries).with_note(note))
 }
 
-/// Delivers once more.
-pub async fn replay(context: &Context, asked: Replay) -> Result<Said, Failure> {
-    let Replay { one, event, since, status } = asked;
-    let (desk, id) = one.desk(context)?;
+/// Delivers events again.
+pub async fn replay(context: &Context, args: ReplayArgs) -> Result<CommandOutput, CliError> {
+    let ReplayArgs { webhook, event, since, status } = args;
+    let (scoped, id) = webhook.api(context)?;
     let replayed = match (event, since) {
-        (Some(event), _) => desk
+        (Some(event), _) => scoped
             .api
-            .replay_delivery(desk.manager, &desk.targets, &id, &event_id(event)?)
+            .replay_delivery(scoped.credential, &scoped.scope, &id, &event_id(event)?)
             .await
-            .map_err(|error| unheard_of(error, &desk, &id))?,
+            .map_err(|error| with_deliveries_hint(error, &scoped, &id))?,
         (None, Some(since)) => {
             let status = status.map(|status| match status {
-                Ended::Delivered => "delivered",
-                Ended::Dead => "dead",
+                FinalStatus::Delivered => "delivered",
+                FinalStatus::Dead => "dead",
             });
-            desk.api.replay_since(desk.manager, &desk.targets, &id, &since.to_string(), status).await?
+            scoped.api.replay_since(scoped.credential, &scoped.scope, &id, &since.to_string(), status).await?
         }
-        (None, None) => return Err(missing("what is to be delivered once more", "--event EVENT or --since WHEN")),
+        (None, None) => return Err(missing("what to deliver again", "pass --event EVENT or --since TIME")),
     };
-    let text = table(&[["webhook".into(), id.clone()], ["replayed".into(), replayed.to_string()]]);
-    let value = json!({ "replayed": replayed, "webhookId": id });
-    Ok(Said::new(text, value).noting(format!("Next: countersign webhook deliveries{} {id}", desk.flag())))
+    let text = details([("webhook", id.clone()), ("replayed", replayed.to_string())]);
+    let json = json!({ "replayed": replayed, "webhookId": id });
+    let note = format!("Next: countersign webhook deliveries{} {id}", scoped.option());
+    Ok(CommandOutput::new(text, json).with_note(note))
 }
 
-/// The target never got this event, or it is too long ago.
-fn unheard_of(error: ApiError, desk: &Desk<'_>, id: &str) -> Failure {
-    Failure::advised(error, "NOT_FOUND", || {
-        format!("`countersign webhook deliveries{} {id}` shows what there is", desk.flag())
+/// The webhook has no delivery of this event: it never had one, or its retention is over.
+fn with_deliveries_hint(error: ApiError, scoped: &ScopedApi<'_>, id: &str) -> CliError {
+    CliError::with_hint(error, "NOT_FOUND", || {
+        format!("`countersign webhook deliveries{} {id}` shows the deliveries", scoped.option())
     })
 }

@@ -1,17 +1,18 @@
-//! `countersign webhook listen`: events are received on this machine, verified and printed.
+//! `countersign webhook listen`: receives events on this machine, verifies their signatures and prints them.
 
 use super::{
-    Desk, Whose,
-    change::no_room,
-    receiver::{Arrival, Received, Receiver},
+    ScopeArgs, ScopedApi,
+    change::with_limit_hint,
+    receiver::{BoundReceiver, ReceivedRequest, Receiver},
 };
 use crate::cli::{
-    Failure, Output, Said,
-    context::{Context, missing, read},
+    CliError, CommandOutput, OutputFormat, complete,
+    context::{Context, missing, read_file},
+    output::without_control_characters,
     parse::variable,
-    said::plain,
 };
-use clap::Args;
+use clap::{Args, ValueHint};
+use clap_complete::ArgValueCompleter;
 use countersign_client::{
     ApiError, Verifier, WebhookSecret,
     api::{NewWebhook, WebhookChange},
@@ -24,224 +25,236 @@ use std::{
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Where secrets may stand besides a file.
-const VARIABLE: &str = "COUNTERSIGN_WEBHOOK_SECRET";
+/// The environment variable with secrets.
+const SECRET_VARIABLE: &str = "COUNTERSIGN_WEBHOOK_SECRET";
 
 #[derive(Args)]
-pub struct Listen {
+pub struct ListenArgs {
     #[command(flatten)]
-    whose: Whose,
-    /// The port on 127.0.0.1; left out: any that is free
+    scope: ScopeArgs,
+    /// The port on 127.0.0.1 [default: a free one]
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     port: u16,
-    /// A file with the secret of a target that leads here; left out: `COUNTERSIGN_WEBHOOK_SECRET`, else a target is
-    /// made for as long as this runs
-    #[arg(long, value_name = "FILE")]
+    /// A file with the secret of a webhook whose URL leads here [default: `COUNTERSIGN_WEBHOOK_SECRET`, or that of a
+    /// webhook that is created for the time of this command]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     secret_file: Option<PathBuf>,
-    /// Make the target for events of these kinds only, separated by commas
-    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    /// The event kinds of the webhook that is created, separated by commas
+    #[arg(
+        long,
+        value_name = "KINDS",
+        value_delimiter = ',',
+        add = ArgValueCompleter::new(complete::event_kinds)
+    )]
     events: Option<Vec<String>>,
-    /// End after so many
+    /// End after this number of events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }
 
-/// What was printed so far.
+/// How many events were printed.
 #[derive(Default)]
-struct Tally {
+struct Counts {
     all: u64,
-    doubtful: u64,
+    invalid: u64,
 }
 
-/// What ends it, other than enough events.
-struct Stop([Signal; 3]);
+/// The signals that end the command.
+struct StopSignals([Signal; 3]);
 
-/// Receives until there is enough, or somebody stops it.
-pub async fn listen(context: &Context, asked: Listen, output: Output) -> Result<Said, Failure> {
-    let Listen { whose, port, secret_file, events, count } = asked;
-    let mut stop = Stop::new()?;
+/// Receives until `--count` events arrived, or a signal ends the command.
+pub async fn listen(context: &Context, args: ListenArgs) -> Result<CommandOutput, CliError> {
+    let ListenArgs { scope, port, secret_file, events, count } = args;
+    let mut stop = StopSignals::new()?;
     let Some(verifier) = verifier(secret_file)? else {
-        return with_target(&whose.desk(context)?, events, port, count, &mut stop, output).await;
+        return with_temporary_webhook(context, &scope.api(context)?, events, port, count, &mut stop).await;
     };
     if events.is_some() {
-        let text = "with a secret no target is made, so --events says nothing";
-        let next = "leave it out, or change the target: countersign webhook change ID --events KINDS";
-        return Err(Failure::Usage(format!("{text}\nNext: {next}")));
+        let text = "--events has no effect with a secret, because no webhook is created";
+        let next = "leave it out, or change the webhook: countersign webhook change ID --events KINDS";
+        return Err(CliError::Usage(format!("{text}\nNext: {next}")));
     }
-    let receiver = Receiver::bind(port).await?;
-    announce(&receiver.url(), None, output)?;
-    let ended = print_all(receiver.open(verifier), count, &mut stop, output).await;
-    Ok(Said::default().failing(ended.err()))
+    let receiver = BoundReceiver::bind(port).await?;
+    announce(context, &receiver.url(), None)?;
+    let result = print_all(receiver.start(verifier), count, &mut stop, context.format()).await;
+    Ok(CommandOutput::default().with_error(result.err()))
 }
 
-/// Believes what the given secrets sign, if any are given.
-fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, Failure> {
-    let (named, text) = match file {
+/// A verifier with the secrets of the file or of the environment, if there are any.
+fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, CliError> {
+    let (source, text) = match file {
         Some(path) => {
-            let bytes = read("--secret-file", &path)?;
-            let text = String::from_utf8(bytes).map_err(|_| Failure::file("--secret-file", &path, "it is no text"))?;
+            let bytes = read_file("--secret-file", &path)?;
+            let text =
+                String::from_utf8(bytes).map_err(|_| CliError::file("--secret-file", &path, "it is not text"))?;
             ("--secret-file", SecretString::from(text))
         }
-        None => match variable(VARIABLE) {
-            Some(text) => (VARIABLE, SecretString::from(text)),
+        None => match variable(SECRET_VARIABLE) {
+            Some(text) => (SECRET_VARIABLE, SecretString::from(text)),
             None => return Ok(None),
         },
     };
-    let mut all: Option<Verifier> = None;
+    let mut verifier: Option<Verifier> = None;
     for word in text.expose_secret().split_whitespace() {
         let secret: WebhookSecret = word.parse().map_err(|error| {
-            let next = "`countersign webhook create` shows the secret of a target once, rotate-secret another one";
-            Failure::Usage(format!("{named}: {error}\nNext: {next}"))
+            let next = "`countersign webhook create` prints the secret of a new webhook";
+            CliError::Usage(format!("{source}: {error}\nNext: {next}"))
         })?;
-        all = Some(match all {
+        verifier = Some(match verifier {
             None => Verifier::new(secret),
-            Some(others) => others.or(secret),
+            Some(verifier) => verifier.or(secret),
         });
     }
-    all.map(Some).ok_or_else(|| {
-        missing("which secret", "a file that holds one, such as `countersign webhook create --out` makes")
+    verifier.map(Some).ok_or_else(|| {
+        missing("the secret", "pass a file that contains one, as `countersign webhook create --out` writes it")
     })
 }
 
-/// Makes a target that leads here, and deletes it at the end, whatever that is.
-async fn with_target(
-    desk: &Desk<'_>,
+/// Creates a webhook for this machine, and deletes it at the end, also after an error.
+async fn with_temporary_webhook(
+    context: &Context,
+    scoped: &ScopedApi<'_>,
     events: Option<Vec<String>>,
     port: u16,
     count: Option<u64>,
-    stop: &mut Stop,
-    output: Output,
-) -> Result<Said, Failure> {
-    let receiver = Receiver::bind(port).await?;
+    stop: &mut StopSignals,
+) -> Result<CommandOutput, CliError> {
+    let receiver = BoundReceiver::bind(port).await?;
     let (url, description) = (Some(receiver.url()), Some("countersign webhook listen".to_owned()));
-    let wanted = WebhookChange { url, events, description, status: None };
-    let made = desk.api.create_webhook(desk.manager, &desk.targets, &wanted).await.map_err(not_here)?;
-    let NewWebhook { webhook, secret } = made;
+    let request = WebhookChange { url, events, description, status: None };
+    let created = scoped.api.create_webhook(scoped.credential, &scoped.scope, &request).await;
+    let NewWebhook { webhook, secret } = created.map_err(with_loopback_hint)?;
     let id = webhook.webhook_id;
-    let ended = async {
-        // What the control plane makes is a secret.
+    let result = async {
         let secret = secret.expose_secret().parse().map_err(|_| ApiError::Unreadable(receiver.url()))?;
-        announce(&receiver.url(), Some(&id), output)?;
-        print_all(receiver.open(Verifier::new(secret)), count, stop, output).await
+        announce(context, &receiver.url(), Some(&id))?;
+        print_all(receiver.start(Verifier::new(secret)), count, stop, context.format()).await
     };
-    let ended = ended.await;
+    let result = result.await;
     let deleted = tokio::select! {
-        deleted = desk.api.delete_webhook(desk.manager, &desk.targets, &id) => deleted.map_err(|error| error.to_string()),
-        () = stop.asked() => Err("it was stopped".to_owned()),
+        deleted = scoped.api.delete_webhook(scoped.credential, &scoped.scope, &id) => {
+            deleted.map_err(|error| error.to_string())
+        }
+        () = stop.received() => Err("the command was stopped".to_owned()),
     };
-    let left = deleted.err().map(|error| {
-        let next = format!("Next: countersign webhook delete{} {id}", desk.flag());
-        Failure::Failed(format!("the target {id} is still there: {error}\n{next}"))
+    let not_deleted = deleted.err().map(|error| {
+        let next = format!("Next: countersign webhook delete{} {id}", scoped.option());
+        CliError::Failed(format!("the webhook {id} was not deleted: {error}\n{next}"))
     });
-    Ok(Said::default().failing(left.or(ended.err())))
+    Ok(CommandOutput::default().with_error(not_deleted.or(result.err())))
 }
 
-/// The control plane does not deliver to this machine, or has no room for another target.
-fn not_here(error: ApiError) -> Failure {
-    let next = "a control plane delivers to this machine if it runs here with --dev. For another: countersign webhook \
-        create with a public URL that leads here, then listen with its secret";
+/// The control plane does not deliver to this machine, or the service has as many webhooks as allowed.
+fn with_loopback_hint(error: ApiError) -> CliError {
+    let hint = "a control plane on this machine delivers to it with --dev. For another, run countersign webhook create \
+        with a public URL that leads here, then listen with its secret";
     match &error {
         ApiError::Refused { status: 400, message, .. } if message.contains("`url`") => {
-            Failure::Advised { error, next: next.to_owned() }
+            CliError::ApiWithHint { error, hint: hint.into() }
         }
-        _ => no_room(error),
+        _ => with_limit_hint(error),
     }
 }
 
-/// Says where it listens, now that it does.
-fn announce(url: &str, target: Option<&str>, output: Output) -> Result<(), Failure> {
-    match output {
-        Output::Json => print(&json!({ "listening": url, "webhookId": target }).to_string()).map(drop),
-        Output::Text => {
-            let target = target.map(|id| format!(" as {id}, which is deleted at the end")).unwrap_or_default();
-            let _closed = writeln!(io::stderr(), "Listening on {url}{target}. Ctrl-C ends it.");
+/// States the URL, once requests to it are accepted.
+fn announce(context: &Context, url: &str, webhook: Option<&str>) -> Result<(), CliError> {
+    match context.format() {
+        OutputFormat::Json => print_line(&json!({ "listening": url, "webhookId": webhook }).to_string()).map(drop),
+        OutputFormat::Text => {
+            let webhook = webhook.map(|id| format!(" as {id}, which is deleted at the end")).unwrap_or_default();
+            context.messages.note(&format!("Listening on {url}{webhook}. Ctrl-C ends it."));
             Ok(())
         }
     }
 }
 
-/// Prints what arrives, until there is enough, or somebody stops it; an error if something was not believed.
-async fn print_all(mut received: Received, count: Option<u64>, stop: &mut Stop, output: Output) -> Result<(), Failure> {
-    let mut tally = Tally::default();
+/// Prints what arrives until `count` or a signal. It is an error if a signature was invalid.
+async fn print_all(
+    mut receiver: Receiver,
+    count: Option<u64>,
+    stop: &mut StopSignals,
+    format: OutputFormat,
+) -> Result<(), CliError> {
+    let mut counts = Counts::default();
     let mut printed = Ok(true);
-    while matches!(printed, Ok(true)) && count.is_none_or(|count| tally.all < count) {
-        let arrival = tokio::select! {
-            arrival = received.next() => arrival,
-            () = stop.asked() => None,
+    while matches!(printed, Ok(true)) && count.is_none_or(|count| counts.all < count) {
+        let request = tokio::select! {
+            request = receiver.next() => request,
+            () = stop.received() => None,
         };
-        let Some(arrival) = arrival else { break };
-        tally.all += 1;
-        tally.doubtful += u64::from(arrival.problem.is_some());
-        printed = print(&line(&arrival, output));
+        let Some(request) = request else { break };
+        counts.all += 1;
+        counts.invalid += u64::from(request.problem.is_some());
+        printed = print_line(&line(&request, format));
         if matches!(printed, Ok(true)) {
-            arrival.told();
+            request.acknowledge();
         }
     }
-    received.close().await;
+    receiver.close().await;
     printed?;
-    match tally {
-        Tally { doubtful: 0, .. } => Ok(()),
-        Tally { all, doubtful } => {
-            let next = "does the secret belong to the target that leads here? `countersign webhook rotate-secret` makes another";
-            Err(Failure::Failed(format!("{doubtful} of {all} were not believed\nNext: {next}")))
+    match counts {
+        Counts { invalid: 0, .. } => Ok(()),
+        Counts { all, invalid } => {
+            let next = "is the secret that of the webhook whose URL leads here?";
+            Err(CliError::Failed(format!("{invalid} of {all} requests were invalid\nNext: {next}")))
         }
     }
 }
 
-/// What arrived, in a line.
-fn line(arrival: &Arrival, output: Output) -> String {
-    let body = &arrival.body;
-    let signature = if arrival.is_signed() { "good" } else { "bad" };
-    let problem = arrival.problem.map(|problem| problem.to_string());
-    let known = |name: &str| body.get(name).cloned().unwrap_or_default();
-    if output == Output::Json {
+/// A request in one line.
+fn line(request: &ReceivedRequest, format: OutputFormat) -> String {
+    let body = &request.body;
+    let signature = if request.is_signed() { "good" } else { "bad" };
+    let problem = request.problem.map(|problem| problem.to_string());
+    let field = |name: &str| body.get(name).cloned().unwrap_or_default();
+    if format == OutputFormat::Json {
         let value = json!({
-            "eventId": arrival.id, "signature": signature, "problem": problem,
-            "event": known("event"), "timestamp": known("timestamp"), "data": known("data"),
+            "eventId": request.id, "signature": signature, "problem": problem,
+            "event": field("event"), "timestamp": field("timestamp"), "data": field("data"),
         });
         return value.to_string();
     }
-    let kind = known("event");
-    let (kind, id) = (kind.as_str().unwrap_or("-"), arrival.id.as_deref().unwrap_or("-"));
-    // Of what nobody signed, no more is shown than what is wrong with it.
-    let rest = problem.unwrap_or_else(|| data(&known("data")));
-    plain(&format!("{signature:4}  {kind:27}  {id:30}  {rest}"))
+    let kind = field("event");
+    let (kind, id) = (kind.as_str().unwrap_or("-"), request.id.as_deref().unwrap_or("-"));
+    // The data of an event without a valid signature is not shown.
+    let rest = problem.unwrap_or_else(|| data_text(&field("data")));
+    without_control_characters(&format!("{signature:4}  {kind:27}  {id:30}  {rest}"))
 }
 
-/// The fields of an event, for people: what there is.
-fn data(data: &Value) -> String {
+/// The fields of an event that are not null.
+fn data_text(data: &Value) -> String {
     let fields = data.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
-    fields.map(|(name, value)| format!("{name}={}", word(value))).collect::<Vec<_>>().join(" ")
+    fields.map(|(name, value)| format!("{name}={}", one_word(value))).collect::<Vec<_>>().join(" ")
 }
 
-fn word(value: &Value) -> String {
+/// Text without spaces as it is, other values as JSON.
+fn one_word(value: &Value) -> String {
     match value {
         Value::String(text) if !text.contains(char::is_whitespace) => text.clone(),
         other => other.to_string(),
     }
 }
 
-/// Prints a line at once; says whether anybody still reads.
-fn print(line: &str) -> Result<bool, Failure> {
+/// Prints a line at once. `false` means that the reader closed the pipe, which is not an error.
+fn print_line(line: &str) -> Result<bool, CliError> {
     let mut out = io::stdout();
     match writeln!(out, "{line}").and_then(|()| out.flush()) {
         Ok(()) => Ok(true),
-        // A reader that has gone away is no fault of the command's.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Failure::Failed(format!("standard output: {error}"))),
+        Err(error) => Err(CliError::Failed(format!("standard output: {error}"))),
     }
 }
 
-impl Stop {
-    /// From now on these signals do not end the process by themselves.
-    fn new() -> Result<Self, Failure> {
-        let each = |kind| signal(kind).map_err(|error| Failure::Failed(format!("signals: {error}")));
+impl StopSignals {
+    /// Handles the signals from now on, so that they do not kill the process.
+    fn new() -> Result<Self, CliError> {
+        let handle = |kind| signal(kind).map_err(|error| CliError::Failed(format!("signals: {error}")));
         let [interrupt, terminate, hangup] =
-            [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(each);
+            [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(handle);
         Ok(Self([interrupt?, terminate?, hangup?]))
     }
 
-    async fn asked(&mut self) {
+    async fn received(&mut self) {
         let Self([interrupt, terminate, hangup]) = self;
         tokio::select! {
             _ = interrupt.recv() => {}
@@ -254,25 +267,27 @@ impl Stop {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use countersign_client::api::ErrorDetails;
 
-    fn advice(status: u16, code: &str, message: &str) -> String {
+    fn hint(status: u16, code: &str, message: &str) -> String {
         let (code, message) = (code.to_owned(), message.to_owned());
-        let failure = not_here(ApiError::Refused { status, code, message, reason: None, retry_after: None });
-        failure.next().map(String::from).unwrap_or_default()
+        let details = Box::new(ErrorDetails::default());
+        let error = ApiError::Refused { status, code, message, reason: None, details, retry_after: None };
+        with_loopback_hint(error).hint().map(String::from).unwrap_or_default()
     }
 
     #[test]
-    fn who_cannot_be_delivered_to_here_is_told_what_can_be_done() {
-        assert!(advice(400, "VALIDATION_ERROR", "`url` must have a public address").contains("--dev"));
-        assert!(!advice(400, "VALIDATION_ERROR", "`events` must be kinds").contains("--dev"));
-        assert!(advice(409, "CONFLICT", "There are ten").contains("webhook delete"));
-        assert!(advice(403, "FORBIDDEN", "No").is_empty());
+    fn refused_webhooks_have_a_hint_by_cause() {
+        assert!(hint(400, "VALIDATION_ERROR", "`url` must have a public address").contains("--dev"));
+        assert!(!hint(400, "VALIDATION_ERROR", "`events` must be kinds").contains("--dev"));
+        assert!(hint(409, "CONFLICT", "There are ten").contains("webhook list"));
+        assert!(hint(403, "FORBIDDEN", "No").is_empty());
     }
 
     #[test]
-    fn the_fields_of_an_event_are_words() {
+    fn data_text_quotes_values_with_spaces_and_skips_null() {
         let fields = json!({ "roleName": "two words", "score": 4.5, "expiresAt": null });
-        assert_eq!(data(&fields), "roleName=\"two words\" score=4.5");
-        assert_eq!((data(&Value::Null), data(&json!("text"))), (String::new(), String::new()));
+        assert_eq!(data_text(&fields), "roleName=\"two words\" score=4.5");
+        assert_eq!((data_text(&Value::Null), data_text(&json!("text"))), (String::new(), String::new()));
     }
 }

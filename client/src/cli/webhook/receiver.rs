@@ -1,9 +1,10 @@
-//! A small HTTP/1.1 server on loopback that receives webhooks, each believed or not.
+//! An HTTP/1.1 server on loopback that receives webhooks and verifies their signatures.
 //!
-//! What arrives is handed to whoever runs it, and answered only when that has been told: an event that nobody saw is
-//! sent again. Anybody on this machine may connect, so bodies, heads, connections and patience have bounds.
+//! A request is answered after its consumer acknowledged it, so that an event that was not printed is sent again. Every
+//! user of this machine can connect, so the sizes of bodies and heads, the number of connections and the times are
+//! limited.
 
-use crate::cli::Failure;
+use crate::cli::CliError;
 use countersign_client::{Verifier, WebhookError, clock, webhook::ID};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::{
@@ -26,59 +27,59 @@ use tokio::{
     time::timeout,
 };
 
-/// Bytes of a body, at the most: events are far smaller.
-const LARGEST_BODY: usize = 256 * 1024;
+/// The largest body, in bytes. Events are far smaller.
+const MAX_BODY: usize = 256 * 1024;
 
-/// Bytes of a head, at the most.
-const LARGEST_HEAD: usize = 32 * 1024;
+/// The largest head, in bytes.
+const MAX_HEAD: usize = 32 * 1024;
 
-/// Connections at once.
-const CONNECTIONS: usize = 32;
+/// The number of concurrent connections.
+const MAX_CONNECTIONS: usize = 32;
 
-/// How long a head or a body may take to arrive.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The timeout for a head, and for a body.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long it waits when nobody can be let in.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The pause after a connection could not be accepted.
+const ACCEPT_RETRY_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long answers may take to leave at the end.
-const FAREWELL: Duration = Duration::from_secs(2);
+/// The timeout for pending responses at the end.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A request that could be an event.
-pub struct Arrival {
-    /// The event's id, as the request has it.
+/// A request that may be an event.
+pub struct ReceivedRequest {
+    /// The id of the event, from the header.
     pub id: Option<String>,
-    /// What it says.
+    /// The body as JSON, or as a string if it is not JSON.
     pub body: Value,
-    /// Why it is not believed, if it is not.
+    /// Why it is invalid, if it is.
     pub problem: Option<WebhookError>,
-    told: oneshot::Sender<()>,
+    acknowledged: oneshot::Sender<()>,
 }
 
-/// A port on which nothing is answered yet.
-pub struct Receiver {
+/// A bound port that accepts no connections yet.
+pub struct BoundReceiver {
     listener: TcpListener,
     port: u16,
 }
 
-/// What is received, until it is closed.
-pub struct Received {
-    arrivals: mpsc::Receiver<Arrival>,
+/// A running receiver.
+pub struct Receiver {
+    requests: mpsc::Receiver<ReceivedRequest>,
     stop: oneshot::Sender<()>,
-    accepting: JoinHandle<()>,
+    server: JoinHandle<()>,
 }
 
-/// What every connection needs.
-struct Counter {
+/// The state that all connections share.
+struct State {
     verifier: Verifier,
-    arrivals: mpsc::Sender<Arrival>,
+    requests: mpsc::Sender<ReceivedRequest>,
 }
 
-impl Arrival {
-    /// Whether the signature is good, whatever was signed.
+impl ReceivedRequest {
+    /// Whether the signature is valid, also if the body is not an event.
     pub const fn is_signed(&self) -> bool {
         match self.problem {
-            None | Some(WebhookError::NoEvent) => true,
+            None | Some(WebhookError::NotAnEvent) => true,
             Some(
                 WebhookError::Missing(_)
                 | WebhookError::Repeated(_)
@@ -91,133 +92,134 @@ impl Arrival {
         }
     }
 
-    /// It was told, and may be answered now.
-    pub fn told(self) {
-        let _gone = self.told.send(());
+    /// Allows the response to be sent.
+    pub fn acknowledge(self) {
+        // The connection may have ended in the meantime.
+        let _ignored = self.acknowledged.send(());
     }
 }
 
-impl Receiver {
-    /// Takes a port of this machine; 0 is any that is free.
-    pub async fn bind(port: u16) -> Result<Self, Failure> {
+impl BoundReceiver {
+    /// Binds a port of loopback; 0 is any free port.
+    pub async fn bind(port: u16) -> Result<Self, CliError> {
         let bound = async {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await?;
             let port = listener.local_addr()?.port();
             io::Result::Ok(Self { listener, port })
         };
         bound.await.map_err(|error| {
-            Failure::Failed(format!("port {port}: {error}\nNext: another --port, or none for any that is free"))
+            CliError::Failed(format!("port {port}: {error}\nNext: pass another --port, or none for a free one"))
         })
     }
 
-    /// Where it is.
+    /// The URL of the receiver.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }
 
-    /// Begins to answer.
-    pub fn open(self, verifier: Verifier) -> Received {
-        let (sender, arrivals) = mpsc::channel(1);
+    /// Starts to accept connections.
+    pub fn start(self, verifier: Verifier) -> Receiver {
+        let (sender, requests) = mpsc::channel(1);
         let (stop, stopped) = oneshot::channel();
-        let counter = Arc::new(Counter { verifier, arrivals: sender });
-        Received { arrivals, stop, accepting: tokio::spawn(accept(self.listener, counter, stopped)) }
+        let state = Arc::new(State { verifier, requests: sender });
+        Receiver { requests, stop, server: tokio::spawn(accept(self.listener, state, stopped)) }
     }
 }
 
-impl Received {
-    /// The next request that could be an event.
-    pub async fn next(&mut self) -> Option<Arrival> {
-        self.arrivals.recv().await
+impl Receiver {
+    /// The next request that may be an event.
+    pub async fn next(&mut self) -> Option<ReceivedRequest> {
+        self.requests.recv().await
     }
 
-    /// Takes nothing more, and lets what was told be answered.
+    /// Stops, after the responses to acknowledged requests were sent.
     pub async fn close(self) {
-        let Self { arrivals, stop, accepting } = self;
-        // Who waits to be told hears that nobody will.
-        drop(arrivals);
-        let _ended = stop.send(());
-        let _ended = accepting.await;
+        let Self { requests, stop, server } = self;
+        // Requests that wait for an acknowledgement are answered with 503.
+        drop(requests);
+        let _ignored = stop.send(());
+        let _ignored = server.await;
     }
 }
 
-/// Accepts until it is told to stop, and then waits for the answers that are due.
-async fn accept(listener: TcpListener, counter: Arc<Counter>, mut stopped: oneshot::Receiver<()>) {
-    let (places, connections) = (Arc::new(Semaphore::new(CONNECTIONS)), GracefulShutdown::new());
+/// Accepts connections until `stopped`, then waits for pending responses.
+async fn accept(listener: TcpListener, state: Arc<State>, mut stopped: oneshot::Receiver<()>) {
+    let (permits, connections) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), GracefulShutdown::new());
     let next = async || {
-        let place = places.clone().acquire_owned().await.ok()?;
-        Some((listener.accept().await, place))
+        let permit = permits.clone().acquire_owned().await.ok()?;
+        Some((listener.accept().await, permit))
     };
     loop {
         let accepted = tokio::select! {
             _ = &mut stopped => break,
             accepted = next() => accepted,
         };
-        let (stream, place) = match accepted {
+        let (stream, permit) = match accepted {
             None => break,
-            Some((Ok((stream, _)), place)) => (stream, place),
+            Some((Ok((stream, _)), permit)) => (stream, permit),
             Some((Err(_), _)) => {
-                // There are no more files, mostly: it passes, but not at once.
-                tokio::time::sleep(PAUSE).await;
+                // Mostly the process has too many open files, which passes after a while.
+                tokio::time::sleep(ACCEPT_RETRY_PAUSE).await;
                 continue;
             }
         };
-        let counter = counter.clone();
+        let state = state.clone();
         let service = service_fn(move |request| {
-            let counter = counter.clone();
-            async move { Ok::<_, Infallible>(answer(request, &counter).await) }
+            let state = state.clone();
+            async move { Ok::<_, Infallible>(respond(request, &state).await) }
         });
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(LARGEST_HEAD);
+        http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT).max_buf_size(MAX_HEAD);
         let connection = connections.watch(http.serve_connection(TokioIo::new(stream), service));
         tokio::spawn(async move {
-            // How it ended is the other side's concern.
-            let _ended = connection.await;
-            drop(place);
+            // Errors of the connection concern only its client.
+            let _ignored = connection.await;
+            drop(permit);
         });
     }
     drop(listener);
-    let _late = timeout(FAREWELL, connections.shutdown()).await;
+    let _ignored = timeout(SHUTDOWN_TIMEOUT, connections.shutdown()).await;
 }
 
-async fn answer(request: Request<Incoming>, counter: &Counter) -> Response<Full<Bytes>> {
+async fn respond(request: Request<Incoming>, state: &State) -> Response<Full<Bytes>> {
     if request.method() != Method::POST {
-        let mut response = said(StatusCode::METHOD_NOT_ALLOWED, "webhooks are sent by POST");
+        let mut response = response(StatusCode::METHOD_NOT_ALLOWED, "webhooks are sent by POST");
         response.headers_mut().insert(ALLOW, HeaderValue::from_static("POST"));
         return response;
     }
     let (head, body) = request.into_parts();
-    match timeout(PATIENCE, Limited::new(body, LARGEST_BODY).collect()).await {
-        Err(_) => said(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
+    match timeout(READ_TIMEOUT, Limited::new(body, MAX_BODY).collect()).await {
+        Err(_) => response(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time"),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            said(StatusCode::PAYLOAD_TOO_LARGE, "no event is as large as this body")
+            response(StatusCode::PAYLOAD_TOO_LARGE, "the body is larger than any event")
         }
-        Ok(Err(_)) => said(StatusCode::BAD_REQUEST, "the body cannot be read"),
-        Ok(Ok(body)) => receive(&head.headers, &body.to_bytes(), counter).await,
+        Ok(Err(_)) => response(StatusCode::BAD_REQUEST, "the body cannot be read"),
+        Ok(Ok(body)) => receive(&head.headers, &body.to_bytes(), state).await,
     }
 }
 
-/// Judges what arrived, hands it on, and answers when it was told.
-async fn receive(headers: &HeaderMap, body: &[u8], counter: &Counter) -> Response<Full<Bytes>> {
-    let judged = counter.verifier.verify(headers, body, clock::now()).and_then(|signed| signed.event());
-    let (told, heard) = oneshot::channel();
-    let arrival = Arrival {
+/// Verifies a request, passes it on, and answers when it was acknowledged.
+async fn receive(headers: &HeaderMap, body: &[u8], state: &State) -> Response<Full<Bytes>> {
+    let result = state.verifier.verify(headers, body, clock::now()).and_then(|signed| signed.event());
+    let (acknowledged, acknowledgement) = oneshot::channel();
+    let request = ReceivedRequest {
         id: headers.get(ID).map(|id| String::from_utf8_lossy(id.as_bytes()).into_owned()),
         body: serde_json::from_slice(body).unwrap_or_else(|_| String::from_utf8_lossy(body).into()),
-        problem: judged.err(),
-        told,
+        problem: result.err(),
+        acknowledged,
     };
-    let (problem, signed) = (arrival.problem, arrival.is_signed());
-    if counter.arrivals.send(arrival).await.is_err() || heard.await.is_err() {
-        return said(StatusCode::SERVICE_UNAVAILABLE, "nobody listens any more");
+    let (problem, signed) = (request.problem, request.is_signed());
+    if state.requests.send(request).await.is_err() || acknowledgement.await.is_err() {
+        return response(StatusCode::SERVICE_UNAVAILABLE, "the receiver is shutting down");
     }
     match problem {
-        None => said(StatusCode::OK, "received"),
-        Some(problem) if signed => said(StatusCode::BAD_REQUEST, &problem.to_string()),
-        Some(problem) => said(StatusCode::UNAUTHORIZED, &problem.to_string()),
+        None => response(StatusCode::OK, "received"),
+        Some(problem) if signed => response(StatusCode::BAD_REQUEST, &problem.to_string()),
+        Some(problem) => response(StatusCode::UNAUTHORIZED, &problem.to_string()),
     }
 }
 
-fn said(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
+fn response(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(text.to_owned())));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));

@@ -1,4 +1,4 @@
-//! What must be true of any life of the ring.
+//! Invariants of the key ring under any sequence of operations.
 
 use super::*;
 use p256::SecretKey;
@@ -6,113 +6,114 @@ use proptest::{collection::vec, prelude::*, sample::select};
 use std::collections::{BTreeMap, BTreeSet};
 
 const STALENESS: Duration = Duration::from_secs(100);
-const LIFE: Duration = Duration::from_mins(10);
+const TOKEN_LIFETIME: Duration = Duration::from_mins(10);
 
-fn rules(rotation: Option<Duration>, token_life: Duration) -> KeyRules {
-    KeyRules::new(STALENESS, rotation, token_life)
+fn policy(rotation_age: Option<Duration>, token_lifetime: Duration) -> RotationPolicy {
+    RotationPolicy::new(STALENESS, rotation_age, token_lifetime)
 }
 
-/// Keys that differ from each other, without end.
-fn fresh(made: &mut u64) -> impl Iterator<Item = P256PublicKey> + '_ {
+/// An endless sequence of distinct keys.
+fn new_keys(count: &mut u64) -> impl Iterator<Item = P256PublicKey> + '_ {
     std::iter::from_fn(move || {
-        *made += 1;
+        *count += 1;
         let mut scalar = [0; 32];
-        scalar[24..].copy_from_slice(&made.to_be_bytes());
+        scalar[24..].copy_from_slice(&count.to_be_bytes());
         let secret = SecretKey::from_slice(&scalar).ok()?;
         P256PublicKey::from_sec1(&secret.public_key().to_sec1_bytes()).ok()
     })
 }
 
 #[derive(Debug, Clone)]
-enum Step {
-    Tend,
+enum Operation {
+    Maintain,
     Rotate,
-    /// Of the keys that live, by number.
+    /// Revokes the live key with this index.
     Revoke(usize),
-    /// Tokens live shorter or longer from now on, as after a restart.
-    Life(u64),
-    Pass(u64),
+    /// Changes the token lifetime, like a restart with another setting.
+    SetTokenLifetime(u64),
+    /// Lets this many seconds pass.
+    Sleep(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
-        3 => Just(Step::Tend),
-        3 => Just(Step::Rotate),
-        2 => (0..6_usize).prop_map(Step::Revoke),
-        1 => select(vec![1, 60, 600]).prop_map(Step::Life),
-        6 => select(vec![0, 1, 50, 100, 104, 105, 106, 299, 300, 600, 899, 900, 3000]).prop_map(Step::Pass),
+        3 => Just(Operation::Maintain),
+        3 => Just(Operation::Rotate),
+        2 => (0..6_usize).prop_map(Operation::Revoke),
+        1 => select(vec![1, 60, 600]).prop_map(Operation::SetTokenLifetime),
+        6 => select(vec![0, 1, 50, 100, 104, 105, 106, 299, 300, 600, 899, 900, 3000]).prop_map(Operation::Sleep),
     ]
 }
 
-/// A ring, and what was seen of it.
-struct Watched {
-    ring: KeyRing,
-    rules: KeyRules,
+/// A ring and a record of its history.
+struct Model {
+    ring: SigningKeyRing,
+    policy: RotationPolicy,
     now: Timestamp,
-    made: u64,
-    /// By key, until when a token under it lives.
-    tokens: BTreeMap<Kid, Timestamp>,
-    /// Keys that may sign early: the first one, and all that were there when another was revoked.
-    hurried: BTreeSet<Kid>,
-    dead: BTreeSet<Kid>,
+    key_count: u64,
+    /// For each key, when its last token expires.
+    token_expiries: BTreeMap<Kid, Timestamp>,
+    /// Keys that may sign before the publication lead has passed: the first one, and all keys live at a revocation.
+    may_sign_early: BTreeSet<Kid>,
+    removed: BTreeSet<Kid>,
 }
 
-impl Watched {
-    fn new(rotation: Option<Duration>) -> Self {
-        let (ring, rules) = (KeyRing::from_iter([]), rules(rotation, LIFE));
+impl Model {
+    fn new(rotation_age: Option<Duration>) -> Self {
+        let (ring, policy) = (SigningKeyRing::from_iter([]), policy(rotation_age, TOKEN_LIFETIME));
         let now = Timestamp::from_seconds(1_000_000);
-        let (tokens, hurried, dead) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        let mut new = Self { ring, rules, now, made: 0, tokens, hurried, dead };
-        new.take(&Step::Tend);
-        new.hurried = new.ring.live().map(|key| key.kid.clone()).collect();
-        new
+        let (token_expiries, may_sign_early, removed) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let mut model = Self { ring, policy, now, key_count: 0, token_expiries, may_sign_early, removed };
+        model.run(&Operation::Maintain);
+        model.may_sign_early = model.ring.live().map(|key| key.kid.clone()).collect();
+        model
     }
 
-    fn take(&mut self, step: &Step) {
-        let fresh = fresh(&mut self.made);
-        match step {
-            Step::Tend => drop(self.ring.tend(&self.rules, self.now, fresh)),
-            Step::Rotate => {
-                self.ring.rotate(&self.rules, self.now, fresh).expect("there is a next key");
+    fn run(&mut self, operation: &Operation) {
+        let new_keys = new_keys(&mut self.key_count);
+        match operation {
+            Operation::Maintain => drop(self.ring.maintain(&self.policy, self.now, new_keys)),
+            Operation::Rotate => {
+                self.ring.rotate(&self.policy, self.now, new_keys).expect("there is a next key");
             }
-            Step::Revoke(number) => {
-                self.hurried.extend(self.ring.live().map(|key| key.kid.clone()));
-                let number = number % self.ring.live().count();
-                let kid = self.ring.live().nth(number).map(|key| key.kid.clone()).expect("it is one of them");
-                assert!(self.ring.revoke(&kid, &self.rules, self.now, fresh));
-                self.tokens.remove(&kid);
+            Operation::Revoke(index) => {
+                self.may_sign_early.extend(self.ring.live().map(|key| key.kid.clone()));
+                let index = index % self.ring.live().count();
+                let kid = self.ring.live().nth(index).map(|key| key.kid.clone()).expect("the index is in range");
+                assert!(self.ring.revoke(&kid, &self.policy, self.now, new_keys));
+                self.token_expiries.remove(&kid);
             }
-            Step::Life(seconds) => {
-                drop(fresh);
-                self.rules.token_life = Duration::from_secs(*seconds);
-                self.take(&Step::Tend);
+            Operation::SetTokenLifetime(seconds) => {
+                drop(new_keys);
+                self.policy.token_lifetime = Duration::from_secs(*seconds);
+                self.run(&Operation::Maintain);
             }
-            Step::Pass(seconds) => self.now = self.now.saturating_add(Duration::from_secs(*seconds)),
+            Operation::Sleep(seconds) => self.now = self.now.saturating_add(Duration::from_secs(*seconds)),
         }
     }
 
-    fn look(&mut self) -> Result<(), TestCaseError> {
+    fn check(&mut self) -> Result<(), TestCaseError> {
         let now = self.now;
         let live: BTreeSet<_> = self.ring.live().map(|key| key.kid.clone()).collect();
-        self.dead.extend(self.ring.keys().iter().map(|key| key.kid.clone()).filter(|kid| !live.contains(kid)));
-        prop_assert!(live.is_disjoint(&self.dead), "dead is dead");
-        let with = |wanted| self.ring.live().filter(|key| key.status(now) == wanted).collect::<Vec<_>>();
-        let signing = with(KeyStatus::Signing);
+        self.removed.extend(self.ring.keys().iter().map(|key| key.kid.clone()).filter(|kid| !live.contains(kid)));
+        prop_assert!(live.is_disjoint(&self.removed), "a removed key came back");
+        let with_status = |status| self.ring.live().filter(|key| key.status(now) == status).collect::<Vec<_>>();
+        let signing = with_status(KeyStatus::Signing);
         prop_assert_eq!(signing.len(), 1);
-        let signer = self.ring.signer(now).expect("somebody signs");
-        prop_assert_eq!(signing[0], signer);
-        let next = with(KeyStatus::Next);
-        prop_assert!((1..=2).contains(&next.len()), "one is next, and one may be scheduled: {:?}", next);
+        let signing_key = self.ring.signing_key(now).expect("a key signs");
+        prop_assert_eq!(signing[0], signing_key);
+        let next = with_status(KeyStatus::Next);
+        prop_assert!((1..=2).contains(&next.len()), "there is one next key, and at most one scheduled: {:?}", next);
         prop_assert_eq!(next.iter().filter(|key| key.signs_from.is_none()).count(), 1);
-        if !self.hurried.contains(&signer.kid) {
-            prop_assert!(now.duration_since(signer.published_at) >= STALENESS, "it signs too early");
+        if !self.may_sign_early.contains(&signing_key.kid) {
+            prop_assert!(now.duration_since(signing_key.published_at) >= STALENESS, "the key signs too early");
         }
-        let until = self.tokens.entry(signer.kid.clone()).or_insert(now);
-        *until = now.saturating_add(self.rules.token_life).max(*until);
-        for (kid, until) in &self.tokens {
-            prop_assert!(live.contains(kid) || *until <= now, "a token outlives its key");
+        let expiry = self.token_expiries.entry(signing_key.kid.clone()).or_insert(now);
+        *expiry = now.saturating_add(self.policy.token_lifetime).max(*expiry);
+        for (kid, expiry) in &self.token_expiries {
+            prop_assert!(live.contains(kid) || *expiry <= now, "a token outlives its key");
         }
-        // As the database does: what is removed is read no more.
+        // Like the database: removed keys are not read again.
         self.ring = self.ring.live().cloned().collect();
         Ok(())
     }
@@ -120,50 +121,50 @@ impl Watched {
 
 proptest! {
     #[test]
-    fn somebody_signs_who_is_known_and_no_token_outlives_its_key(
-        steps in vec(step(), 0..60),
-        rotation in select(vec![None, Some(Duration::from_secs(1)), Some(Duration::from_secs(2000))]),
+    fn one_published_key_signs_and_no_token_outlives_its_key(
+        operations in vec(operation(), 0..60),
+        rotation_age in select(vec![None, Some(Duration::from_secs(1)), Some(Duration::from_secs(2000))]),
     ) {
-        let mut watched = Watched::new(rotation);
-        watched.look()?;
-        for step in &steps {
-            watched.take(step);
-            watched.look()?;
+        let mut model = Model::new(rotation_age);
+        model.check()?;
+        for operation in &operations {
+            model.run(operation);
+            model.check()?;
         }
     }
 }
 
 #[test]
-fn a_rotation_waits_for_the_notice_and_asking_again_changes_nothing() {
-    let mut watched = Watched::new(None);
-    let notice = watched.rules.notice;
-    assert_eq!(notice, STALENESS + MARGIN);
-    let next = watched.ring.next().unwrap().clone();
-    watched.take(&Step::Pass(7));
-    let rotation = watched.ring.rotate(&watched.rules, watched.now, fresh(&mut watched.made)).unwrap();
-    assert_eq!(rotation, Rotation { kid: next.kid.clone(), signs_from: next.published_at.saturating_add(notice) });
-    let before = watched.ring.clone();
-    watched.take(&Step::Pass(7));
-    assert_eq!(watched.ring.rotate(&watched.rules, watched.now, fresh(&mut watched.made)), Some(rotation));
-    assert_eq!(watched.ring, before);
-    watched.take(&Step::Pass(notice.as_secs()));
-    assert_eq!(watched.ring.signer(watched.now).unwrap().kid, next.kid);
-    let at_once = watched.ring.rotate(&watched.rules, watched.now, fresh(&mut watched.made)).unwrap();
-    assert_eq!(at_once.signs_from, watched.now, "the one behind it was published at the first rotation");
+fn rotation_waits_for_the_publication_lead_and_repeating_it_changes_nothing() {
+    let mut model = Model::new(None);
+    let lead = model.policy.publication_lead;
+    assert_eq!(lead, STALENESS + PUBLICATION_MARGIN);
+    let next = model.ring.next().unwrap().clone();
+    model.run(&Operation::Sleep(7));
+    let rotation = model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)).unwrap();
+    assert_eq!(rotation, Rotation { kid: next.kid.clone(), signs_from: next.published_at.saturating_add(lead) });
+    let before = model.ring.clone();
+    model.run(&Operation::Sleep(7));
+    assert_eq!(model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)), Some(rotation));
+    assert_eq!(model.ring, before);
+    model.run(&Operation::Sleep(lead.as_secs()));
+    assert_eq!(model.ring.signing_key(model.now).unwrap().kid, next.kid);
+    let immediate = model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)).unwrap();
+    assert_eq!(immediate.signs_from, model.now, "the key after it was published at the first rotation");
 }
 
 #[test]
-fn a_clock_that_is_behind_signs_with_the_first_key() {
-    let watched = Watched::new(None);
-    let earlier = watched.now.saturating_sub(Duration::from_secs(10));
-    assert_eq!(watched.ring.signer(earlier), watched.ring.signer(watched.now));
+fn clock_that_is_behind_signs_with_the_first_key() {
+    let model = Model::new(None);
+    let earlier = model.now.saturating_sub(Duration::from_secs(10));
+    assert_eq!(model.ring.signing_key(earlier), model.ring.signing_key(model.now));
 }
 
 #[test]
-fn a_short_staleness_has_a_short_notice_and_keys_are_never_cached_longer() {
-    for (staleness, notice, caching) in [(1, 2, 1), (5, 10, 5), (300, 305, 300), (3600, 3605, 300)] {
+fn publication_lead_and_jwks_max_age_follow_from_the_staleness() {
+    for (staleness, lead, max_age) in [(1, 2, 1), (5, 10, 5), (300, 305, 300), (3600, 3605, 300)] {
         let seconds = Duration::from_secs;
-        let rules = KeyRules::new(seconds(staleness), None, LIFE);
-        assert_eq!((rules.notice, rules.caching), (seconds(notice), seconds(caching)));
+        let policy = RotationPolicy::new(seconds(staleness), None, TOKEN_LIFETIME);
+        assert_eq!((policy.publication_lead, policy.jwks_max_age), (seconds(lead), seconds(max_age)));
     }
 }

@@ -1,12 +1,12 @@
-//! Which addresses events may be sent to: those of the public Internet, and those that the operator lists.
+//! The IP addresses that events may be sent to: public ones, and networks that the operator allows.
 //!
-//! Whoever can make a target must not reach, through this server, what only this server can reach. The lists are
-//! those of IANA's special-purpose registries (RFC 6890 and its updates).
+//! This prevents server-side request forgery: a caller who can create a target must not reach hosts that only this
+//! server can reach. The ranges come from IANA's special-purpose address registries (RFC 6890 and its updates).
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// What is not the public Internet, of IPv4.
+/// IPv4 ranges that are not public.
 const SPECIAL_V4: [Ipv4Net; 14] = [
     v4([0, 0, 0, 0], 8),
     v4([10, 0, 0, 0], 8),
@@ -24,11 +24,12 @@ const SPECIAL_V4: [Ipv4Net; 14] = [
     v4([224, 0, 0, 0], 3),
 ];
 
-/// What may be the public Internet, of IPv6: global unicast. Loopback, link-local, unique local, multicast, and
-/// the addresses that NAT64 and IPv4 hide in are outside of it.
+/// IPv6 global unicast. Loopback, link-local, unique local, multicast, NAT64 and IPv4-compatible addresses are outside
+/// of it.
 const GLOBAL_V6: Ipv6Net = v6([0x2000, 0], 3);
 
-/// What is not, within that: protocol assignments with Teredo, documentation, 6to4, and documentation again.
+/// Ranges of global unicast that are not public: protocol assignments (with Teredo), documentation, 6to4, and
+/// documentation again.
 const SPECIAL_V6: [Ipv6Net; 4] =
     [v6([0x2001, 0], 23), v6([0x2001, 0xdb8], 32), v6([0x2002, 0], 16), v6([0x3fff, 0], 20)];
 
@@ -42,7 +43,35 @@ const fn v6(segments: [u16; 2], length: u8) -> Ipv6Net {
     Ipv6Net::new_assert(Ipv6Addr::new(a, b, 0, 0, 0, 0, 0, 0), length)
 }
 
-/// Whether an address is of the public Internet.
+/// Why events are not sent to a host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("{}", self.as_str())]
+pub enum HostRejection {
+    /// The host name does not resolve.
+    Unresolved,
+    /// All addresses of the host are outside the public Internet and the allowed networks.
+    NotPublic,
+    /// The URL is unencrypted, and the host is in no allowed network.
+    PlaintextNotAllowed,
+}
+
+impl HostRejection {
+    /// What is wrong with the URL, for its sender.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Unresolved => "has a host whose name does not resolve",
+            Self::NotPublic => {
+                "resolves to an address that is not public; the operator can allow its network with \
+                 webhooks.allowed_networks"
+            }
+            Self::PlaintextNotAllowed => {
+                "must be https://, except in networks that the operator allows with webhooks.allowed_networks"
+            }
+        }
+    }
+}
+
+/// Whether an address belongs to the public Internet.
 pub fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => !SPECIAL_V4.iter().any(|special| special.contains(&address)),
@@ -52,25 +81,36 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// The networks that events may be sent to although they are not public.
+/// The networks of `webhooks.allowed_networks`: allowed although they are not public, also unencrypted.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedNetworks(Vec<IpNet>);
 
 impl AllowedNetworks {
-    /// These networks.
+    /// Allows these networks.
     pub const fn new(networks: Vec<IpNet>) -> Self {
         Self(networks)
     }
 
-    /// Whether the operator lists the address.
-    pub fn lists(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        self.0.iter().any(|network| network.contains(&address))
+    /// Whether events may be sent to the address.
+    pub fn allows(&self, address: IpAddr, plaintext: bool) -> bool {
+        self.contains(address) || (!plaintext && is_public(address))
     }
 
-    /// Whether events may be sent to the address; unencrypted only where the operator lists it.
-    pub fn admit(&self, address: IpAddr, plain: bool) -> bool {
-        self.lists(address) || (!plain && is_public(address))
+    /// The addresses of a host that events may be sent to; at least one.
+    pub fn filter(&self, addresses: &[IpAddr], plaintext: bool) -> Result<Vec<IpAddr>, HostRejection> {
+        let allowed = |plaintext| addresses.iter().copied().filter(move |address| self.allows(*address, plaintext));
+        let filtered: Vec<_> = allowed(plaintext).collect();
+        match filtered.is_empty() {
+            false => Ok(filtered),
+            true if addresses.is_empty() => Err(HostRejection::Unresolved),
+            true if allowed(false).next().is_some() => Err(HostRejection::PlaintextNotAllowed),
+            true => Err(HostRejection::NotPublic),
+        }
+    }
+
+    fn contains(&self, address: IpAddr) -> bool {
+        let address = address.to_canonical();
+        self.0.iter().any(|network| network.contains(&address))
     }
 }
 
@@ -79,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_public_internet_is_public() {
+    fn special_purpose_ranges_are_not_public() {
         for public in
             ["1.1.1.1", "100.63.255.255", "172.32.0.1", "192.167.1.1", "2606:4700::1", "2a00:1450::1", "::ffff:1.1.1.1"]
         {
@@ -126,16 +166,30 @@ mod tests {
     }
 
     #[test]
-    fn listed_networks_are_let_through_also_unencrypted() {
+    fn allowed_networks_are_accepted_without_encryption() {
         let allowed = AllowedNetworks::new(vec!["10.1.0.0/16".parse().unwrap()]);
-        for (address, plain, expected) in [
+        for (address, plaintext, expected) in [
             ("10.1.2.3", true, true),
             ("::ffff:10.1.2.3", false, true),
             ("10.2.0.1", false, false),
             ("1.1.1.1", false, true),
             ("1.1.1.1", true, false),
         ] {
-            assert_eq!(allowed.admit(address.parse().unwrap(), plain), expected, "{address} {plain}");
+            assert_eq!(allowed.allows(address.parse().unwrap(), plaintext), expected, "{address} {plaintext}");
         }
+    }
+
+    #[test]
+    fn filter_names_the_reason_when_no_address_is_allowed() {
+        let allowed = AllowedNetworks::new(vec!["10.1.0.0/16".parse().unwrap()]);
+        let filter = |addresses: &[&str], plaintext| {
+            let addresses: Vec<_> = addresses.iter().map(|address| address.parse().unwrap()).collect();
+            allowed.filter(&addresses, plaintext).map(|filtered| filtered.len())
+        };
+        assert_eq!(filter(&[], false), Err(HostRejection::Unresolved));
+        assert_eq!(filter(&["10.2.0.1"], true), Err(HostRejection::NotPublic));
+        assert_eq!(filter(&["1.1.1.1", "10.2.0.1"], true), Err(HostRejection::PlaintextNotAllowed));
+        assert_eq!(filter(&["1.1.1.1", "10.1.0.1", "10.2.0.1"], false), Ok(2));
+        assert_eq!(filter(&["1.1.1.1", "10.1.0.1"], true), Ok(1));
     }
 }

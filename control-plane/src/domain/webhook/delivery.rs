@@ -1,86 +1,86 @@
-//! A delivery: how often it is tried, and what may come of a try.
+//! Deliveries: their states, the outcomes of attempts, and when to retry.
 
 use super::event::EventKind;
 use crate::domain::string_enum::string_enum;
 use countersign_identity::{EventId, Timestamp};
 use std::time::Duration;
 
-/// Of what a receiver answered, so many bytes are kept.
-pub const EXCERPT: usize = 1024;
+/// How many bytes of a response body are stored.
+pub const EXCERPT_BYTES: usize = 1024;
 
-/// Whoever asks us to wait longer than this is asked again all the same.
-const LONGEST_WAIT: Duration = Duration::from_hours(24);
+/// Upper bound of a `Retry-After` for the delivery that received it.
+const MAX_RETRY_AFTER: Duration = Duration::from_hours(24);
 
-/// A target that fails is left alone for this long at the most,
-const LONGEST_REST: Duration = Duration::from_mins(1);
+/// Upper bound of the backoff of a target after repeated failures.
+const MAX_TARGET_BACKOFF: Duration = Duration::from_mins(1);
 
-/// or for this long, if it asks for it. The delivery that it asked for may wait longer.
-const LONGEST_WISH: Duration = Duration::from_mins(5);
+/// Upper bound of a `Retry-After` for the other deliveries to the same target.
+const MAX_TARGET_RETRY_AFTER: Duration = Duration::from_mins(5);
 
-/// After so many failures in a row, a target is left alone for a while.
-const PATIENCE: u32 = 3;
+/// A target backs off after this many failures in a row.
+const FAILURES_BEFORE_BACKOFF: u32 = 3;
 
-/// One event on its way to one target.
-#[derive(Debug, Clone)]
+/// One event for one target.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delivery {
-    /// What is delivered.
+    /// The event.
     pub event: EventId,
-    /// What kind of event it is.
+    /// The kind of the event.
     pub kind: EventKind,
-    /// When it happened.
+    /// When the event happened.
     pub occurred_at: Timestamp,
-    /// How it stands.
+    /// Current state.
     pub state: DeliveryState,
-    /// How often it was tried, since it was asked for.
+    /// Attempts since the delivery was created or last replayed.
     pub attempts: u32,
-    /// The last try, if there was one.
-    pub last: Option<Attempt>,
+    /// The last attempt.
+    pub last_attempt: Option<Attempt>,
 }
 
-/// How a delivery stands.
+/// The state of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeliveryState {
-    /// It is to be tried at this instant, or as soon as its target is active.
+    /// The next attempt is due at this time, or when the target becomes active again.
     Pending(Timestamp),
-    /// The target took it.
+    /// The receiver accepted the event.
     Delivered,
-    /// It is tried no more, unless somebody asks for it.
+    /// All attempts failed. There are no more unless the delivery is replayed.
     Dead,
 }
 
 string_enum! {
-    /// What a list of deliveries can be asked for.
+    /// The state of a delivery without its time, as lists filter by it.
     DeliveryStatus {
-        /// On its way.
+        /// More attempts follow.
         Pending = "pending";
-        /// The target took it.
+        /// The receiver accepted the event.
         Delivered = "delivered";
-        /// It is tried no more.
+        /// All attempts failed.
         Dead = "dead";
     }
-    /// Why a try failed.
+    /// Why an attempt failed.
     AttemptFailure {
-        /// The status was none of 2xx, and none of what follows.
+        /// The response status was not 2xx, 3xx or 410.
         Status = "status";
-        /// The status was 410: the target wants no more.
+        /// The response status was 410: the receiver wants no more events.
         Gone = "gone";
-        /// The status was one of 3xx. Nobody follows.
+        /// The response status was 3xx. Redirects are not followed.
         Redirect = "redirect";
-        /// No answer in time.
+        /// No response before the timeout.
         Timeout = "timeout";
-        /// The name of the host leads nowhere.
+        /// The host name does not resolve.
         Dns = "dns";
-        /// The host has no address that may be connected to.
+        /// The host has no address that the address guard allows.
         AddressRefused = "address_refused";
-        /// The certificate is not believed, or TLS failed otherwise.
+        /// The certificate is not trusted, or the TLS handshake failed.
         Tls = "tls";
-        /// No connection, or it broke.
+        /// The connection was not established, or broke.
         Connection = "connection";
     }
 }
 
 impl DeliveryState {
-    /// How it stands, without when.
+    /// The state without its time.
     pub const fn status(self) -> DeliveryStatus {
         match self {
             Self::Pending(_) => DeliveryStatus::Pending,
@@ -90,28 +90,28 @@ impl DeliveryState {
     }
 }
 
-/// What came of the last try.
-#[derive(Debug, Clone)]
+/// The outcome of one attempt.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
-    /// When it ended.
+    /// When the attempt ended.
     pub at: Timestamp,
-    /// What was answered.
-    pub answer: Option<Answer>,
-    /// Why it is not delivered; `None` if it is.
+    /// The response, if one arrived.
+    pub response: Option<ResponseExcerpt>,
+    /// Why the attempt failed; `None` after success.
     pub failure: Option<AttemptFailure>,
 }
 
-/// What a receiver answered.
+/// The part of a response that is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct ResponseExcerpt {
     /// The HTTP status.
     pub status: u16,
-    /// The beginning of the body.
-    pub excerpt: String,
+    /// At most [`EXCERPT_BYTES`] from the start of the body.
+    pub body: String,
 }
 
 impl AttemptFailure {
-    /// What an HTTP status means; `None` if the event is delivered.
+    /// The failure that an HTTP status means; `None` for 2xx.
     pub const fn of_status(status: u16) -> Option<Self> {
         match status {
             200..=299 => None,
@@ -122,38 +122,39 @@ impl AttemptFailure {
     }
 }
 
-/// When a delivery is tried again.
+/// The pauses between the attempts of one delivery.
 #[derive(Debug, Clone)]
-pub struct Schedule(Vec<Duration>);
+pub struct RetrySchedule(Vec<Duration>);
 
-impl Schedule {
-    /// After each failed try the next of these passes; after the last there is one more try.
+impl RetrySchedule {
+    /// A schedule that makes one attempt more than there are pauses.
     pub const fn new(pauses: Vec<Duration>) -> Self {
         Self(pauses)
     }
 
-    /// When the next try is, after `attempts` of them have failed; `None` if there is none. `dice` spread what failed
-    /// together over a fifth of the pause in both directions. Nobody comes before a receiver wants them to.
-    pub fn next(&self, attempts: u32, now: Timestamp, asked: Option<Duration>, dice: u32) -> Option<Timestamp> {
+    /// The time of the next attempt after `attempts` failures; `None` if there is none. `jitter` is a random number
+    /// that spreads deliveries which failed together by a fifth of the pause in both directions. The next attempt is
+    /// never before `retry_after`, up to [`MAX_RETRY_AFTER`].
+    pub fn next(&self, attempts: u32, now: Timestamp, retry_after: Option<Duration>, jitter: u32) -> Option<Timestamp> {
         let position = usize::try_from(attempts).ok()?.checked_sub(1)?;
-        let pause = jittered(*self.0.get(position)?, dice);
-        Some(now.saturating_add(pause.max(asked.unwrap_or_default().min(LONGEST_WAIT))))
+        let pause = with_jitter(*self.0.get(position)?, jitter);
+        Some(now.saturating_add(pause.max(retry_after.unwrap_or_default().min(MAX_RETRY_AFTER))))
     }
 }
 
-/// How long a target is left alone after so many failures in a row.
-pub fn rest(failures: u32, asked: Option<Duration>, dice: u32) -> Duration {
-    let asked = asked.unwrap_or_default().min(LONGEST_WISH);
-    if failures < PATIENCE {
-        return asked;
+/// How long no delivery is sent to a target after this many failures in a row.
+pub fn target_backoff(failures: u32, retry_after: Option<Duration>, jitter: u32) -> Duration {
+    let retry_after = retry_after.unwrap_or_default().min(MAX_TARGET_RETRY_AFTER);
+    if failures < FAILURES_BEFORE_BACKOFF {
+        return retry_after;
     }
-    let doubled = Duration::from_secs(1).saturating_mul(1 << (failures - PATIENCE).min(16));
-    jittered(doubled.min(LONGEST_REST), dice).max(asked)
+    let doubled = Duration::from_secs(1).saturating_mul(1 << (failures - FAILURES_BEFORE_BACKOFF).min(16));
+    with_jitter(doubled.min(MAX_TARGET_BACKOFF), jitter).max(retry_after)
 }
 
-/// From four fifths to six fifths of it.
-fn jittered(pause: Duration, dice: u32) -> Duration {
-    pause.mul_f64(0.8 + 0.4 * f64::from(dice) / f64::from(u32::MAX))
+/// Between 80 and 120 percent of the pause.
+fn with_jitter(pause: Duration, jitter: u32) -> Duration {
+    pause.mul_f64(0.8 + 0.4 * f64::from(jitter) / f64::from(u32::MAX))
 }
 
 #[cfg(test)]
@@ -163,11 +164,11 @@ mod tests {
     const NOW: Timestamp = Timestamp::from_seconds(1_000_000);
 
     #[test]
-    fn each_failure_has_its_pause_and_the_last_has_none() {
-        let schedule = Schedule::new(vec![Duration::from_secs(5), Duration::from_mins(1)]);
-        for dice in [0, u32::MAX / 2, u32::MAX] {
-            let first = schedule.next(1, NOW, None, dice).unwrap().duration_since(NOW).as_secs_f64();
-            let second = schedule.next(2, NOW, None, dice).unwrap().duration_since(NOW).as_secs_f64();
+    fn schedule_has_one_pause_after_each_failure_but_the_last() {
+        let schedule = RetrySchedule::new(vec![Duration::from_secs(5), Duration::from_mins(1)]);
+        for jitter in [0, u32::MAX / 2, u32::MAX] {
+            let first = schedule.next(1, NOW, None, jitter).unwrap().duration_since(NOW).as_secs_f64();
+            let second = schedule.next(2, NOW, None, jitter).unwrap().duration_since(NOW).as_secs_f64();
             assert!((3.99..=6.01).contains(&first) && (47.9..=72.1).contains(&second), "{first} {second}");
         }
         assert_eq!(schedule.next(3, NOW, Some(Duration::from_secs(1)), 7), None);
@@ -175,20 +176,21 @@ mod tests {
     }
 
     #[test]
-    fn whoever_asks_to_wait_is_waited_for_a_day_at_the_most() {
-        let schedule = Schedule::new(vec![Duration::from_secs(5)]);
-        let waits = |asked| schedule.next(1, NOW, Some(asked), 0).unwrap().duration_since(NOW);
-        assert_eq!(waits(Duration::from_mins(2)), Duration::from_mins(2));
-        assert_eq!(waits(Duration::from_secs(1)), Duration::from_secs(4));
-        assert_eq!(waits(Duration::MAX), LONGEST_WAIT);
+    fn schedule_honours_retry_after_up_to_one_day() {
+        let schedule = RetrySchedule::new(vec![Duration::from_secs(5)]);
+        let wait = |retry_after| schedule.next(1, NOW, Some(retry_after), 0).unwrap().duration_since(NOW);
+        assert_eq!(wait(Duration::from_mins(2)), Duration::from_mins(2));
+        assert_eq!(wait(Duration::from_secs(1)), Duration::from_secs(4));
+        assert_eq!(wait(Duration::MAX), MAX_RETRY_AFTER);
     }
 
     #[test]
-    fn a_target_that_fails_is_asked_ever_more_rarely_up_to_a_minute() {
-        let rests: Vec<_> = (0..40).map(|failures| rest(failures, None, u32::MAX / 2).as_secs_f64().round()).collect();
-        assert_eq!(rests[..10], [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0]);
-        assert!(rests[10..].iter().all(|rest| (*rest - 60.0).abs() < 0.5));
-        assert_eq!(rest(1, Some(Duration::from_secs(9)), 0), Duration::from_secs(9));
-        assert_eq!(rest(1, Some(Duration::MAX), 0), LONGEST_WISH);
+    fn target_backoff_doubles_up_to_one_minute() {
+        let backoffs: Vec<_> =
+            (0..40).map(|failures| target_backoff(failures, None, u32::MAX / 2).as_secs_f64().round()).collect();
+        assert_eq!(backoffs[..10], [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0]);
+        assert!(backoffs[10..].iter().all(|backoff| (*backoff - 60.0).abs() < 0.5));
+        assert_eq!(target_backoff(1, Some(Duration::from_secs(9)), 0), Duration::from_secs(9));
+        assert_eq!(target_backoff(1, Some(Duration::MAX), 0), MAX_TARGET_RETRY_AFTER);
     }
 }

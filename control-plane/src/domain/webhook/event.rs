@@ -1,4 +1,4 @@
-//! Events: what happened, exactly as it is told.
+//! Events, and the JSON in which webhooks receive them.
 
 use crate::domain::{string_enum::string_enum, timestamp::format_rfc3339};
 use core::net::IpAddr;
@@ -7,52 +7,52 @@ use serde::{Serialize, Serializer};
 use utoipa::ToSchema;
 
 string_enum! {
-    /// What kind of event it is.
+    /// The kind of an event. The name is stable.
     EventKind {
-        /// An agent logged in.
+        /// An agent authenticated.
         Authenticated = "agent.authenticated";
-        /// A login was refused.
+        /// An authentication was refused.
         AuthenticationFailed = "agent.authentication_failed";
-        /// An agent got a role.
+        /// A role was assigned to an agent.
         RoleAssigned = "agent.role_assigned";
-        /// An agent has a role no more.
+        /// A role assignment ended.
         RoleRevoked = "agent.role_revoked";
-        /// A service said how an agent behaved.
+        /// A service submitted feedback on an agent.
         FeedbackReceived = "trust.feedback_received";
-        /// Somebody tries whether a target can be reached.
+        /// A manager tests a target.
         Test = "webhook.test";
     }
 }
 
 impl EventKind {
-    /// The kinds that can be asked for: a test comes to whom it is sent, whatever they asked for.
-    pub fn asked_for() -> impl Iterator<Item = Self> {
+    /// The kinds that a filter can name. Tests are delivered whatever the filter.
+    pub fn filterable() -> impl Iterator<Item = Self> {
         Self::ALL.iter().copied().filter(|kind| *kind != Self::Test)
     }
 }
 
-/// Which events a target gets: of these kinds, or, if there are none, of all kinds, also of those to come.
+/// The kinds of events that a target receives. An empty list means all kinds, including those of later versions.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct EventFilter(Vec<EventKind>);
 
-/// The kinds are not ones that can be asked for.
+/// A filter that names an unknown kind, the same kind twice, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("must be [\"*\"], or an array of kinds of events such as `agent.role_revoked`, each once")]
+#[error("must be [\"*\"], or an array of distinct event kinds such as `agent.role_revoked`")]
 pub struct InvalidFilter;
 
 impl EventFilter {
-    /// What stands for all kinds.
+    /// The name that means all kinds.
     pub const ALL: &str = "*";
 
-    /// Reads the names of kinds.
+    /// Parses names of kinds.
     pub fn parse<'a>(names: impl IntoIterator<Item = &'a str>) -> Result<Self, InvalidFilter> {
         let names: Vec<_> = names.into_iter().collect();
         if names == [Self::ALL] {
             return Ok(Self::default());
         }
-        let asked: Vec<_> = EventKind::asked_for().filter(|kind| names.contains(&kind.as_str())).collect();
-        // In the order of the list; a name that is twice there, or not known, makes a difference.
-        if asked.is_empty() || asked.len() != names.len() { Err(InvalidFilter) } else { Ok(Self(asked)) }
+        let kinds: Vec<_> = EventKind::filterable().filter(|kind| names.contains(&kind.as_str())).collect();
+        // Unknown and repeated names make the lengths differ.
+        if kinds.is_empty() || kinds.len() != names.len() { Err(InvalidFilter) } else { Ok(Self(kinds)) }
     }
 
     /// The names of the kinds, or [`Self::ALL`] alone.
@@ -61,21 +61,21 @@ impl EventFilter {
     }
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Clone)]
 pub struct Event {
-    /// Its identifier: the same on every try, to every target.
+    /// Identifier, the same for all targets and all attempts.
     pub id: EventId,
     /// When it happened.
     pub at: Timestamp,
-    /// What happened.
-    pub news: News,
+    /// Content.
+    pub data: EventData,
 }
 
-/// What happened.
+/// The content of an event: `data` in its JSON.
 #[derive(Debug, Clone, Serialize)]
 #[serde(untagged)]
-pub enum News {
+pub enum EventData {
     /// See [`Authenticated`].
     Authenticated(Authenticated),
     /// See [`AuthenticationFailed`].
@@ -90,7 +90,7 @@ pub enum News {
     Test(Test),
 }
 
-/// An agent logged in.
+/// An agent authenticated.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = AuthenticatedEvent)]
@@ -98,57 +98,57 @@ pub struct Authenticated {
     /// The agent.
     #[schema(value_type = String, example = "agent_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub agent_id: AgentId,
-    /// The service that its token is for; null if it is bound to none.
+    /// The service that its token is bound to; null if the token is unbound.
     #[schema(value_type = Option<String>, required, example = "svc_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub service_id: Option<ServiceId>,
-    /// Where the request came from.
+    /// IP address of the client.
     #[schema(value_type = Option<String>, required, example = "198.51.100.7")]
     pub ip_address: Option<IpAddr>,
 }
 
-/// A login was refused, or a refresh token was used twice. Of one agent at one service the first ten in a minute are told
-/// one by one, the others together when the minute is over.
+/// An authentication was refused, or a refresh token was used twice. For one agent at one service, the first ten failures
+/// in a minute are one event each. The others are counted in one event when the minute is over.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = AuthenticationFailedEvent)]
 pub struct AuthenticationFailed {
-    /// The agent that somebody claimed to be.
+    /// The agent that the request named.
     #[schema(value_type = String, example = "agent_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub agent_id: AgentId,
-    /// The service that the token was asked for; null if none was named.
+    /// The service that the request named; null if it named none.
     #[schema(value_type = Option<String>, required, example = "svc_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub service_id: Option<ServiceId>,
-    /// Why: `invalid_signature`, `challenge_expired`, `challenge_used`, `agent_suspended`, `agent_revoked`,
-    /// `refresh_reused`; or `suppressed`, for those that are told together.
+    /// `invalid_signature`, `challenge_expired`, `challenge_used`, `agent_suspended`, `agent_revoked` or
+    /// `refresh_reused`; or `suppressed`, for the event that counts the others.
     #[schema(value_type = String, example = "invalid_signature")]
-    pub reason: Failure,
-    /// Where the request came from; null if several are told together.
+    pub reason: LoginFailureReason,
+    /// IP address of the client; null if `reason` is `suppressed`.
     #[schema(value_type = Option<String>, required, example = "198.51.100.7")]
     pub ip_address: Option<IpAddr>,
-    /// How many are told together.
+    /// Number of failures that have no event of their own. Present if `reason` is `suppressed`.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, example = 40)]
     pub suppressed: Option<u64>,
 }
 
-/// Why a login was refused.
+/// Why an authentication was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure {
-    /// The signature does not fit the challenge, or is none.
+pub enum LoginFailureReason {
+    /// The signature is malformed or does not match the challenge.
     InvalidSignature,
-    /// For a reason of the closed list.
+    /// A reason that the API also returns.
     Refused(Reason),
-    /// Several, that are told together.
+    /// Several failures, counted in one event.
     Suppressed,
 }
 
-impl Serialize for LossReason {
+impl Serialize for RevocationReason {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(self.as_str())
     }
 }
 
-impl Serialize for Failure {
+impl Serialize for LoginFailureReason {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(match self {
             Self::InvalidSignature => "invalid_signature",
@@ -158,7 +158,7 @@ impl Serialize for Failure {
     }
 }
 
-/// An agent got a role, or its role ends at another time.
+/// A role was assigned to an agent, or the end of an assignment was changed.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = RoleAssignedEvent)]
@@ -172,16 +172,16 @@ pub struct RoleAssigned {
     /// The role.
     #[schema(value_type = String, example = "role_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub role_id: RoleId,
-    /// Its name.
+    /// Name of the role.
     #[schema(value_type = String, example = "billing-reader")]
     pub role_name: RoleName,
-    /// When it ends; null if it does not.
-    #[serde(serialize_with = "optional_instant")]
+    /// When the assignment ends; null if it does not end.
+    #[serde(serialize_with = "optional_timestamp")]
     #[schema(value_type = Option<String>, format = DateTime, required, example = "2031-01-31T12:00:00Z")]
     pub expires_at: Option<Timestamp>,
 }
 
-/// An agent has a role no more.
+/// A role assignment ended.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = RoleRevokedEvent)]
@@ -195,72 +195,72 @@ pub struct RoleRevoked {
     /// The role.
     #[schema(value_type = String, example = "role_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub role_id: RoleId,
-    /// Its name.
+    /// Name of the role.
     #[schema(value_type = String, example = "billing-reader")]
     pub role_name: RoleName,
-    /// Why: `revoked` (it was taken away), `expired` (it ended) or `role_deleted`.
+    /// `revoked` (a manager revoked it), `expired` (its end time passed) or `role_deleted`.
     #[schema(value_type = String, example = "revoked")]
-    pub reason: LossReason,
+    pub reason: RevocationReason,
 }
 
 string_enum! {
-    /// Why an agent has a role no more.
-    LossReason {
-        /// It was taken away.
+    /// Why a role assignment ended.
+    RevocationReason {
+        /// A manager revoked it.
         Revoked = "revoked";
-        /// It ended.
+        /// Its end time passed.
         Expired = "expired";
-        /// There is no such role any more.
+        /// The role was deleted.
         RoleDeleted = "role_deleted";
     }
 }
 
-/// A service said how an agent behaved.
+/// A service submitted feedback on an agent.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = FeedbackReceivedEvent)]
 pub struct FeedbackReceived {
-    /// Of whom it speaks.
+    /// The agent.
     #[schema(value_type = String, example = "agent_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub agent_id: AgentId,
-    /// Who speaks.
+    /// The service that submitted the feedback.
     #[schema(value_type = String, example = "svc_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub service_id: ServiceId,
-    /// What was said.
+    /// The feedback.
     #[schema(value_type = String, example = "feedback_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub feedback_id: FeedbackId,
-    /// The score that it gives, in points.
+    /// Score of the feedback, in points.
     #[schema(minimum = 0, maximum = 100, example = 90.0)]
     pub score: f64,
-    /// The agent's trust after it, in points.
+    /// New trust score of the agent, in points.
     #[schema(minimum = 0, maximum = 100, example = 58.0)]
     pub new_trust_score: f64,
 }
 
-/// Somebody tries whether this target can be reached. It is sent once, whatever comes of it.
+/// A manager tests this target. The event is sent once, even if the attempt fails.
 #[derive(Debug, Clone, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 #[schema(as = TestEvent)]
 pub struct Test {
-    /// The target.
+    /// The webhook.
     #[schema(value_type = String, example = "wh_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub webhook_id: WebhookId,
-    /// Its service; null if it gets the events of all.
+    /// The service of the webhook; null for a webhook of the deployment.
     #[schema(value_type = Option<String>, required, example = "svc_01jyd3rqawfd15ypgw5mz4yjkb")]
     pub service_id: Option<ServiceId>,
 }
 
-/// Whom an event concerns: the targets of a service get it, or of all services where an agent holds a role.
+/// The services whose targets receive an event. Targets of the deployment receive every event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Concerns {
+pub enum EventAudience {
     /// One service.
     Service(ServiceId),
-    /// An agent, at no service in particular.
-    Agent(AgentId),
+    /// All services where this agent holds a role.
+    ServicesOf(AgentId),
 }
 
-impl News {
-    /// What kind of event it is.
+impl EventData {
+    /// The kind of the event.
     pub const fn kind(&self) -> EventKind {
         match self {
             Self::Authenticated(_) => EventKind::Authenticated,
@@ -272,50 +272,50 @@ impl News {
         }
     }
 
-    /// Whom it concerns; nobody but its target, if it is a test.
-    pub const fn concerns(&self) -> Option<Concerns> {
+    /// The services whose targets receive the event; `None` for a test, which has one target.
+    pub const fn audience(&self) -> Option<EventAudience> {
         match self {
             Self::Authenticated(Authenticated { agent_id, service_id, .. })
             | Self::AuthenticationFailed(AuthenticationFailed { agent_id, service_id, .. }) => {
-                Some(Concerns::of(*agent_id, *service_id))
+                Some(EventAudience::new(*agent_id, *service_id))
             }
             Self::RoleAssigned(RoleAssigned { service_id, .. })
             | Self::RoleRevoked(RoleRevoked { service_id, .. })
-            | Self::FeedbackReceived(FeedbackReceived { service_id, .. }) => Some(Concerns::Service(*service_id)),
+            | Self::FeedbackReceived(FeedbackReceived { service_id, .. }) => Some(EventAudience::Service(*service_id)),
             Self::Test(_) => None,
         }
     }
 }
 
-impl Concerns {
-    /// The service, or else the agent.
-    pub const fn of(agent: AgentId, service: Option<ServiceId>) -> Self {
+impl EventAudience {
+    /// The named service, or all services of the agent.
+    pub const fn new(agent: AgentId, service: Option<ServiceId>) -> Self {
         match service {
             Some(service) => Self::Service(service),
-            None => Self::Agent(agent),
+            None => Self::ServicesOf(agent),
         }
     }
 }
 
-/// An event as it is sent: section 6 of the specification.
+/// The JSON of an event, as section 6 of the specification defines it.
 #[derive(Serialize)]
 struct Body<'a> {
     event: &'static str,
     timestamp: String,
-    data: &'a News,
+    data: &'a EventData,
 }
 
 impl Event {
-    /// The body of every delivery, to the byte.
+    /// The exact body of every delivery. Signatures cover these bytes.
     pub fn body(&self) -> String {
-        let body = Body { event: self.news.kind().as_str(), timestamp: format_rfc3339(self.at), data: &self.news };
-        // A structure of texts and numbers can always be written.
+        let body = Body { event: self.data.kind().as_str(), timestamp: format_rfc3339(self.at), data: &self.data };
+        // Serializing strings and numbers cannot fail.
         serde_json::to_string(&body).unwrap_or_default()
     }
 }
 
-#[expect(clippy::ref_option, reason = "what serde asks for")]
-fn optional_instant<S: Serializer>(at: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+#[expect(clippy::ref_option, reason = "serde requires this signature")]
+fn optional_timestamp<S: Serializer>(at: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
     at.map(format_rfc3339).serialize(serializer)
 }
 
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_filter_is_all_or_kinds_that_can_be_asked_for() {
+    fn filter_accepts_all_kinds_or_distinct_known_kinds() {
         assert_eq!(EventFilter::parse(["*"]).unwrap().names(), ["*"]);
         let two = EventFilter::parse(["trust.feedback_received", "agent.role_revoked"]).unwrap();
         assert_eq!(two.names(), ["agent.role_revoked", "trust.feedback_received"]);
@@ -336,15 +336,15 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_what_the_specification_says() {
-        let news = News::AuthenticationFailed(AuthenticationFailed {
+    fn body_matches_the_specification() {
+        let data = EventData::AuthenticationFailed(AuthenticationFailed {
             agent_id: AgentId::from_bits(1),
             service_id: None,
-            reason: Failure::Refused(Reason::ChallengeUsed),
+            reason: LoginFailureReason::Refused(Reason::ChallengeUsed),
             ip_address: Some([192, 0, 2, 1].into()),
             suppressed: None,
         });
-        let event = Event { id: EventId::from_bits(2), at: Timestamp::from_seconds(1_800_000_000), news };
+        let event = Event { id: EventId::from_bits(2), at: Timestamp::from_seconds(1_800_000_000), data };
         let agent = AgentId::from_bits(1);
         assert_eq!(
             event.body(),

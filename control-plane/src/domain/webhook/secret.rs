@@ -1,41 +1,41 @@
-//! The secret of a target, and what it signs: Standard Webhooks 1.0.
+//! Secrets of targets, and the signatures of Standard Webhooks 1.0.
 
 use base64::{Engine, engine::general_purpose::STANDARD};
 use countersign_identity::{EventId, Timestamp};
 use secrecy::SecretString;
 use zeroize::Zeroizing;
 
-/// Bytes of a secret; Standard Webhooks asks for 24 to 64.
+/// Length of a secret in bytes. Standard Webhooks requires 24 to 64.
 pub const SECRET_LEN: usize = 32;
 
-/// What every secret begins with.
+/// Prefix of a secret in text form.
 const PREFIX: &str = "whsec_";
 
-/// What a target knows us by.
+/// A secret that this server shares with one receiver.
 pub struct WebhookSecret(Zeroizing<[u8; SECRET_LEN]>);
 
 impl WebhookSecret {
-    /// A secret of fresh random bytes.
+    /// A secret from new random bytes.
     pub const fn new(bytes: Zeroizing<[u8; SECRET_LEN]>) -> Self {
         Self(bytes)
     }
 
-    /// Reads what [`Self::bytes`] gave.
+    /// Reads the bytes that [`Self::bytes`] returns; `None` if the length is wrong.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         Some(Self(Zeroizing::new(bytes.try_into().ok()?)))
     }
 
-    /// Its bytes, to be sealed.
+    /// The plain bytes, for encryption before storage.
     pub fn bytes(&self) -> &[u8] {
         self.0.as_ref()
     }
 
-    /// The text that is told once.
+    /// The text form, which the API shows once.
     pub fn reveal(&self) -> SecretString {
         format!("{PREFIX}{}", STANDARD.encode(self.0.as_ref())).into()
     }
 
-    /// Signs an event that is sent now.
+    /// A value for `webhook-signature`: signs the event id, the time of the attempt and the body.
     pub fn sign(&self, event: EventId, now: Timestamp, body: &str) -> String {
         let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA256, self.0.as_ref());
         let mut context = aws_lc_rs::hmac::Context::with_key(&key);

@@ -1,69 +1,72 @@
-//! The URL of a target: what can be said of it without asking anybody.
+//! URLs of targets, and the rules that need no name resolution.
 
 use countersign_identity::names::is_printable;
 use std::fmt;
 use url::{Host, Url};
 
-/// The port of HTTPS. Beside it, ports that only the operator of a host may open are not connected to.
+/// The only privileged port that HTTPS URLs may have. Other ports below 1024 belong to system services such as SSH and
+/// SMTP, which must not receive requests from this server.
 const HTTPS: u16 = 443;
 
-/// From here on, anybody may listen.
-const FIRST_FREE_PORT: u16 = 1024;
+/// The first port that needs no privilege to listen on.
+const FIRST_UNPRIVILEGED_PORT: u16 = 1024;
 
-/// Where a target is.
+/// The URL of a target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TargetUrl(Url);
 
-/// Why a URL is not one that events are sent to; the text says what it must be.
+/// A URL that no target may have. The text says what the URL must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct InvalidUrl(&'static str);
 
 impl TargetUrl {
-    /// The most characters it may have.
-    pub const LONGEST: usize = 2048;
+    /// Maximum number of characters.
+    pub const MAX_LENGTH: usize = 2048;
 
-    /// Reads a URL. Whether its host may be connected to is asked for elsewhere, again and again.
+    /// Parses a URL. `AddressGuard` checks the addresses of its host, when a target is saved and for every connection.
     pub fn parse(text: &str) -> Result<Self, InvalidUrl> {
-        let form = InvalidUrl("must be an https:// URL of at most 2048 characters");
-        if text.chars().count() > Self::LONGEST || text.contains(' ') || !is_printable(text) {
-            return Err(form);
+        let malformed = InvalidUrl("must be an https:// URL of at most 2048 characters");
+        if text.chars().count() > Self::MAX_LENGTH || text.contains(' ') || !is_printable(text) {
+            return Err(malformed);
         }
-        let url: Url = text.parse().map_err(|_| form)?;
+        let url: Url = text.parse().map_err(|_| malformed)?;
         if !["https", "http"].contains(&url.scheme()) || url.host_str().is_none_or(str::is_empty) {
-            return Err(form);
+            return Err(malformed);
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(InvalidUrl("must not hold a user name or a password: deliveries are signed instead"));
+            return Err(InvalidUrl(
+                "must not contain a user name or password: verify the signature of deliveries instead",
+            ));
         }
         if url.fragment().is_some() {
-            return Err(InvalidUrl("must not have a fragment (#…), which is never sent"));
+            return Err(InvalidUrl("must not have a fragment (#…), because fragments are not sent"));
         }
-        // What is written in another alphabet is longer as it is sent, and as it is kept.
-        if url.as_str().len() > Self::LONGEST {
-            return Err(form);
+        // Punycode and percent-encoding make the normalized URL longer. That is the form that is stored and sent.
+        if url.as_str().len() > Self::MAX_LENGTH {
+            return Err(malformed);
         }
         let port = url.port_or_known_default().unwrap_or_default();
-        let plain = url.scheme() == "http";
-        if port == HTTPS || port >= FIRST_FREE_PORT || (plain && port == 80) {
+        let plaintext = url.scheme() == "http";
+        if port == HTTPS || port >= FIRST_UNPRIVILEGED_PORT || (plaintext && port == 80) {
             Ok(Self(url))
         } else {
-            Err(InvalidUrl("must have the port 443, or one from 1024 on"))
+            Err(InvalidUrl("must have port 443, or a port from 1024 up"))
         }
     }
 
-    /// The URL.
+    /// The parsed URL.
     pub const fn as_url(&self) -> &Url {
         &self.0
     }
 
-    /// Its host.
+    /// The host.
     pub fn host(&self) -> Host<&str> {
         self.0.host().unwrap_or(Host::Domain(""))
     }
 
-    /// Whether nothing is encrypted on the way.
-    pub fn is_plain(&self) -> bool {
+    /// Whether the scheme is `http`, without encryption.
+    pub fn is_plaintext(&self) -> bool {
         self.0.scheme() == "http"
     }
 }
@@ -79,13 +82,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_web_servers_are_named() {
+    fn accepts_only_http_urls_without_credentials_or_fragment() {
         for good in
             ["https://a.example/hook?x=1", "https://a.example:8443", "http://10.0.0.1/", "https://[2001:db8::1]/"]
         {
             assert!(TargetUrl::parse(good).is_ok(), "{good}");
         }
-        let long = format!("https://a.example/{}", "a".repeat(TargetUrl::LONGEST));
+        let long = format!("https://a.example/{}", "a".repeat(TargetUrl::MAX_LENGTH));
         for wrong in [
             "",
             "a.example",
@@ -109,9 +112,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_reads_back() {
-        let odd = format!("https://büro.example:8443/{}?q=\"<>{{}}`", "é".repeat(300));
-        let url = TargetUrl::parse(&odd).unwrap();
+    fn normalized_url_parses_to_itself() {
+        let encoded = format!("https://büro.example:8443/{}?q=\"<>{{}}`", "é".repeat(300));
+        let url = TargetUrl::parse(&encoded).unwrap();
         assert_eq!(TargetUrl::parse(&url.to_string()), Ok(url));
         for longer in ["é".repeat(1500), "\"".repeat(1500)] {
             assert!(TargetUrl::parse(&format!("https://a.example/{longer}")).is_err());
@@ -119,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn every_spelling_of_an_address_is_that_address() {
+    fn all_notations_of_an_ipv4_address_are_normalized() {
         for spelling in ["https://0177.0.0.1/", "https://2130706433/", "https://0x7f.1/", "https://127.1/"] {
             let url = TargetUrl::parse(spelling).unwrap();
             assert_eq!(url.host().to_string(), "127.0.0.1", "{spelling}");

@@ -1,6 +1,6 @@
-//! How a cluster is asked, and which nodes it says it has.
+//! Clients of a Redis Cluster, and discovery of its nodes.
 
-use super::place::{at_once, is_secure};
+use super::connection::{tcp_settings, uses_tls};
 use redis::{
     Cmd, ConnectionInfo, RedisResult, TlsCertificates, Value,
     aio::ConnectionLike,
@@ -10,24 +10,25 @@ use redis::{
 };
 use std::time::Duration;
 
-/// How long one node may take for one answer, while it is looked where slots are.
-const ANSWER: Duration = Duration::from_millis(500);
+/// How long one node may take to answer while the client looks up the slots.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long one node may take until it is connected to: one that is gone must not use up the time of the others.
-pub(super) const CONNECTING: Duration = Duration::from_millis(400);
+/// How long connecting to one node may take, so that an unreachable node leaves time for the others.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// How often a question is asked again, and after how many milliseconds, while a slot moves or nodes agree on a master.
-/// All of it takes less time than a call has, so that who is still told to try again later is told so at once.
-const AGAIN: (u32, u64, u64) = (8, 10, 30);
+/// Retries of a request while a slot moves or the nodes elect a master, and the shortest and longest pause between them in
+/// milliseconds. Together they take less time than a request has, so that a request that still receives a `TRYAGAIN`
+/// fails with that error and not with a timeout.
+const RETRIES: (u32, u64, u64) = (8, 10, 30);
 
-/// A client that begins at these nodes.
+/// A client that connects to the cluster through these nodes.
 pub(super) fn client(nodes: Vec<ConnectionInfo>, certificates: Option<&TlsCertificates>) -> RedisResult<ClusterClient> {
-    let secure = nodes.iter().any(is_secure);
-    let (retries, shortest, longest) = AGAIN;
+    let secure = nodes.iter().any(uses_tls);
+    let (retries, shortest, longest) = RETRIES;
     let builder = ClusterClient::builder(nodes)
-        .tcp_settings(at_once())
-        .connection_timeout(CONNECTING)
-        .response_timeout(ANSWER)
+        .tcp_settings(tcp_settings())
+        .connection_timeout(CONNECT_TIMEOUT)
+        .response_timeout(RESPONSE_TIMEOUT)
         .overall_response_timeout(None)
         .retries(retries)
         .min_retry_wait(shortest)
@@ -38,35 +39,35 @@ pub(super) fn client(nodes: Vec<ConnectionInfo>, certificates: Option<&TlsCertif
     }
 }
 
-/// Host and port of the nodes there are, as any of them says it.
+/// Host and port of each node, as reported by a random node.
 pub(super) async fn nodes(cluster: &mut ClusterConnection) -> RedisResult<Vec<(String, u16)>> {
-    let anywhere = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
-    read(cluster.route_command(question(), anywhere).await?)
+    let random = RoutingInfo::SingleNode(SingleNodeRoutingInfo::Random);
+    parse_slots(cluster.route_command(cluster_slots(), random).await?)
 }
 
-/// The same, as this one says it.
-pub(super) async fn nodes_by(node: &mut impl ConnectionLike) -> RedisResult<Vec<(String, u16)>> {
-    read(node.req_packed_command(&question()).await?)
+/// Host and port of each node, as reported by this node.
+pub(super) async fn nodes_reported_by(node: &mut impl ConnectionLike) -> RedisResult<Vec<(String, u16)>> {
+    parse_slots(node.req_packed_command(&cluster_slots()).await?)
 }
 
-fn question() -> Cmd {
+fn cluster_slots() -> Cmd {
     let mut command = redis::cmd("CLUSTER");
     command.arg("SLOTS");
     command
 }
 
-/// Of each range of slots its first and last, and then the nodes that have it. Who has no name is where we came from,
-/// and `?` is nowhere.
-fn read(answer: Value) -> RedisResult<Vec<(String, u16)>> {
-    let ranges: Vec<Vec<Value>> = redis::from_redis_value(answer.extract_error()?)?;
+/// The reply has one item per slot range: its first and last slot, and then its nodes. A node without a host is the one that
+/// was asked, and the host `?` is unknown.
+fn parse_slots(reply: Value) -> RedisResult<Vec<(String, u16)>> {
+    let ranges: Vec<Vec<Value>> = redis::from_redis_value(reply.extract_error()?)?;
     let mut nodes: Vec<_> =
-        ranges.into_iter().flat_map(|range| range.into_iter().skip(2)).filter_map(address).collect();
+        ranges.into_iter().flat_map(|range| range.into_iter().skip(2)).filter_map(parse_address).collect();
     nodes.sort_unstable();
     nodes.dedup();
     Ok(nodes)
 }
 
-fn address(node: Value) -> Option<(String, u16)> {
+fn parse_address(node: Value) -> Option<(String, u16)> {
     let mut parts = redis::from_redis_value::<Vec<Value>>(node).ok()?.into_iter();
     let host: Option<String> = redis::from_redis_value(parts.next()?).ok()?;
     let port: u16 = redis::from_redis_value(parts.next()?).ok()?;

@@ -1,62 +1,68 @@
-//! The windows as one script, which Redis runs as a whole and by its own clock.
+//! The sliding windows as a Lua script, which Redis runs atomically and by its own clock.
 
-use super::place::Link;
-use crate::ephemeral::{Count, Kind, Reading, Verdict};
+use super::connection::RedisConnection;
+use crate::ephemeral::rate_limit::{CallerKind, QuotaStatus, RateLimit, RateLimitDecision};
 use redis::{Cmd, ErrorKind, RedisError, RedisResult, Script, ServerErrorKind};
 use std::time::Duration;
 
-/// What is run, and where its keys are.
-pub(super) struct Counting {
+/// The script, and the prefix of its keys.
+pub(super) struct RateLimitScript {
     script: Script,
     source: &'static str,
-    tag: String,
+    key_prefix: String,
 }
 
-impl Counting {
-    /// For keys under this tag.
-    pub(super) fn new(tag: &str) -> Self {
-        let source = include_str!("windows.lua");
-        Self { script: Script::new(source), source, tag: tag.to_owned() }
+impl RateLimitScript {
+    /// The script for keys with this prefix.
+    pub(super) fn new(key_prefix: &str) -> Self {
+        let source = include_str!("sliding_window.lua");
+        Self { script: Script::new(source), source, key_prefix: key_prefix.to_owned() }
     }
 
-    /// Takes one call out of each of these, or none; or looks.
-    pub(super) async fn judge(&self, link: &mut Link, counts: &[Count], take: bool) -> RedisResult<Verdict> {
-        let by_hash = self.command("EVALSHA", self.script.get_hash(), counts, take);
-        let answer: Vec<i64> = match link.send(&by_hash).await {
-            // It was started anew, or forgot.
+    /// Decides about a call, and counts it if `count_call` is set and every limit allows it.
+    pub(super) async fn run(
+        &self,
+        connection: &mut RedisConnection,
+        limits: &[RateLimit],
+        count_call: bool,
+    ) -> RedisResult<RateLimitDecision> {
+        let by_hash = self.command("EVALSHA", self.script.get_hash(), limits, count_call);
+        let reply: Vec<i64> = match connection.send(&by_hash).await {
+            // Redis restarted or flushed its scripts.
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                link.send(&self.command("EVAL", self.source, counts, take)).await?
+                connection.send(&self.command("EVAL", self.source, limits, count_call)).await?
             }
-            answer => answer?,
+            reply => reply?,
         };
-        read(&answer, counts.len())
-            .ok_or_else(|| RedisError::from((ErrorKind::Parse, "the windows' script answers otherwise")))
+        parse_reply(&reply, limits.len())
+            .ok_or_else(|| RedisError::from((ErrorKind::Parse, "the rate-limit script returned an unexpected reply")))
     }
 
-    fn command(&self, verb: &str, script: &str, counts: &[Count], take: bool) -> Cmd {
+    fn command(&self, verb: &str, script: &str, limits: &[RateLimit], count_call: bool) -> Cmd {
         let mut command = redis::cmd(verb);
-        command.arg(script).arg(counts.len());
-        for Count { subject, .. } in counts {
-            let kind = match subject.kind {
-                Kind::Proven => "proven",
-                Kind::Claimed => "claimed",
+        command.arg(script).arg(limits.len());
+        for RateLimit { key, .. } in limits {
+            let kind = match key.caller {
+                CallerKind::Authenticated => "proven",
+                CallerKind::Unauthenticated => "claimed",
             };
-            command.arg(format!("{}:{kind}:{}", self.tag, hex::encode(subject.digest)));
+            command.arg(format!("{}:{kind}:{}", self.key_prefix, hex::encode(key.digest)));
         }
-        command.arg(u8::from(take));
-        for Count { quota, .. } in counts {
-            command.arg(quota.most).arg(u64::try_from(quota.window.as_micros()).unwrap_or(u64::MAX));
+        command.arg(u8::from(count_call));
+        for RateLimit { quota, .. } in limits {
+            command.arg(quota.max_calls).arg(u64::try_from(quota.window.as_micros()).unwrap_or(u64::MAX));
         }
         command
     }
 }
 
-fn read(answer: &[i64], counts: usize) -> Option<Verdict> {
-    let (granted, readings) = answer.split_first()?;
-    let readings = readings.chunks(2).map(|pair| {
-        let [left, wait] = pair else { return None };
-        Some(Reading { left: u32::try_from(*left).ok()?, wait: Duration::from_micros(u64::try_from(*wait).ok()?) })
+fn parse_reply(reply: &[i64], limits: usize) -> Option<RateLimitDecision> {
+    let (allowed, statuses) = reply.split_first()?;
+    let statuses = statuses.chunks(2).map(|pair| {
+        let [remaining, reset_after] = pair else { return None };
+        let reset_after = Duration::from_micros(u64::try_from(*reset_after).ok()?);
+        Some(QuotaStatus { remaining: u32::try_from(*remaining).ok()?, reset_after })
     });
-    let readings: Vec<_> = readings.collect::<Option<_>>()?;
-    (readings.len() == counts).then_some(Verdict { granted: *granted == 1, readings })
+    let statuses: Vec<_> = statuses.collect::<Option<_>>()?;
+    (statuses.len() == limits).then_some(RateLimitDecision { allowed: *allowed == 1, statuses })
 }

@@ -1,145 +1,147 @@
-//! The windows in a real Redis.
+//! The rate limiter against a real Redis.
 
 use super::*;
 use crate::{
     ephemeral::{
-        Kind, Quota, Subject,
-        conformance::{conforms, wait_of},
+        CallerKind, Quota, RateLimit, RateLimitBackend, RateLimitKey, RateLimiter,
+        conformance::{assert_conforms, retry_after},
     },
-    metrics::{Labels, Metrics},
+    metrics::{LabelValues, Metrics},
 };
-use countersign_process::SystemClock;
+use countersign_process::{Clock, SystemClock};
 use countersign_tests::Redis as Server;
+use std::{sync::Arc, time::Duration};
 
-/// Time passes here as everywhere, so windows are short, and told only as exactly as a busy machine sleeps.
+/// Redis measures real time, so windows are short; the precision allows for a busy machine that oversleeps.
 const WINDOW: Duration = Duration::from_secs(4);
-const GRAIN: Duration = Duration::from_millis(400);
+const PRECISION: Duration = Duration::from_millis(400);
 
-/// Windows of a deployment of this name at this server, connected.
-async fn windows(server: &Server, deployment: &str) -> Arc<Redis> {
-    let place = Place::new(Servers::Single(server.url().into()), None);
-    let metrics = Metrics::new(&Labels { codes: &[], limits: &[], failures: &[] }).unwrap();
-    let redis = Arc::new(Redis::new(place, deployment, Arc::new(SystemClock), metrics.redis));
+/// A connected rate limiter for a deployment with this name, and its client.
+async fn connected(server: &Server, deployment: &str) -> (Arc<RedisClient>, Arc<RedisRateLimiter>) {
+    let endpoint = RedisEndpoint::new(RedisServers::Single(server.url().into()), None);
+    let metrics = Metrics::new(&LabelValues::default()).unwrap();
+    let client = Arc::new(RedisClient::new(endpoint, deployment, metrics.redis));
     for _ in 0..100 {
-        redis.greet().await;
-        if redis.presence() == Presence::Shared {
-            return redis;
+        client.connect_at_startup().await;
+        if client.is_connected() {
+            let limiter = RedisRateLimiter::new(client.clone(), Arc::new(SystemClock));
+            return (client, Arc::new(limiter));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("Redis does not answer");
 }
 
-fn count(name: &str, most: u32) -> [Count; 1] {
-    [Count { subject: Subject::new(Kind::Claimed, &[name.as_bytes()]), quota: Quota { most, window: WINDOW } }]
+fn limit(name: &str, max_calls: u32) -> [RateLimit; 1] {
+    let key = RateLimitKey::new(CallerKind::Unauthenticated, &[name.as_bytes()]);
+    [RateLimit { key, quota: Quota { max_calls, window: WINDOW } }]
 }
 
-async fn send(redis: &Redis, words: &[&str]) -> redis::Value {
-    let mut link = redis.hold.borrow().link.clone().unwrap();
-    link.send(redis::cmd(words[0]).arg(&words[1..])).await.unwrap()
+async fn send(client: &RedisClient, words: &[&str]) -> redis::Value {
+    client.connection().unwrap().send(redis::cmd(words[0]).arg(&words[1..])).await.unwrap()
 }
 
-/// The key of the only window there is but that of the keeper.
-async fn only_key(redis: &Redis) -> String {
-    let mut link = redis.hold.borrow().link.clone().unwrap();
-    let keys: Vec<String> = link.send(redis::cmd("KEYS").arg("*:claimed:*")).await.unwrap();
+/// The only key of an unauthenticated caller.
+async fn only_key(client: &RedisClient) -> String {
+    let keys: Vec<String> = client.connection().unwrap().send(redis::cmd("KEYS").arg("*:claimed:*")).await.unwrap();
     let [key] = <[String; 1]>::try_from(keys).unwrap();
     key
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_conforms() {
+async fn redis_rate_limiter_conforms() {
     let server = Server::start().await;
-    let redis = windows(&server, "conforms").await;
-    conforms(redis.clone(), WINDOW, GRAIN, tokio::time::sleep).await;
-    assert_eq!(redis.presence(), Presence::Shared, "it was asked to the end");
+    let (_, limiter) = connected(&server, "conforms").await;
+    assert_conforms(limiter.clone(), WINDOW, PRECISION, tokio::time::sleep).await;
+    assert_eq!(limiter.backend(), RateLimitBackend::Redis, "Redis answered all requests");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_forgotten_script_is_sent_again_and_windows_go_with_their_time() {
+async fn flushed_script_is_sent_again_and_keys_expire_with_their_window() {
     let server = Server::start().await;
-    let redis = windows(&server, "forgets").await;
-    assert!(redis.take(&count("one", 1)).await.granted);
-    send(&redis, &["SCRIPT", "FLUSH"]).await;
-    assert!(!redis.take(&count("one", 1)).await.granted, "counted, and in the same window");
-    assert_eq!(redis.presence(), Presence::Shared);
-    let key = only_key(&redis).await;
+    let (client, limiter) = connected(&server, "forgets").await;
+    assert!(limiter.acquire(&limit("one", 1)).await.allowed);
+    send(&client, &["SCRIPT", "FLUSH"]).await;
+    assert!(!limiter.acquire(&limit("one", 1)).await.allowed, "counted in the same window");
+    assert_eq!(limiter.backend(), RateLimitBackend::Redis);
+    let key = only_key(&client).await;
     assert!(key.starts_with("{countersign:forgets}:"), "{key}");
-    let redis::Value::Int(life) = send(&redis, &["PTTL", &key]).await else { panic!("a number") };
-    assert!(life > 0 && life <= 4000, "{life}");
+    let redis::Value::Int(lifetime) = send(&client, &["PTTL", &key]).await else { panic!("a number") };
+    assert!(lifetime > 0 && lifetime <= 4000, "{lifetime}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deployments_that_share_a_redis_do_not_meet() {
+async fn deployments_sharing_a_redis_have_separate_counters() {
     let server = Server::start().await;
-    let (one, other) = (windows(&server, "one").await, windows(&server, "other").await);
-    assert!(one.take(&count("same", 1)).await.granted && other.take(&count("same", 1)).await.granted);
-    assert!(!one.take(&count("same", 1)).await.granted && !other.take(&count("same", 1)).await.granted);
+    let ((_, first), (_, second)) = (connected(&server, "one").await, connected(&server, "other").await);
+    assert!(first.acquire(&limit("same", 1)).await.allowed && second.acquire(&limit("same", 1)).await.allowed);
+    assert!(!first.acquire(&limit("same", 1)).await.allowed && !second.acquire(&limit("same", 1)).await.allowed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn where_the_clock_went_back_no_more_pass_and_nobody_waits_longer_than_a_window() {
+async fn clock_going_back_allows_no_extra_calls_and_no_wait_exceeds_the_window() {
     let server = Server::start().await;
-    let redis = windows(&server, "back").await;
-    let three = count("three", 3);
+    let (client, limiter) = connected(&server, "back").await;
+    let three = limit("three", 3);
     for _ in 0..3 {
-        assert!(redis.take(&three).await.granted);
+        assert!(limiter.acquire(&three).await.allowed);
     }
     tokio::time::sleep(WINDOW / 4).await;
-    // As if the last two had been counted by a clock that is an hour ahead of this one.
-    let key = only_key(&redis).await;
+    // As if the last two calls had been counted by a clock that is an hour ahead.
+    let key = only_key(&client).await;
     let ahead = SystemClock.now().micros() + 3_600_000_000;
-    for place in ["1", "2"] {
-        send(&redis, &["LSET", &key, place, &ahead.to_string()]).await;
+    for index in ["1", "2"] {
+        send(&client, &["LSET", &key, index, &ahead.to_string()]).await;
     }
-    let seen = redis.look(&three).await;
-    assert!(!seen.granted && wait_of(&seen) <= WINDOW, "{seen:?}");
-    tokio::time::sleep(wait_of(&seen)).await;
-    // The first is over, the two others count from when it was noticed.
-    assert!(redis.take(&three).await.granted);
-    let refused = redis.take(&three).await;
-    assert!(!refused.granted && wait_of(&refused) <= WINDOW, "{refused:?}");
-    tokio::time::sleep(wait_of(&refused)).await;
-    assert!(redis.take(&three).await.granted && redis.take(&three).await.granted);
+    let refused = limiter.peek(&three).await;
+    assert!(!refused.allowed && retry_after(&refused) <= WINDOW, "{refused:?}");
+    tokio::time::sleep(retry_after(&refused)).await;
+    // The first call has expired; the other two count from the time at which the script noticed.
+    assert!(limiter.acquire(&three).await.allowed);
+    let refused = limiter.acquire(&three).await;
+    assert!(!refused.allowed && retry_after(&refused) <= WINDOW, "{refused:?}");
+    tokio::time::sleep(retry_after(&refused)).await;
+    assert!(limiter.acquire(&three).await.allowed && limiter.acquire(&three).await.allowed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lowered_limit_says_when_a_call_passes() {
+async fn lowered_limit_reports_when_a_call_is_allowed() {
     let server = Server::start().await;
-    let redis = windows(&server, "lowered").await;
+    let (_, limiter) = connected(&server, "lowered").await;
     for _ in 0..3 {
-        assert!(redis.take(&count("one", 3)).await.granted);
+        assert!(limiter.acquire(&limit("one", 3)).await.allowed);
         tokio::time::sleep(WINDOW / 8).await;
     }
-    let refused = redis.take(&count("one", 1)).await;
-    assert!(!refused.granted && refused.readings[0].left == 0);
-    assert!(wait_of(&refused) > WINDOW / 2, "not until the third is over: {refused:?}");
-    tokio::time::sleep(wait_of(&refused)).await;
-    assert!(redis.take(&count("one", 1)).await.granted);
+    let refused = limiter.acquire(&limit("one", 1)).await;
+    assert!(!refused.allowed && refused.statuses[0].remaining == 0);
+    assert!(retry_after(&refused) > WINDOW / 2, "not before the third call expires: {refused:?}");
+    tokio::time::sleep(retry_after(&refused)).await;
+    assert!(limiter.acquire(&limit("one", 1)).await.allowed);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_redis_calls_are_counted_all_the_same() {
+async fn counts_in_memory_while_redis_is_unavailable() {
     let mut server = Server::start().await;
-    let redis = windows(&server, "lost").await;
-    assert!(redis.take(&count("one", 2)).await.granted);
+    let (_, limiter) = connected(&server, "lost").await;
+    assert!(limiter.acquire(&limit("one", 2)).await.allowed);
     server.kill();
-    assert!(redis.take(&count("one", 2)).await.granted && redis.take(&count("one", 2)).await.granted);
-    assert!(!redis.take(&count("one", 2)).await.granted, "in windows of its own");
-    assert_eq!(redis.presence(), Presence::Lost);
+    assert!(limiter.acquire(&limit("one", 2)).await.allowed && limiter.acquire(&limit("one", 2)).await.allowed);
+    assert!(!limiter.acquire(&limit("one", 2)).await.allowed, "the fallback has its own windows");
+    assert_eq!(limiter.backend(), RateLimitBackend::MemoryFallback);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_window_stands_in_nobodys_way() {
+async fn keys_with_foreign_content_are_replaced() {
     let server = Server::start().await;
-    let redis = windows(&server, "junk").await;
-    assert!(redis.take(&count("one", 2)).await.granted);
-    let key = only_key(&redis).await;
+    let (client, limiter) = connected(&server, "junk").await;
+    let two = limit("one", 2);
+    assert!(limiter.acquire(&two).await.allowed);
+    let key = only_key(&client).await;
     for junk in [&["SET", &key, "1"][..], &["RPUSH", &key, "x", "y"], &["RPUSH", &key, "0", "x", "1"]] {
-        send(&redis, &["DEL", &key]).await;
-        send(&redis, junk).await;
-        assert!(redis.take(&count("one", 2)).await.granted, "{junk:?}");
-        assert!(redis.take(&count("one", 2)).await.granted && !redis.take(&count("one", 2)).await.granted, "{junk:?}");
+        send(&client, &["DEL", &key]).await;
+        send(&client, junk).await;
+        assert!(limiter.acquire(&two).await.allowed, "{junk:?}");
+        assert!(limiter.acquire(&two).await.allowed && !limiter.acquire(&two).await.allowed, "{junk:?}");
     }
-    assert_eq!(redis.presence(), Presence::Shared);
+    assert_eq!(limiter.backend(), RateLimitBackend::Redis);
 }

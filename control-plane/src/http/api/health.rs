@@ -1,7 +1,8 @@
 //! `GET /health`: never behind a credential, never longer than a second.
 
 use crate::{
-    ephemeral::Presence,
+    domain::webhook::health::QueueHealth,
+    ephemeral::RateLimitBackend,
     http::{
         error::Instant,
         openapi::{
@@ -10,7 +11,7 @@ use crate::{
         },
         state::AppState,
     },
-    operations::{DatabaseHealth, QueueHealth, probe_database, probe_queue},
+    operations::{DatabaseHealth, probe_database, probe_queue},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use serde::Serialize;
@@ -95,10 +96,10 @@ pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>)
         QueueHealth::Behind => Check::Degraded,
         QueueHealth::Down => Check::Down,
     };
-    let (redis, backend) = match state.limits.presence() {
-        Presence::Own => (Check::Up, "memory"),
-        Presence::Shared => (Check::Up, "redis"),
-        Presence::Lost => (Check::Down, "redis"),
+    let (redis, backend) = match state.limits.backend() {
+        RateLimitBackend::Memory => (Check::Up, "memory"),
+        RateLimitBackend::Redis => (Check::Up, "redis"),
+        RateLimitBackend::MemoryFallback => (Check::Down, "redis"),
     };
     // Agents log in all the same.
     let status = if webhook_queue.max(redis) == Check::Up { status } else { status.max(Overall::Degraded) };

@@ -1,10 +1,11 @@
 //! What a request counts as, beside an HTTP request.
 
-use crate::metrics::Operations;
+use crate::{http::api_description, metrics::OperationMetrics};
 use prometheus::IntCounterVec;
+use serde_json::Value;
 
 /// The counter of what a route does, if it has one.
-pub fn counter<'a>(operations: &'a Operations, method: &str, route: &str) -> Option<&'a IntCounterVec> {
+pub fn counter<'a>(operations: &'a OperationMetrics, method: &str, route: &str) -> Option<&'a IntCounterVec> {
     match (method, route) {
         ("POST", "/auth/register") => Some(&operations.registrations),
         ("POST", "/auth/challenge") => Some(&operations.challenges),
@@ -17,5 +18,54 @@ pub fn counter<'a>(operations: &'a Operations, method: &str, route: &str) -> Opt
         | ("DELETE", "/services/{service}/agents/{agent}/roles/{role}") => Some(&operations.role_changes),
         ("POST", "/trust/feedback") => Some(&operations.feedback),
         _ => None,
+    }
+}
+
+/// Creates the series of every documented error at 0, for each counted route. Undocumented errors, which should not occur, get
+/// a series when they occur.
+pub fn initialize_operation_metrics(operations: &OperationMetrics) {
+    let description: Value = serde_json::from_str(&api_description()).unwrap_or_default();
+    let paths = description["paths"].as_object().into_iter().flatten();
+    for (route, methods) in paths {
+        for (method, documented) in methods.as_object().into_iter().flatten() {
+            let Some(counter) = counter(operations, &method.to_uppercase(), route) else { continue };
+            for code in error_codes(documented) {
+                counter.with_label_values(&[code]);
+            }
+        }
+    }
+}
+
+/// The error codes in the examples of an operation's responses.
+fn error_codes(operation: &Value) -> impl Iterator<Item = &str> {
+    let responses = operation["responses"].as_object().into_iter().flat_map(|responses| responses.values());
+    let examples = responses.filter_map(|response| response["content"]["application/json"]["examples"].as_object());
+    examples.flat_map(|examples| examples.values()).filter_map(|example| example["value"]["error"]["code"].as_str())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::{LabelValues, Metrics};
+    use prometheus::core::Collector;
+
+    fn results(counter: &IntCounterVec) -> Vec<String> {
+        let series = counter.collect().iter().flat_map(|family| family.get_metric().to_vec()).collect::<Vec<_>>();
+        series.iter().map(|metric| metric.get_label()[0].value().to_owned()).collect()
+    }
+
+    #[test]
+    fn only_results_that_can_occur_have_series() {
+        let operations = Metrics::new(&LabelValues::default()).unwrap().operations;
+        initialize_operation_metrics(&operations);
+        let feedback = results(&operations.feedback);
+        for possible in ["ok", "VALIDATION_ERROR", "AGENT_NOT_FOUND", "RATE_LIMIT_EXCEEDED", "SERVICE_UNAVAILABLE"] {
+            assert!(feedback.iter().any(|result| result == possible), "{possible}: {feedback:?}");
+        }
+        for impossible in ["ROLE_NOT_FOUND", "INVALID_SIGNATURE", "METHOD_NOT_ALLOWED"] {
+            assert!(!feedback.iter().any(|result| result == impossible), "{impossible}: {feedback:?}");
+        }
+        assert!(results(&operations.authentications).iter().any(|result| result == "INVALID_SIGNATURE"));
+        assert!(results(&operations.role_changes).iter().any(|result| result == "CONFLICT"));
     }
 }

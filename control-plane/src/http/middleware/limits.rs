@@ -12,7 +12,9 @@ pub use headers::seconds;
 
 use crate::{
     domain::caller::Human,
-    ephemeral::{Count, Kind, Presence, Quota, Reading, Subject, Verdict, Windows},
+    ephemeral::{
+        CallerKind, Quota, QuotaStatus, RateLimit, RateLimitBackend, RateLimitDecision, RateLimitKey, RateLimiter,
+    },
 };
 use countersign_identity::ServiceId;
 use named::Named;
@@ -86,8 +88,8 @@ impl Category {
         }
     }
 
-    fn subject(self, kind: Kind, parts: &[&[u8]]) -> Subject {
-        Subject::new(kind, &[&[self.name().as_bytes()], parts].concat())
+    fn key(self, caller: CallerKind, parts: &[&[u8]]) -> RateLimitKey {
+        RateLimitKey::new(caller, &[&[self.name().as_bytes()], parts].concat())
     }
 }
 
@@ -118,7 +120,7 @@ impl PerMinute {
             Category::Management => self.management,
             Category::Failures => self.failures,
         };
-        Quota { most, window: WINDOW }
+        Quota { max_calls: most, window: WINDOW }
     }
 }
 
@@ -126,29 +128,29 @@ impl PerMinute {
 #[derive(Debug, Clone, Copy)]
 struct Counted {
     category: Category,
-    subject: Subject,
+    key: RateLimitKey,
 }
 
 impl Counted {
     fn service(category: Category, service: ServiceId) -> Self {
-        let subject = category.subject(Kind::Proven, &[b"service", &service.bits().to_be_bytes()]);
-        Self { category, subject }
+        let key = category.key(CallerKind::Authenticated, &[b"service", &service.bits().to_be_bytes()]);
+        Self { category, key }
     }
 
     fn human(category: Category, human: &Human) -> Self {
         let owner = &human.owner;
         let parts: [&[u8]; 3] = [b"person", owner.issuer.as_bytes(), owner.subject.as_bytes()];
-        Self { category, subject: category.subject(Kind::Proven, &parts) }
+        Self { category, key: category.key(CallerKind::Authenticated, &parts) }
     }
 
     fn address(category: Category, address: IpAddr) -> Self {
-        Self { category, subject: category.subject(Kind::Claimed, &[&network(address)]) }
+        Self { category, key: category.key(CallerKind::Unauthenticated, &[&network(address)]) }
     }
 
     fn named(address: IpAddr, named: &Named) -> Self {
         let (kind, id) = named.key();
-        let subject = Category::Auth.subject(Kind::Claimed, &[&network(address), kind, &id]);
-        Self { category: Category::Auth, subject }
+        let key = Category::Auth.key(CallerKind::Unauthenticated, &[&network(address), kind, &id]);
+        Self { category: Category::Auth, key }
     }
 }
 
@@ -168,7 +170,7 @@ pub struct Told {
     /// How many may be.
     pub quota: Quota,
     /// How many are left.
-    pub reading: Reading,
+    pub reading: QuotaStatus,
 }
 
 /// Whether a request passes, and what is said of its counts.
@@ -180,38 +182,38 @@ struct Ruling {
 /// The limits, and what was used of them.
 pub struct Limits {
     per_minute: PerMinute,
-    windows: Arc<dyn Windows>,
+    limiter: Arc<dyn RateLimiter>,
 }
 
 impl Limits {
     /// Limits that are counted in these windows.
-    pub fn new(per_minute: PerMinute, windows: Arc<dyn Windows>) -> Self {
-        Self { per_minute, windows }
+    pub fn new(per_minute: PerMinute, limiter: Arc<dyn RateLimiter>) -> Self {
+        Self { per_minute, limiter }
     }
 
     /// Where it is kept what was used of them.
-    pub fn presence(&self) -> Presence {
-        self.windows.presence()
+    pub fn backend(&self) -> RateLimitBackend {
+        self.limiter.backend()
     }
 
     async fn take(&self, counted: &[Counted]) -> Ruling {
-        let counts = self.counts(counted);
-        self.ruling(counted, self.windows.take(&counts).await)
+        let limits = self.rate_limits(counted);
+        self.ruling(counted, self.limiter.acquire(&limits).await)
     }
 
     async fn look(&self, counted: &[Counted]) -> Ruling {
-        let counts = self.counts(counted);
-        self.ruling(counted, self.windows.look(&counts).await)
+        let limits = self.rate_limits(counted);
+        self.ruling(counted, self.limiter.peek(&limits).await)
     }
 
-    fn counts(&self, counted: &[Counted]) -> Vec<Count> {
-        let count = |of: &Counted| Count { subject: of.subject, quota: self.per_minute.quota(of.category) };
-        counted.iter().map(count).collect()
+    fn rate_limits(&self, counted: &[Counted]) -> Vec<RateLimit> {
+        let limit = |of: &Counted| RateLimit { key: of.key, quota: self.per_minute.quota(of.category) };
+        counted.iter().map(limit).collect()
     }
 
-    fn ruling(&self, counted: &[Counted], verdict: Verdict) -> Ruling {
-        let Verdict { granted, readings } = verdict;
-        let told = counted.iter().zip(readings).map(|(of, reading)| Told {
+    fn ruling(&self, counted: &[Counted], decision: RateLimitDecision) -> Ruling {
+        let RateLimitDecision { allowed: granted, statuses } = decision;
+        let told = counted.iter().zip(statuses).map(|(of, reading)| Told {
             category: of.category,
             quota: self.per_minute.quota(of.category),
             reading,
@@ -223,8 +225,8 @@ impl Limits {
 impl Ruling {
     /// What is exhausted, and for the longest; nothing if the request passes.
     fn exhausted(&self) -> Option<Told> {
-        let exhausted = self.told.iter().filter(|told| !self.granted && told.reading.left == 0);
-        exhausted.max_by_key(|told| told.reading.wait).copied()
+        let exhausted = self.told.iter().filter(|told| !self.granted && told.reading.remaining == 0);
+        exhausted.max_by_key(|told| told.reading.reset_after).copied()
     }
 }
 
@@ -234,11 +236,11 @@ mod tests {
 
     #[test]
     fn an_address_is_its_network_and_an_ipv4_address_itself() {
-        let subject = |text: &str| Counted::address(Category::AuthAddress, text.parse().unwrap()).subject;
+        let subject = |text: &str| Counted::address(Category::AuthAddress, text.parse().unwrap()).key;
         assert_eq!(subject("2001:db8:1:2:3::4"), subject("2001:db8:1:2:ffff::"));
         assert_ne!(subject("2001:db8:1:2::"), subject("2001:db8:1:3::"));
         assert_ne!(subject("192.0.2.1"), subject("192.0.2.2"));
-        let of = |category| Counted::address(category, "192.0.2.1".parse().unwrap()).subject;
+        let of = |category| Counted::address(category, "192.0.2.1".parse().unwrap()).key;
         assert_ne!(of(Category::AuthAddress), of(Category::Failures));
     }
 }

@@ -38,7 +38,7 @@ pub async fn observe(State(state): State<AppState>, mut request: Request, next: 
     let refused = response.extensions().get::<Refused>().copied();
     let (code, reason) = (refused.map(|refused| refused.code), refused.and_then(|refused| refused.reason));
     state.metrics.http_requests.with_label_values(&[method_label(&method), &route, status.as_str()]).inc();
-    state.metrics.http_seconds.with_label_values(&[&route]).observe(seconds);
+    state.metrics.http_seconds.with_label_values(&[method_label(&method), &route]).observe(seconds);
     if let Some(counter) = counted::counter(&state.metrics.operations, method.as_str(), &route) {
         counter.with_label_values(&[code.map_or(metrics::OK, ErrorCode::as_str)]).inc();
     }

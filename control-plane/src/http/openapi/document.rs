@@ -120,7 +120,7 @@ fn words() -> Vec<(String, RefOr<Schema>)> {
     add_word::<schema::Permission>(&mut words);
     add_word::<schema::WebhookId>(&mut words);
     add_word::<schema::EventId>(&mut words);
-    words.extend(events::words());
+    words.extend(events::schemas());
     words
 }
 

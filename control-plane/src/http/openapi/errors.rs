@@ -193,7 +193,7 @@ cases! {
     /// Nothing was delivered under this id.
     NoDelivery = vec![ApiError::resource_not_found(NotFound::Delivery)];
     /// There are as many webhooks as there can be.
-    TooManyWebhooks = conflict("there are 10 webhooks already: delete one, or change it");
+    TooManyWebhooks = conflict("the maximum of 10 webhooks is reached: delete or change one");
     /// What can be wrong with the URL of a webhook.
     WrongUrl = wrong("url", "has a host whose name does not resolve");
     /// No such file.

@@ -1,4 +1,4 @@
-//! What webhooks are told: the section `webhooks` of the description.
+//! The section `webhooks` of the OpenAPI document: the requests that receivers get.
 
 use crate::domain::webhook::event::{
     Authenticated, AuthenticationFailed, EventKind, FeedbackReceived, RoleAssigned, RoleRevoked, Test,
@@ -14,76 +14,77 @@ use utoipa::{
     },
 };
 
-/// With every delivery come these.
+/// Headers of every delivery, with their descriptions.
 const HEADERS: [(&str, &str); 3] = [
-    ("webhook-id", "The id of the event: the same on every try. Whoever has seen it has seen the event."),
-    ("webhook-timestamp", "When this try was made, in Unix seconds."),
+    ("webhook-id", "The id of the event, the same in every attempt. Use it to ignore duplicates."),
+    ("webhook-timestamp", "Time of the attempt, in Unix seconds."),
     (
         "webhook-signature",
         "`v1,` and the base64 of HMAC-SHA256 under the secret, over `<webhook-id>.<webhook-timestamp>.<body>` (Standard \
-         Webhooks 1.0). Two of them, with a space between, for 24 hours after the secret was rotated.",
+         Webhooks 1.0). For 24 hours after a rotation of the secret there are two signatures, separated by a space.",
     ),
 ];
 
-/// The kinds of events, each with what it tells.
+/// One entry for each event kind.
 pub fn webhooks() -> Paths {
-    let all = EventKind::ALL.iter().fold(PathsBuilder::new(), |paths, kind| {
+    let paths = EventKind::ALL.iter().fold(PathsBuilder::new(), |paths, kind| {
         paths.path(kind.as_str(), PathItem::new(HttpMethod::Post, operation(*kind)))
     });
-    all.build()
+    paths.build()
 }
 
-/// The words that events are told in.
-pub fn words() -> Vec<(String, RefOr<Schema>)> {
-    let mut words = vec![word::<Authenticated>(), word::<AuthenticationFailed>(), word::<RoleAssigned>()];
-    words.extend([word::<RoleRevoked>(), word::<FeedbackReceived>(), word::<Test>()]);
-    words
+/// The schemas of the event data.
+pub fn schemas() -> Vec<(String, RefOr<Schema>)> {
+    let mut schemas =
+        vec![named_schema::<Authenticated>(), named_schema::<AuthenticationFailed>(), named_schema::<RoleAssigned>()];
+    schemas.extend([named_schema::<RoleRevoked>(), named_schema::<FeedbackReceived>(), named_schema::<Test>()]);
+    schemas
 }
 
-fn word<T: ToSchema>() -> (String, RefOr<Schema>) {
+fn named_schema<T: ToSchema>() -> (String, RefOr<Schema>) {
     (T::name().into_owned(), T::schema())
 }
 
 fn data(kind: EventKind) -> (String, RefOr<Schema>) {
     match kind {
-        EventKind::Authenticated => word::<Authenticated>(),
-        EventKind::AuthenticationFailed => word::<AuthenticationFailed>(),
-        EventKind::RoleAssigned => word::<RoleAssigned>(),
-        EventKind::RoleRevoked => word::<RoleRevoked>(),
-        EventKind::FeedbackReceived => word::<FeedbackReceived>(),
-        EventKind::Test => word::<Test>(),
+        EventKind::Authenticated => named_schema::<Authenticated>(),
+        EventKind::AuthenticationFailed => named_schema::<AuthenticationFailed>(),
+        EventKind::RoleAssigned => named_schema::<RoleAssigned>(),
+        EventKind::RoleRevoked => named_schema::<RoleRevoked>(),
+        EventKind::FeedbackReceived => named_schema::<FeedbackReceived>(),
+        EventKind::Test => named_schema::<Test>(),
     }
 }
 
 fn operation(kind: EventKind) -> Operation {
     let (name, schema) = data(kind);
-    let about = match schema {
+    let description = match schema {
         RefOr::T(Schema::Object(object)) => object.description,
         RefOr::T(_) | RefOr::Ref(_) => None,
     };
-    let text = || ObjectBuilder::new().schema_type(Type::String);
+    let string = || ObjectBuilder::new().schema_type(Type::String);
     let body = ObjectBuilder::new()
         .schema_type(Type::Object)
-        .property("event", text().enum_values(Some([kind.as_str()])))
-        .property("timestamp", text().format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime))))
+        .property("event", string().enum_values(Some([kind.as_str()])))
+        .property("timestamp", string().format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime))))
         .property("data", Ref::from_schema_name(name))
         .required("event")
         .required("timestamp")
         .required("data");
     let content = ContentBuilder::new().schema(Some(RefOr::<Schema>::from(Schema::Object(body.build()))));
     let body = RequestBodyBuilder::new().content("application/json", content.build()).required(Some(Required::True));
-    let header = |(name, about): (&str, &str)| {
+    let header = |(name, description): (&str, &str)| {
         let header = ParameterBuilder::new().name(name).parameter_in(ParameterIn::Header).required(Required::True);
-        header.description(Some(about)).schema(Some(text())).build()
+        header.description(Some(description)).schema(Some(string())).build()
     };
-    let taken = ResponseBuilder::new().description(
-        "Any status from 200 to 299: the event was taken. 410 disables the webhook; all others are tried again.",
+    let accepted = ResponseBuilder::new().description(
+        "Any status from 200 to 299 accepts the event. 410 disables the webhook. After any other status the delivery is retried.",
     );
     OperationBuilder::new()
         .summary(Some(kind.as_str()))
-        .description(about)
+        .description(description)
         .parameters(Some(HEADERS.map(header)))
         .request_body(Some(body.build()))
-        .response("2XX", taken.build())
+        .response("2XX", accepted.build())
         .build()
 }

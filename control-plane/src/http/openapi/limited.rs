@@ -2,7 +2,7 @@
 
 use super::errors::answer_with;
 use crate::{
-    ephemeral::{Quota, Reading},
+    ephemeral::{Quota, QuotaStatus},
     http::{
         error::ApiError,
         middleware::limits::{Category, Told, category},
@@ -35,6 +35,6 @@ fn example(category: Category) -> Told {
         Category::AuthAddress | Category::Failures => 300,
         Category::Verification => 1000,
     };
-    let quota = Quota { most, window: Duration::from_mins(1) };
-    Told { category, quota, reading: Reading { left: 0, wait: Duration::from_secs(7) } }
+    let quota = Quota { max_calls: most, window: Duration::from_mins(1) };
+    Told { category, quota, reading: QuotaStatus { remaining: 0, reset_after: Duration::from_secs(7) } }
 }

@@ -1,10 +1,13 @@
-//! Tell webhooks that a login was refused. Who tries keys in a storm must not make us write as often: the first are
-//! written, the rest are counted, by this process at first and together in the database.
+//! Emits `agent.authentication_failed`, and suppresses bursts.
+//!
+//! An attacker who tries many keys must not cause a database write for each. The first failures of a burst become one
+//! event each. The others are counted, first in the memory of each process and then in the database, and become one
+//! summary event.
 
 use crate::{
     domain::webhook::{
-        event::{AuthenticationFailed, Concerns, Event, EventKind, Failure, News},
-        storm::{Storm, WINDOW},
+        event::{AuthenticationFailed, Event, EventAudience, EventData, EventKind, LoginFailureReason},
+        suppressed_burst::{SuppressedBurst, WINDOW},
     },
     operations::{Context, OperationError},
     store::{Write, outbox},
@@ -17,62 +20,63 @@ use std::{
     time::Duration,
 };
 
-/// After a storm is over, every process has so much time to say what it counted.
-const GRACE: Duration = Duration::from_secs(3);
+/// Time after the end of a burst in which all processes store their counts, before the summary is emitted.
+const FLUSH_GRACE: Duration = Duration::from_secs(3);
 
-/// Whose failures are counted together.
-type Who = (AgentId, Option<ServiceId>);
+/// Failures with the same agent and service belong to the same burst.
+type BurstKey = (AgentId, Option<ServiceId>);
 
-/// What this process counts, of storms in which nothing more is told one by one.
+/// Counters of this process for bursts whose further failures are all suppressed.
 #[derive(Default)]
-pub struct Storms(Mutex<HashMap<Who, Counted>>);
+pub struct SuppressedBursts(Mutex<HashMap<BurstKey, PendingCount>>);
 
-/// What was counted since it was last said.
-struct Counted {
+/// Failures that are not in the database yet.
+struct PendingCount {
+    /// End of the burst.
     until: Timestamp,
     count: u64,
 }
 
-impl Storms {
-    /// Counts a failure, if none are told one by one any more.
-    fn count(&self, who: Who, now: Timestamp) -> bool {
-        let mut storms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let counted = storms.get_mut(&who).filter(|counted| now < counted.until);
-        counted.map(|counted| counted.count += 1).is_some()
+impl SuppressedBursts {
+    /// Counts a failure if its burst is suppressed. Returns whether it is.
+    fn count(&self, key: BurstKey, now: Timestamp) -> bool {
+        let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = bursts.get_mut(&key).filter(|pending| now < pending.until);
+        pending.map(|pending| pending.count += 1).is_some()
     }
 
-    /// From now on failures are counted, until the storm is over.
-    fn begin(&self, who: Who, until: Timestamp) {
-        let mut storms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        storms.entry(who).or_insert(Counted { until, count: 0 }).until = until;
+    /// Suppresses further failures until the end of the burst.
+    fn suppress(&self, key: BurstKey, until: Timestamp) {
+        let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        bursts.entry(key).or_insert(PendingCount { until, count: 0 }).until = until;
     }
 
-    /// What was counted, in one order for everybody.
-    fn counted(&self) -> Vec<(Who, u64)> {
-        let storms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let counted = storms.iter().filter(|(_, counted)| counted.count > 0);
-        let mut counted: Vec<_> = counted.map(|(who, counted)| (*who, counted.count)).collect();
-        counted.sort_unstable();
-        counted
+    /// All counts above zero. Sorted, because all processes lock the rows of bursts in this order.
+    fn pending(&self) -> Vec<(BurstKey, u64)> {
+        let bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let pending = bursts.iter().filter(|(_, pending)| pending.count > 0);
+        let mut pending: Vec<_> = pending.map(|(key, pending)| (*key, pending.count)).collect();
+        pending.sort_unstable();
+        pending
     }
 
-    /// So many were said; what is over is forgotten.
-    fn said(&self, said: &[(Who, u64)], now: Timestamp) {
-        let mut storms = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        for (who, count) in said {
-            if let Some(counted) = storms.get_mut(who) {
-                counted.count = counted.count.saturating_sub(*count);
+    /// Subtracts counts that are in the database now, and drops bursts that have ended.
+    fn subtract(&self, stored: &[(BurstKey, u64)], now: Timestamp) {
+        let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        for (key, count) in stored {
+            if let Some(pending) = bursts.get_mut(key) {
+                pending.count = pending.count.saturating_sub(*count);
             }
         }
-        storms.retain(|_, counted| counted.count > 0 || now < counted.until);
+        bursts.retain(|_, pending| pending.count > 0 || now < pending.until);
     }
 }
 
-/// Why a login was refused, if that is for webhooks to know.
-pub(in crate::operations) const fn failure_of(denied: &OperationError) -> Option<Failure> {
+/// The reason that the event reports; `None` if the error is not a failed login.
+pub(in crate::operations) const fn login_failure_reason(denied: &OperationError) -> Option<LoginFailureReason> {
     match denied {
-        OperationError::Refused(refusal) => Some(Failure::Refused(refusal.reason)),
-        OperationError::InvalidSignature => Some(Failure::InvalidSignature),
+        OperationError::Refused(refusal) => Some(LoginFailureReason::Refused(refusal.reason)),
+        OperationError::InvalidSignature => Some(LoginFailureReason::InvalidSignature),
         OperationError::NotFound(_)
         | OperationError::Conflict(_)
         | OperationError::IdempotencyKeyReused
@@ -82,99 +86,108 @@ pub(in crate::operations) const fn failure_of(denied: &OperationError) -> Option
     }
 }
 
-/// Tells of a refused login. The refusal stands, whatever comes of this.
-pub(in crate::operations) async fn tell_failed_login(
+/// Emits a failed login. An error is only logged: the caller refuses the login in any case.
+pub(in crate::operations) async fn emit_failed_login(
     context: &Context,
-    who: Who,
-    failure: Failure,
+    key: BurstKey,
+    reason: LoginFailureReason,
     from: Option<IpAddr>,
 ) {
-    if let Err(error) = tell(context, who, failure, from).await {
-        tracing::warn!(%error, "webhooks could not be told of a refused login");
+    if let Err(error) = emit(context, key, reason, from).await {
+        tracing::warn!(%error, "cannot emit a webhook event for a failed login");
     }
 }
 
-async fn tell(context: &Context, who: Who, failure: Failure, from: Option<IpAddr>) -> Result<(), OperationError> {
-    let (now, concerns) = (context.now(), Concerns::of(who.0, who.1));
-    if context.storms.count(who, now) {
+async fn emit(
+    context: &Context,
+    key: BurstKey,
+    reason: LoginFailureReason,
+    from: Option<IpAddr>,
+) -> Result<(), OperationError> {
+    let (now, audience) = (context.now(), EventAudience::new(key.0, key.1));
+    if context.suppressed_bursts.count(key, now) {
         return Ok(());
     }
     let mut read = context.store.read().await?;
-    if !outbox::is_wanted(read.conn(), EventKind::AuthenticationFailed, concerns, now).await? {
+    if !outbox::has_recipients(read.conn(), EventKind::AuthenticationFailed, audience, now).await? {
         return Ok(());
     }
     drop(read);
     let id = context.new_id(EventId::from_bits);
     let work = async |mut tx: Write| {
-        let mut storm = current(&mut tx, context, who).await?;
-        if storm.hear() {
-            let news = news(who, failure, from, None);
+        let mut burst = lock_current_burst(&mut tx, context, key).await?;
+        if burst.record_failure() {
+            let data = event_data(key, reason, from, None);
             let at = tx.now();
-            tx.emit(Event { id, at, news });
+            tx.emit(Event { id, at, data });
         }
-        outbox::put_storm(tx.conn(), who.0, who.1, &storm).await?;
-        Ok::<_, OperationError>(tx.commit(storm).await?)
+        outbox::update_burst(tx.conn(), key.0, key.1, &burst).await?;
+        Ok::<_, OperationError>(tx.commit(burst).await?)
     };
-    let storm = context.store.write("tell_failed_login", work).await?;
-    if storm.is_full() {
-        context.storms.begin(who, storm.ends_at());
+    let burst = context.store.write("emit_failed_login", work).await?;
+    if burst.is_suppressing() {
+        context.suppressed_bursts.suppress(key, burst.ends_at());
     }
     Ok(())
 }
 
-/// Says what this process has counted, and tells of the storms that are over.
-pub async fn settle_storms(context: &Context) -> Result<(), OperationError> {
-    let counted = &context.storms.counted();
-    if !counted.is_empty() {
+/// Stores the counts of this process, and emits a summary for each burst that has ended.
+pub async fn flush_suppressed_bursts(context: &Context) -> Result<(), OperationError> {
+    let pending = &context.suppressed_bursts.pending();
+    if !pending.is_empty() {
         let work = async |mut tx: Write| {
             let now = tx.now();
-            for (who, count) in counted {
-                // Not a new one, if it is over: what was counted belongs to it.
-                let mut storm = outbox::storm(tx.conn(), who.0, who.1, now).await?;
-                storm.suppressed += count;
-                outbox::put_storm(tx.conn(), who.0, who.1, &storm).await?;
+            for (key, count) in pending {
+                // The stored burst is used even if it has ended, because the counts belong to it.
+                let mut burst = outbox::lock_burst(tx.conn(), key.0, key.1, now).await?;
+                burst.suppressed += count;
+                outbox::update_burst(tx.conn(), key.0, key.1, &burst).await?;
             }
             Ok::<_, OperationError>(tx.commit(()).await?)
         };
         context.store.write("count_failed_logins", work).await?;
     }
-    context.storms.said(counted, context.now());
-    let horizon = context.now().saturating_sub(WINDOW + GRACE);
-    if !outbox::any_storm_until(context.store.read().await?.conn(), horizon).await? {
+    context.suppressed_bursts.subtract(pending, context.now());
+    let horizon = context.now().saturating_sub(WINDOW + FLUSH_GRACE);
+    if !outbox::has_bursts_until(context.store.read().await?.conn(), horizon).await? {
         return Ok(());
     }
     let work = async |mut tx: Write| {
-        for (agent, service, storm) in outbox::take_storms(tx.conn(), horizon).await? {
-            sum_up(&mut tx, context, (agent, service), &storm);
+        for (agent, service, burst) in outbox::take_bursts(tx.conn(), horizon).await? {
+            emit_summary(&mut tx, context, (agent, service), &burst);
         }
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
-    context.store.write("settle_storms", work).await
+    context.store.write("summarize_failed_logins", work).await
 }
 
-/// The storm that a failure belongs to now; one that is over is told of and followed by another.
-async fn current(tx: &mut Write, context: &Context, who: Who) -> Result<Storm, OperationError> {
+/// The burst that a failure now belongs to. If the stored one has ended, emits its summary and starts another.
+async fn lock_current_burst(
+    tx: &mut Write,
+    context: &Context,
+    key: BurstKey,
+) -> Result<SuppressedBurst, OperationError> {
     let now = tx.now();
-    let storm = outbox::storm(tx.conn(), who.0, who.1, now).await?;
-    if !storm.is_over(now) {
-        return Ok(storm);
+    let burst = outbox::lock_burst(tx.conn(), key.0, key.1, now).await?;
+    if !burst.has_ended(now) {
+        return Ok(burst);
     }
-    sum_up(tx, context, who, &storm);
-    Ok(Storm::new(now))
+    emit_summary(tx, context, key, &burst);
+    Ok(SuppressedBurst::new(now))
 }
 
-fn sum_up(tx: &mut Write, context: &Context, who: Who, storm: &Storm) {
-    if storm.suppressed > 0 {
-        let news = news(who, Failure::Suppressed, None, Some(storm.suppressed));
-        tx.emit(Event { id: context.new_id(EventId::from_bits), at: storm.ends_at(), news });
+fn emit_summary(tx: &mut Write, context: &Context, key: BurstKey, burst: &SuppressedBurst) {
+    if burst.suppressed > 0 {
+        let data = event_data(key, LoginFailureReason::Suppressed, None, Some(burst.suppressed));
+        tx.emit(Event { id: context.new_id(EventId::from_bits), at: burst.ends_at(), data });
     }
 }
 
-const fn news(
-    (agent_id, service_id): Who,
-    reason: Failure,
+const fn event_data(
+    (agent_id, service_id): BurstKey,
+    reason: LoginFailureReason,
     ip_address: Option<IpAddr>,
     suppressed: Option<u64>,
-) -> News {
-    News::AuthenticationFailed(AuthenticationFailed { agent_id, service_id, reason, ip_address, suppressed })
+) -> EventData {
+    EventData::AuthenticationFailed(AuthenticationFailed { agent_id, service_id, reason, ip_address, suppressed })
 }

@@ -1,7 +1,7 @@
 //! Login: a signed challenge yields one token pair.
 
 use super::{
-    failed_logins::{failure_of, tell_failed_login},
+    failed_logins::{emit_failed_login, login_failure_reason},
     tokens::{PreparedTokens, default_service, issue_tokens},
 };
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
         agent::Agent,
         challenge::Challenge,
         session::Session,
-        webhook::event::{Authenticated, Event, News},
+        webhook::event::{Authenticated, Event, EventData},
     },
     operations::{Context, NotFound, OperationError, TokenPair},
     store::{Write, agents, feed, services, sessions},
@@ -35,8 +35,8 @@ pub async fn authenticate(context: &Context, login: &Login) -> Result<TokenPair,
     // An invalid challenge id names no agent, so no failed-login event can be attributed.
     let challenge = context.challenge_keys.open(&login.challenge).ok_or(Reason::ChallengeInvalid)?;
     let result = verify_and_issue(context, &challenge, login).await;
-    if let Some(failure) = result.as_ref().err().and_then(failure_of) {
-        tell_failed_login(context, (challenge.agent, challenge.service.or(login.service)), failure, login.from).await;
+    if let Some(failure) = result.as_ref().err().and_then(login_failure_reason) {
+        emit_failed_login(context, (challenge.agent, challenge.service.or(login.service)), failure, login.from).await;
     }
     result
 }
@@ -80,8 +80,8 @@ async fn verify_and_issue(
             return Err(OperationError::from(Reason::ChallengeUsed));
         }
         let unsigned = issue_tokens(&mut tx, context, prepared_ref, rev, (&agent, &session, service)).await?;
-        let news = Authenticated { agent_id: agent.id, service_id: service, ip_address: login.from };
-        tx.emit(Event { id: event, at: now, news: News::Authenticated(news) });
+        let data = Authenticated { agent_id: agent.id, service_id: service, ip_address: login.from };
+        tx.emit(Event { id: event, at: now, data: EventData::Authenticated(data) });
         Ok(tx.commit(unsigned).await?)
     };
     let unsigned = context.store.write("authenticate", work).await?;

@@ -10,7 +10,7 @@ mod tokens;
 mod verify;
 
 pub use challenge::issue_challenge;
-pub use failed_logins::{Storms, settle_storms};
+pub use failed_logins::{SuppressedBursts, flush_suppressed_bursts};
 pub use login::{Login, authenticate};
 pub use refresh::refresh;
 pub use revoke::revoke_token;

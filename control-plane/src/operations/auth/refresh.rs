@@ -1,12 +1,12 @@
 //! Refresh token rotation: every use replaces the refresh token.
 
 use super::{
-    failed_logins::tell_failed_login,
+    failed_logins::emit_failed_login,
     revoke::end_session,
     tokens::{PreparedTokens, UnsignedToken, default_service, issue_tokens},
 };
 use crate::{
-    domain::{credential::Credential, session::RefreshToken, webhook::event::Failure},
+    domain::{credential::Credential, session::RefreshToken, webhook::event::LoginFailureReason},
     operations::{Context, NotFound, OperationError, TokenPair},
     store::{Committed, Conn, Write, agents, feed, services, sessions},
 };
@@ -59,7 +59,7 @@ pub async fn refresh(
         Ok(unsigned) => prepared.sign(context, &unsigned),
         Err(subject) => {
             let reason = Reason::RefreshReused;
-            tell_failed_login(context, subject, Failure::Refused(reason), from).await;
+            emit_failed_login(context, subject, LoginFailureReason::Refused(reason), from).await;
             Err(reason.into())
         }
     }

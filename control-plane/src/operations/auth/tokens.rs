@@ -6,7 +6,7 @@ use crate::{
         credential::Credential,
         session::{RefreshToken, Session},
     },
-    keyring::Signer,
+    keyring::TokenSigner,
     operations::{Context, OperationError},
     store::{Conn, Write, agents, assignments, roles, sessions},
 };
@@ -53,7 +53,7 @@ impl PreparedTokens {
 /// The claims of an access token and the key that signs it.
 pub(in crate::operations) struct UnsignedToken {
     claims: Claims,
-    signer: Arc<Signer>,
+    signer: Arc<TokenSigner>,
 }
 
 /// The service that a token is bound to if the agent named none: the service of its oldest live role, or none.
@@ -106,7 +106,7 @@ pub(in crate::operations) async fn issue_tokens(
         until: effective.until,
     };
     // Read last, so that a concurrent revocation of the key is seen.
-    let signer = context.keyring.signer(tx.conn(), now).await?;
+    let signer = context.keyring.current_signer(tx.conn(), now).await?;
     Ok(UnsignedToken { claims, signer })
 }
 

@@ -1,7 +1,7 @@
-//! Tell webhooks of roles that have ended, or were lost with the role itself.
+//! Emits `agent.role_revoked` for assignments that expired or whose role was deleted.
 
 use crate::{
-    domain::webhook::event::{Event, LossReason, News, RoleRevoked},
+    domain::webhook::event::{Event, EventData, RevocationReason, RoleRevoked},
     operations::{Context, OperationError},
     store::{
         Write,
@@ -11,42 +11,42 @@ use crate::{
 };
 use countersign_identity::EventId;
 
-/// Losses that one transaction tells of.
-const AT_ONCE: i64 = 500;
+/// Maximum number of events in one transaction.
+const BATCH_SIZE: i64 = 500;
 
-/// Tells of all roles that have ended or were lost since the last time.
-pub async fn tell_ended_roles(context: &Context) -> Result<(), OperationError> {
+/// Emits an event for each assignment that ended since the last run.
+pub async fn emit_ended_roles(context: &Context) -> Result<(), OperationError> {
     while assignments::any_unnotified_expiries(context.store.read().await?.conn(), context.now()).await? {
-        let some = async |mut tx: Write| {
+        let work = async |mut tx: Write| {
             let now = tx.now();
             for ExpiredAssignment { agent, role, service, at } in
-                assignments::take_expired(tx.conn(), now, AT_ONCE).await?
+                assignments::take_expired(tx.conn(), now, BATCH_SIZE).await?
             {
-                // Without its role it ended before.
-                if let Some(found) = roles::find(tx.conn(), service, role).await? {
-                    let (name, reason) = (found.definition.name, LossReason::Expired);
-                    tell_loss(&mut tx, context, RoleLoss { agent, service, role, name, at, reason });
+                // If the role is deleted, the deletion has recorded the end of the assignment.
+                if let Some(found_role) = roles::find(tx.conn(), service, role).await? {
+                    let (name, reason) = (found_role.definition.name, RevocationReason::Expired);
+                    emit_role_revoked(&mut tx, context, RoleLoss { agent, service, role, name, at, reason });
                 }
             }
             Ok::<_, OperationError>(tx.commit(()).await?)
         };
-        context.store.write("tell_ended_roles", some).await?;
+        context.store.write("emit_expired_roles", work).await?;
     }
     while assignments::any_losses(context.store.read().await?.conn()).await? {
-        let some = async |mut tx: Write| {
-            for loss in assignments::take_losses(tx.conn(), AT_ONCE).await? {
-                tell_loss(&mut tx, context, loss);
+        let work = async |mut tx: Write| {
+            for loss in assignments::take_losses(tx.conn(), BATCH_SIZE).await? {
+                emit_role_revoked(&mut tx, context, loss);
             }
             Ok::<_, OperationError>(tx.commit(()).await?)
         };
-        context.store.write("tell_lost_roles", some).await?;
+        context.store.write("emit_deleted_roles", work).await?;
     }
     Ok(())
 }
 
-/// Notes that an agent has a role no more.
-pub(in crate::operations) fn tell_loss(tx: &mut Write, context: &Context, loss: RoleLoss) {
+/// Emits `agent.role_revoked`.
+pub(in crate::operations) fn emit_role_revoked(tx: &mut Write, context: &Context, loss: RoleLoss) {
     let RoleLoss { agent: agent_id, service: service_id, role: role_id, name: role_name, at, reason } = loss;
-    let news = News::RoleRevoked(RoleRevoked { agent_id, service_id, role_id, role_name, reason });
-    tx.emit(Event { id: context.new_id(EventId::from_bits), at, news });
+    let data = EventData::RoleRevoked(RoleRevoked { agent_id, service_id, role_id, role_name, reason });
+    tx.emit(Event { id: context.new_id(EventId::from_bits), at, data });
 }

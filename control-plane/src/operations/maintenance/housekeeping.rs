@@ -1,9 +1,9 @@
 //! Deletes expired rows, and probes the database.
 
 use crate::{
+    domain::webhook::health::QueueHealth,
     operations::{Context, OperationError, context::id_lower_bound},
     store::{Write, deliveries, feed, idempotency, outbox, sessions, webhook_targets},
-    webhooks::QueueHealth,
 };
 use countersign_identity::EventId;
 use std::time::Duration;
@@ -35,42 +35,42 @@ const MAX_TRANSACTION_TIME: Duration = Duration::from_mins(1);
 pub async fn delete_expired_events(context: &Context) -> Result<(), OperationError> {
     let horizon = EventId::from_bits(id_lower_bound(context.now().saturating_sub(context.config.event_retention)));
     let mut read = context.store.read().await?;
-    let targets = webhook_targets::all(read.conn()).await?;
+    let targets = webhook_targets::list_all(read.conn()).await?;
     drop(read);
     for (target, deleted) in targets {
         let before = (!deleted).then_some(horizon);
-        if !deleted && !deliveries::any_before(context.store.read().await?.conn(), target, horizon).await? {
+        if !deleted && !deliveries::has_deliveries_before(context.store.read().await?.conn(), target, horizon).await? {
             continue;
         }
         let batch = async |mut tx: Write| {
-            webhook_targets::hold(tx.conn(), target).await?;
-            let more = deliveries::forget(tx.conn(), target, before, BATCH_SIZE).await?;
+            webhook_targets::lock_any_scope(tx.conn(), target).await?;
+            let more = deliveries::delete_before(tx.conn(), target, before, BATCH_SIZE).await?;
             if deleted && !more {
                 let before = tx.now().saturating_sub(MAX_TRANSACTION_TIME);
-                webhook_targets::remove(tx.conn(), target, before).await?;
+                webhook_targets::delete_row(tx.conn(), target, before).await?;
             }
             Ok::<_, OperationError>(tx.commit(more).await?)
         };
-        while context.store.write("forget_deliveries", batch).await? {}
+        while context.store.write("delete_deliveries", batch).await? {}
     }
-    while outbox::any_before(context.store.read().await?.conn(), horizon).await? {
+    while outbox::has_events_before(context.store.read().await?.conn(), horizon).await? {
         let batch = async |mut tx: Write| {
-            outbox::forget(tx.conn(), horizon, BATCH_SIZE).await?;
+            outbox::delete_events_before(tx.conn(), horizon, BATCH_SIZE).await?;
             Ok::<_, OperationError>(tx.commit(()).await?)
         };
         context.store.write("delete_expired_events", batch).await?;
     }
     let secrets = async |mut tx: Write| {
         let now = tx.now();
-        webhook_targets::forget_secrets(tx.conn(), now).await?;
+        webhook_targets::delete_expired_secrets(tx.conn(), now).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
-    context.store.write("forget_secrets", secrets).await
+    context.store.write("delete_expired_secrets", secrets).await
 }
 
 /// Health of the webhook dispatcher.
 pub fn probe_queue(context: &Context) -> QueueHealth {
-    context.pulse.health()
+    (context.queue_health)()
 }
 
 /// Health of the database.

@@ -1,7 +1,7 @@
 //! Creates, rotates and removes signing keys when they are due.
 
 use crate::{
-    domain::{audit::Initiator, signing_key::KeyRing},
+    domain::{audit::Initiator, signing_key::SigningKeyRing},
     operations::{
         Context, OperationError,
         signing_keys::ring::{change_ring, rotation_entry},
@@ -11,19 +11,19 @@ use crate::{
 
 /// Creates missing keys, removes keys whose last token has expired, rotates by age, and checks that the private key of the
 /// current signing key can be decrypted. Returns the resulting key ring.
-pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<KeyRing, OperationError> {
+pub async fn rotate_signing_keys_if_due(context: &Context) -> Result<SigningKeyRing, OperationError> {
     let rules = &context.config.keys;
     let current = signing_keys::ring(context.store.read().await?.conn()).await?;
     let mut due = current.clone();
-    due.tend(rules, context.now(), context.keyring.make_fresh(context.rng.as_ref())?.publics());
+    due.maintain(rules, context.now(), context.keyring.generate_keys(context.rng.as_ref())?.public_keys());
     if due != current {
         change_ring(context, ("rotate_signing_keys_if_due", &Initiator::SYSTEM), |ring, now, fresh| {
-            let rotation = ring.tend(rules, now, fresh);
+            let rotation = ring.maintain(rules, now, fresh);
             ((), rotation.as_ref().map(rotation_entry))
         })
         .await?;
     }
     let mut read = context.store.read().await?;
-    context.keyring.signer(read.conn(), context.now()).await?;
+    context.keyring.current_signer(read.conn(), context.now()).await?;
     Ok(signing_keys::ring(read.conn()).await?)
 }

@@ -5,9 +5,9 @@ use crate::{
         audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
         role::{Assignment, check_agent_limits},
-        webhook::event::{Event, LossReason, News, RoleAssigned},
+        webhook::event::{Event, EventData, RevocationReason, RoleAssigned},
     },
-    operations::{Context, NotFound, OperationError, maintenance::expiry::tell_loss},
+    operations::{Context, NotFound, OperationError, maintenance::expiry::emit_role_revoked},
     store::{
         Write, agents,
         assignments::{self, RoleLoss},
@@ -58,8 +58,8 @@ pub async fn assign_role(context: &Context, by: &Initiator, request: AssignmentR
         let name = assigned.definition.name.clone();
         // An earlier assignment may have expired without an event yet: emit that event first.
         if let Some(at) = assignments::mark_expiry_notified(tx.conn(), agent, role, now).await? {
-            let (name, reason) = (name.clone(), LossReason::Expired);
-            tell_loss(&mut tx, context, RoleLoss { agent, service, role, name, at, reason });
+            let (name, reason) = (name.clone(), RevocationReason::Expired);
+            emit_role_revoked(&mut tx, context, RoleLoss { agent, service, role, name, at, reason });
         }
         assignments::upsert(tx.conn(), &Assignment { agent, role, service, assigned_at: now, expires_at }).await?;
         let before = current.iter().find(|grant| grant.role == role).map(|grant| grant.until);
@@ -70,8 +70,8 @@ pub async fn assign_role(context: &Context, by: &Initiator, request: AssignmentR
             let entry = before.into_iter().fold(entry, |entry, end| entry.detail("untilBefore", seconds(end)));
             tx.audit(by, &entry).await?;
             let (agent_id, service_id, role_id) = (agent, service, role);
-            let news = RoleAssigned { agent_id, service_id, role_id, role_name: name, expires_at };
-            tx.emit(Event { id: event, at: now, news: News::RoleAssigned(news) });
+            let data = RoleAssigned { agent_id, service_id, role_id, role_name: name, expires_at };
+            tx.emit(Event { id: event, at: now, data: EventData::RoleAssigned(data) });
         }
         tx.record_change(Change::Roles(agent, service));
         Ok(tx.commit(()).await?)

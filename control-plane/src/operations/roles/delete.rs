@@ -4,7 +4,7 @@ use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
-        webhook::event::{Concerns, EventKind},
+        webhook::event::{EventAudience, EventKind},
     },
     operations::{Context, NotFound, OperationError},
     store::{Write, assignments, outbox, roles, services},
@@ -24,9 +24,9 @@ pub async fn delete_role(
             return Err(OperationError::NotFound(NotFound::Service));
         }
         let found = roles::find(tx.conn(), service, role).await?.ok_or(OperationError::NotFound(NotFound::Role))?;
-        let (now, concerns) = (tx.now(), Concerns::Service(service));
+        let (now, audience) = (tx.now(), EventAudience::Service(service));
         // The events for the holders are emitted later, in batches, so that a role with many holders does not block.
-        let has_subscribers = outbox::is_wanted(tx.conn(), EventKind::RoleRevoked, concerns, now).await?;
+        let has_subscribers = outbox::has_recipients(tx.conn(), EventKind::RoleRevoked, audience, now).await?;
         let event_role_name = has_subscribers.then_some(&found.definition.name);
         assignments::remove_by_role(tx.conn(), (service, role), event_role_name, now).await?;
         if !roles::delete(tx.conn(), service, role).await? {

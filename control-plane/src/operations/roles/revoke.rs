@@ -4,9 +4,9 @@ use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
-        webhook::event::LossReason,
+        webhook::event::RevocationReason,
     },
-    operations::{Context, NotFound, OperationError, maintenance::expiry::tell_loss},
+    operations::{Context, NotFound, OperationError, maintenance::expiry::emit_role_revoked},
     store::{
         Write, agents,
         assignments::{self, RemovedAssignment, RoleLoss},
@@ -41,10 +41,10 @@ pub async fn revoke_role(
         }
         if let Some(RemovedAssignment { expires_at: until, expiry_notified: false }) = removed {
             let (at, reason) = match until {
-                Some(end) if !was_live => (end, LossReason::Expired),
-                Some(_) | None => (now, LossReason::Revoked),
+                Some(end) if !was_live => (end, RevocationReason::Expired),
+                Some(_) | None => (now, RevocationReason::Revoked),
             };
-            tell_loss(&mut tx, context, RoleLoss { agent, service, role, name, at, reason });
+            emit_role_revoked(&mut tx, context, RoleLoss { agent, service, role, name, at, reason });
         }
         Ok(tx.commit(was_live).await?)
     };

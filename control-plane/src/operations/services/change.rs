@@ -48,7 +48,7 @@ pub async fn change_service(
             tx.audit(by, &entry).await?;
         }
         if after.accepts_unbound != before.accepts_unbound {
-            tx.record_change(Change::Terms(service));
+            tx.record_change(Change::ServiceSettings(service));
         }
         Ok(tx.commit(after).await?)
     };

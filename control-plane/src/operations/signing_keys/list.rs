@@ -3,7 +3,7 @@
 use crate::{
     domain::{
         page::{ListPage, Page},
-        signing_key::{KeyRing, SigningKey},
+        signing_key::{SigningKey, SigningKeyRing},
     },
     operations::{Context, OperationError},
     store::signing_keys,
@@ -15,6 +15,6 @@ pub async fn list_signing_keys(context: &Context, page: Page) -> Result<ListPage
 }
 
 /// The keys that verify tokens now, as published in the JWK set.
-pub async fn published_keys(context: &Context) -> Result<KeyRing, OperationError> {
+pub async fn published_keys(context: &Context) -> Result<SigningKeyRing, OperationError> {
     Ok(signing_keys::ring(context.store.read().await?.conn()).await?)
 }

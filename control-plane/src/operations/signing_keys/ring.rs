@@ -4,9 +4,9 @@ use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
-        signing_key::{KeyRing, Rotation},
+        signing_key::{Rotation, SigningKeyRing},
     },
-    keyring::{FreshKeys, KeyringError},
+    keyring::{GeneratedKeys, KeyringError},
     operations::{Context, OperationError},
     store::{Write, deployment, signing_keys},
 };
@@ -17,15 +17,15 @@ use countersign_identity::{P256PublicKey, Timestamp};
 pub(in crate::operations) async fn change_ring<T>(
     context: &Context,
     (name, by): (&'static str, &Initiator),
-    decide: impl Fn(&mut KeyRing, Timestamp, &mut dyn Iterator<Item = P256PublicKey>) -> (T, Option<NewAuditEntry>),
+    decide: impl Fn(&mut SigningKeyRing, Timestamp, &mut dyn Iterator<Item = P256PublicKey>) -> (T, Option<NewAuditEntry>),
 ) -> Result<T, OperationError> {
-    let fresh = &context.keyring.make_fresh(context.rng.as_ref())?;
+    let fresh = &context.keyring.generate_keys(context.rng.as_ref())?;
     let decide = &decide;
     let work = async |mut tx: Write| {
         deployment::lock(tx.conn()).await?;
         let before = signing_keys::ring(tx.conn()).await?;
         let (mut ring, now) = (before.clone(), tx.now());
-        let (outcome, entry) = decide(&mut ring, now, &mut fresh.publics());
+        let (outcome, entry) = decide(&mut ring, now, &mut fresh.public_keys());
         if ring != before {
             write_differences(&mut tx, &before, &ring, fresh).await?;
             if let Some(entry) = entry {
@@ -46,9 +46,9 @@ pub(in crate::operations) fn rotation_entry(rotation: &Rotation) -> NewAuditEntr
 
 async fn write_differences(
     tx: &mut Write,
-    before: &KeyRing,
-    ring: &KeyRing,
-    fresh: &FreshKeys,
+    before: &SigningKeyRing,
+    ring: &SigningKeyRing,
+    fresh: &GeneratedKeys,
 ) -> Result<(), OperationError> {
     for key in ring.keys().iter().filter(|key| !before.keys().contains(key)) {
         if before.keys().iter().any(|old| old.kid == key.kid) {

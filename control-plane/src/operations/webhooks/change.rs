@@ -1,12 +1,13 @@
-//! Change a target of events: where it is, what it gets, whether it gets anything; or its secret.
+//! Changes, pauses, resumes and deletes webhooks, and rotates their secrets.
 
-use super::create::reachable;
+use super::create::check_url;
 use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry, Object},
         text::Description,
         webhook::{
-            BOTH_SECRETS, Place, Target, TargetStatus, event::EventFilter, secret::WebhookSecret, url::TargetUrl,
+            SECRET_OVERLAP, TargetStatus, WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret,
+            url::TargetUrl,
         },
     },
     operations::{Context, NotFound, OperationError},
@@ -15,34 +16,34 @@ use crate::{
 use countersign_identity::{Timestamp, WebhookId};
 use secrecy::SecretString;
 
-/// What is to be changed; what is absent stays.
+/// Changes to a webhook. Fields that are `None` stay as they are.
 #[derive(Debug, Clone)]
 pub struct WebhookChange {
-    /// Where it is.
+    /// Where events are sent.
     pub url: Option<TargetUrl>,
-    /// What it gets.
+    /// Which events it receives.
     pub events: Option<EventFilter>,
-    /// What it is for.
+    /// Free text.
     pub description: Option<Description>,
-    /// Whether it is paused.
+    /// True pauses the webhook; false resumes it, also if it is disabled.
     pub paused: Option<bool>,
 }
 
-/// Changes a target. What is on its way to it goes where it is then.
+/// Changes a webhook. A new URL also applies to pending deliveries.
 pub async fn change_webhook(
     context: &Context,
     by: &Initiator,
-    place: Place,
+    scope: WebhookScope,
     webhook: WebhookId,
     change: &WebhookChange,
-) -> Result<Target, OperationError> {
+) -> Result<WebhookTarget, OperationError> {
     if let Some(url) = &change.url {
-        reachable(context, url).await?;
+        check_url(context, url).await?;
     }
     let work = async |mut tx: Write| {
-        let before = locked(&mut tx, place, webhook).await?;
-        let after = changed(&before, change.clone(), tx.now());
-        let entry = NewAuditEntry::new(place.chain(), AuditAction::WebhookChanged)
+        let before = lock_webhook(&mut tx, scope, webhook).await?;
+        let after = apply_change(&before, change.clone(), tx.now());
+        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookChanged)
             .object(Object::Webhook(webhook))
             .changed("host", before.url.host().to_string(), after.url.host().to_string())
             .changed("events", before.events.names(), after.events.names())
@@ -56,12 +57,12 @@ pub async fn change_webhook(
         Ok::<_, OperationError>(tx.commit(before).await?)
     };
     let target = context.store.write("change_webhook", work).await?;
-    context.pulse.ring();
+    context.dispatcher_wakeup.notify_one();
     Ok(target)
 }
 
-/// What is active again is given its time anew.
-fn changed(before: &Target, change: WebhookChange, now: Timestamp) -> Target {
+/// A webhook that is resumed starts a new failing period.
+fn apply_change(before: &WebhookTarget, change: WebhookChange, now: Timestamp) -> WebhookTarget {
     let WebhookChange { url, events, description, paused } = change;
     let before = before.clone();
     let (paused_at, disabled, failing_since) = match (paused, before.status()) {
@@ -73,7 +74,7 @@ fn changed(before: &Target, change: WebhookChange, now: Timestamp) -> Target {
         }
         (Some(false), TargetStatus::Paused | TargetStatus::Disabled) => (None, None, None),
     };
-    Target {
+    WebhookTarget {
         url: url.unwrap_or(before.url),
         events: events.unwrap_or(before.events),
         description: description.unwrap_or(before.description),
@@ -85,52 +86,52 @@ fn changed(before: &Target, change: WebhookChange, now: Timestamp) -> Target {
     }
 }
 
-/// Gives a target a new secret, which is returned here and nowhere else, with the instant until when the one of before
-/// signs too. One that was still signing beside the present one signs no more.
+/// Replaces the secret of a webhook. Returns the new secret, and the time until when the previous one also signs. A secret
+/// from before the previous one stops signing at once.
 pub async fn rotate_webhook_secret(
     context: &Context,
     by: &Initiator,
-    place: Place,
+    scope: WebhookScope,
     webhook: WebhookId,
 ) -> Result<(SecretString, Timestamp), OperationError> {
     let secret = WebhookSecret::new(context.new_secret());
     let sealed = &context.keyring.seal_webhook_secret(webhook, &secret, context.rng.as_ref())?;
     let work = async |mut tx: Write| {
-        locked(&mut tx, place, webhook).await?;
-        let until = tx.now().saturating_add(BOTH_SECRETS);
-        webhook_targets::rotate(tx.conn(), webhook, sealed, until).await?;
+        lock_webhook(&mut tx, scope, webhook).await?;
+        let until = tx.now().saturating_add(SECRET_OVERLAP);
+        webhook_targets::rotate_secret(tx.conn(), webhook, sealed, until).await?;
         let entry =
-            NewAuditEntry::new(place.chain(), AuditAction::WebhookSecretRotated).object(Object::Webhook(webhook));
+            NewAuditEntry::new(scope.chain(), AuditAction::WebhookSecretRotated).object(Object::Webhook(webhook));
         tx.audit(by, &entry).await?;
         Ok::<_, OperationError>(tx.commit(until).await?)
     };
     Ok((secret.reveal(), context.store.write("rotate_webhook_secret", work).await?))
 }
 
-/// Deletes a target, with what is on its way to it.
+/// Deletes a webhook with its pending deliveries.
 pub async fn delete_webhook(
     context: &Context,
     by: &Initiator,
-    place: Place,
+    scope: WebhookScope,
     webhook: WebhookId,
 ) -> Result<(), OperationError> {
     let work = async |mut tx: Write| {
-        let found = locked(&mut tx, place, webhook).await?;
+        let deleted = lock_webhook(&mut tx, scope, webhook).await?;
         let now = tx.now();
-        webhook_targets::delete(tx.conn(), webhook, now).await?;
-        let entry = NewAuditEntry::new(place.chain(), AuditAction::WebhookDeleted).object(Object::Webhook(webhook));
-        tx.audit(by, &entry.detail("host", found.url.host().to_string())).await?;
+        webhook_targets::mark_deleted(tx.conn(), webhook, now).await?;
+        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookDeleted).object(Object::Webhook(webhook));
+        tx.audit(by, &entry.detail("host", deleted.url.host().to_string())).await?;
         Ok::<_, OperationError>(tx.commit(()).await?)
     };
     context.store.write("delete_webhook", work).await
 }
 
-/// The target, which nobody else changes until the transaction ends.
-pub(in crate::operations) async fn locked(
+/// Reads a webhook and locks its row until the transaction ends.
+pub(super) async fn lock_webhook(
     tx: &mut Write,
-    place: Place,
+    scope: WebhookScope,
     webhook: WebhookId,
-) -> Result<Target, OperationError> {
-    webhook_targets::lock(tx.conn(), place, webhook).await?;
-    webhook_targets::find(tx.conn(), place, webhook).await?.ok_or(OperationError::NotFound(NotFound::Webhook))
+) -> Result<WebhookTarget, OperationError> {
+    webhook_targets::lock(tx.conn(), scope, webhook).await?;
+    webhook_targets::find(tx.conn(), scope, webhook).await?.ok_or(OperationError::NotFound(NotFound::Webhook))
 }

@@ -1,10 +1,12 @@
-//! Make a target of events.
+//! Creates a webhook.
 
 use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry, Object},
         text::Description,
-        webhook::{MOST_TARGETS, Place, Target, event::EventFilter, secret::WebhookSecret, url::TargetUrl},
+        webhook::{
+            MAX_TARGETS, WebhookScope, WebhookTarget, event::EventFilter, secret::WebhookSecret, url::TargetUrl,
+        },
     },
     operations::{Context, NotFound, OperationError},
     store::{Write, deployment, services, webhook_targets},
@@ -12,32 +14,32 @@ use crate::{
 use countersign_identity::WebhookId;
 use secrecy::SecretString;
 
-/// What is asked for.
+/// The settings of a new webhook.
 #[derive(Debug)]
 pub struct NewWebhook {
-    /// Where.
+    /// Where events are sent.
     pub url: TargetUrl,
-    /// Of what.
+    /// Which events it receives.
     pub events: EventFilter,
-    /// What it is for.
+    /// Free text.
     pub description: Description,
 }
 
-/// Makes a target; the plain text of its secret is returned here and nowhere else.
+/// Creates a webhook. This is the only operation that returns its secret in plain text, except for a rotation.
 pub async fn create_webhook(
     context: &Context,
     by: &Initiator,
-    place: Place,
+    scope: WebhookScope,
     request: NewWebhook,
-) -> Result<(Target, SecretString), OperationError> {
+) -> Result<(WebhookTarget, SecretString), OperationError> {
     let NewWebhook { url, events, description } = request;
-    reachable(context, &url).await?;
+    check_url(context, &url).await?;
     let (id, secret, now) =
         (context.new_id(WebhookId::from_bits), WebhookSecret::new(context.new_secret()), context.now());
     let sealed = &context.keyring.seal_webhook_secret(id, &secret, context.rng.as_ref())?;
-    let target = &Target {
+    let target = &WebhookTarget {
         id,
-        place,
+        scope,
         url,
         events,
         description,
@@ -48,15 +50,15 @@ pub async fn create_webhook(
         failing_since: None,
         previous_until: None,
     };
-    let entry = &NewAuditEntry::new(place.chain(), AuditAction::WebhookCreated)
+    let entry = &NewAuditEntry::new(scope.chain(), AuditAction::WebhookCreated)
         .object(Object::Webhook(id))
         .detail("host", target.url.host().to_string())
         .detail("events", target.events.names());
     let work = async |mut tx: Write| {
-        lock(&mut tx, place).await?;
-        if webhook_targets::list(tx.conn(), place).await?.len() >= MOST_TARGETS {
+        lock_scope(&mut tx, scope).await?;
+        if webhook_targets::list(tx.conn(), scope).await?.len() >= MAX_TARGETS {
             return Err(OperationError::Conflict(format!(
-                "there are {MOST_TARGETS} webhooks already: delete one, or change it"
+                "the maximum of {MAX_TARGETS} webhooks is reached: delete or change one"
             )));
         }
         webhook_targets::insert(tx.conn(), target, sealed).await?;
@@ -66,20 +68,17 @@ pub async fn create_webhook(
     Ok((context.store.write("create_webhook", work).await?, secret.reveal()))
 }
 
-/// Whether a URL leads to where events may be sent.
-pub(in crate::operations) async fn reachable(context: &Context, url: &TargetUrl) -> Result<(), OperationError> {
-    context
-        .guard
-        .check(url)
-        .await
-        .map_err(|refused| OperationError::Invalid { field: "url", message: refused.as_str() })
+/// Rejects a URL whose host resolves to no allowed address.
+pub(super) async fn check_url(context: &Context, url: &TargetUrl) -> Result<(), OperationError> {
+    let result = context.address_guard.check(url).await;
+    result.map_err(|rejection| OperationError::Invalid { field: "url", message: rejection.as_str() })
 }
 
-/// Of several who make targets at one place, each sees what the one before has made.
-async fn lock(tx: &mut Write, place: Place) -> Result<(), OperationError> {
-    match place {
-        Place::Service(service) if services::lock(tx.conn(), service).await? => Ok(()),
-        Place::Service(_) => Err(OperationError::NotFound(NotFound::Service)),
-        Place::Deployment => Ok(deployment::lock(tx.conn()).await?),
+/// Serializes the creation of webhooks in one scope, so that concurrent requests cannot exceed the maximum.
+async fn lock_scope(tx: &mut Write, scope: WebhookScope) -> Result<(), OperationError> {
+    match scope {
+        WebhookScope::Service(service) if services::lock(tx.conn(), service).await? => Ok(()),
+        WebhookScope::Service(_) => Err(OperationError::NotFound(NotFound::Service)),
+        WebhookScope::Deployment => Ok(deployment::lock(tx.conn()).await?),
     }
 }

@@ -1,13 +1,13 @@
-//! Deliver once more; or send a test.
+//! Replays deliveries, and sends test events.
 
-use super::change::locked;
+use super::change::lock_webhook;
 use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry, Object},
         webhook::{
-            Place,
+            WebhookScope,
             delivery::DeliveryStatus,
-            event::{Event, News, Test},
+            event::{Event, EventData, Test},
         },
     },
     operations::{Context, NotFound, OperationError, context::id_lower_bound},
@@ -16,85 +16,85 @@ use crate::{
 use countersign_identity::{EventId, Timestamp, WebhookId};
 use std::time::Duration;
 
-/// Which deliveries are made once more.
+/// The deliveries to replay.
 #[derive(Debug, Clone, Copy)]
 pub enum Replay {
-    /// The one of this event.
+    /// The delivery of this event.
     One(EventId),
-    /// Those that ended so, of events that happened at this instant or later.
+    /// Finished deliveries with this status, or with any, of events that happened at this time or later.
     Since(Timestamp, Option<DeliveryStatus>),
 }
 
-/// Deliveries that one transaction puts on their way.
-const AT_ONCE: i64 = 1000;
+/// Maximum number of deliveries in one transaction.
+const BATCH_SIZE: i64 = 1000;
 
-/// An id may be made so long before its event happens.
-const BEFORE: Duration = Duration::from_mins(1);
+/// How much older the id of an event can be than the event itself.
+const MAX_ID_AGE: Duration = Duration::from_mins(1);
 
-/// Has deliveries made once more, with all their tries; gives how many. Of many, some at a time, so that nobody waits for
-/// all; what is put on its way is not found again.
+/// Makes deliveries due again with a new series of attempts. Returns their number. Works in batches, so that no transaction
+/// is long. Replayed deliveries are pending, so the next batch does not find them again.
 pub async fn replay_deliveries(
     context: &Context,
     by: &Initiator,
-    place: Place,
+    scope: WebhookScope,
     webhook: WebhookId,
     replay: Replay,
 ) -> Result<u64, OperationError> {
-    let entry = NewAuditEntry::new(place.chain(), AuditAction::WebhookReplayed).object(Object::Webhook(webhook));
+    let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookReplayed).object(Object::Webhook(webhook));
     let entry = &match replay {
         Replay::One(event) => entry.detail("event", event.to_string()),
         Replay::Since(since, _) => entry.detail("since", since.seconds()),
     };
-    let mut all = 0;
+    let mut total = 0;
     loop {
-        let is_first = all == 0;
-        let some = async |mut tx: Write| {
-            locked(&mut tx, place, webhook).await?;
-            let count = replay_some(&mut tx, webhook, replay).await?;
+        let is_first = total == 0;
+        let work = async |mut tx: Write| {
+            lock_webhook(&mut tx, scope, webhook).await?;
+            let count = replay_batch(&mut tx, webhook, replay).await?;
             if is_first && count > 0 {
                 tx.audit(by, entry).await?;
             }
             Ok::<_, OperationError>(tx.commit(count).await?)
         };
-        let count = context.store.write("replay_deliveries", some).await?;
-        context.pulse.ring();
-        all += count;
-        if count < AT_ONCE.unsigned_abs() {
-            return Ok(all);
+        let count = context.store.write("replay_deliveries", work).await?;
+        context.dispatcher_wakeup.notify_one();
+        total += count;
+        if count < BATCH_SIZE.unsigned_abs() {
+            return Ok(total);
         }
     }
 }
 
-async fn replay_some(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Result<u64, OperationError> {
+async fn replay_batch(tx: &mut Write, webhook: WebhookId, replay: Replay) -> Result<u64, OperationError> {
     let now = tx.now();
     match replay {
         Replay::One(event) if deliveries::replay(tx.conn(), webhook, event, now).await? => Ok(1),
         Replay::One(_) => Err(OperationError::NotFound(NotFound::Delivery)),
         Replay::Since(since, status) => {
-            let oldest = EventId::from_bits(id_lower_bound(since.saturating_sub(BEFORE)));
-            Ok(deliveries::replay_some(tx.conn(), webhook, (since, oldest), status, (now, AT_ONCE)).await?)
+            let oldest = EventId::from_bits(id_lower_bound(since.saturating_sub(MAX_ID_AGE)));
+            Ok(deliveries::replay_batch(tx.conn(), webhook, (since, oldest), status, (now, BATCH_SIZE)).await?)
         }
     }
 }
 
-/// Sends a test to a target, whatever it asked for and whether it is active or not; gives the id of its event.
+/// Sends a test event to a webhook, whatever its filter and status. Returns the id of the event.
 pub async fn test_webhook(
     context: &Context,
     by: &Initiator,
-    place: Place,
+    scope: WebhookScope,
     webhook: WebhookId,
 ) -> Result<EventId, OperationError> {
     let id = context.new_id(EventId::from_bits);
-    let news = News::Test(Test { webhook_id: webhook, service_id: place.service() });
+    let data = EventData::Test(Test { webhook_id: webhook, service_id: scope.service() });
     let work = async |mut tx: Write| {
-        locked(&mut tx, place, webhook).await?;
+        lock_webhook(&mut tx, scope, webhook).await?;
         let now = tx.now();
-        outbox::send_test(tx.conn(), &Event { id, at: now, news: news.clone() }, webhook, now).await?;
-        let entry = NewAuditEntry::new(place.chain(), AuditAction::WebhookTested).object(Object::Webhook(webhook));
+        outbox::insert_test(tx.conn(), &Event { id, at: now, data: data.clone() }, webhook, now).await?;
+        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookTested).object(Object::Webhook(webhook));
         tx.audit(by, &entry).await?;
         Ok::<_, OperationError>(tx.commit(id).await?)
     };
     let id = context.store.write("test_webhook", work).await?;
-    context.pulse.ring();
+    context.dispatcher_wakeup.notify_one();
     Ok(id)
 }

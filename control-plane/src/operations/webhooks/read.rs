@@ -1,10 +1,10 @@
-//! Read which targets there are, and what was delivered to them.
+//! Reads webhooks and their deliveries.
 
 use crate::{
     domain::{
         page::{ListPage, Page},
         webhook::{
-            Place, Target,
+            WebhookScope, WebhookTarget,
             delivery::{Delivery, DeliveryStatus},
         },
     },
@@ -13,44 +13,48 @@ use crate::{
 };
 use countersign_identity::{EventId, WebhookId};
 
-/// The targets of a place, oldest first.
-pub async fn list_webhooks(context: &Context, place: Place) -> Result<Vec<Target>, OperationError> {
+/// The webhooks of a scope, oldest first.
+pub async fn list_webhooks(context: &Context, scope: WebhookScope) -> Result<Vec<WebhookTarget>, OperationError> {
     let mut read = context.store.read().await?;
-    if let Place::Service(service) = place {
+    if let WebhookScope::Service(service) = scope {
         services::find(read.conn(), service).await?.ok_or(OperationError::NotFound(NotFound::Service))?;
     }
-    Ok(webhook_targets::list(read.conn(), place).await?)
+    Ok(webhook_targets::list(read.conn(), scope).await?)
 }
 
-/// A target.
-pub async fn read_webhook(context: &Context, place: Place, webhook: WebhookId) -> Result<Target, OperationError> {
-    let found = webhook_targets::find(context.store.read().await?.conn(), place, webhook).await?;
-    found.ok_or(OperationError::NotFound(NotFound::Webhook))
+/// One webhook.
+pub async fn read_webhook(
+    context: &Context,
+    scope: WebhookScope,
+    webhook: WebhookId,
+) -> Result<WebhookTarget, OperationError> {
+    let target = webhook_targets::find(context.store.read().await?.conn(), scope, webhook).await?;
+    target.ok_or(OperationError::NotFound(NotFound::Webhook))
 }
 
-/// What was or is delivered to a target, newest first.
+/// A page of the deliveries of a webhook, newest event first.
 pub async fn list_deliveries(
     context: &Context,
-    place: Place,
+    scope: WebhookScope,
     webhook: WebhookId,
     status: Option<DeliveryStatus>,
     page: Page,
 ) -> Result<ListPage<Delivery>, OperationError> {
-    read_webhook(context, place, webhook).await?;
+    read_webhook(context, scope, webhook).await?;
     Ok(deliveries::list(context.store.read().await?.conn(), webhook, status, page).await?)
 }
 
-/// A delivery, with the body that is sent.
+/// A delivery with its exact body.
 pub async fn read_delivery(
     context: &Context,
-    place: Place,
+    scope: WebhookScope,
     webhook: WebhookId,
     event: EventId,
 ) -> Result<(Delivery, String), OperationError> {
-    read_webhook(context, place, webhook).await?;
+    read_webhook(context, scope, webhook).await?;
     let mut read = context.store.read().await?;
-    let found =
+    let delivery =
         deliveries::find(read.conn(), webhook, event).await?.ok_or(OperationError::NotFound(NotFound::Delivery))?;
-    let body = outbox::body(read.conn(), event).await?.ok_or(OperationError::NotFound(NotFound::Delivery))?;
-    Ok((found, body))
+    let body = outbox::event_body(read.conn(), event).await?.ok_or(OperationError::NotFound(NotFound::Delivery))?;
+    Ok((delivery, body))
 }

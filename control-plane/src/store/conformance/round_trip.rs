@@ -4,6 +4,7 @@
 mod credentials;
 mod records;
 mod subjects;
+mod webhooks;
 
 use super::{Fixture, statements::tables};
 use crate::{
@@ -139,6 +140,9 @@ impl Fixture {
         self.feed_returns_what_was_written().await;
         self.feedback_returns_what_was_written().await;
         self.audit_log_returns_what_was_written().await;
+        self.webhook_targets_return_what_was_written().await;
+        self.deliveries_return_what_was_written().await;
+        self.bursts_return_what_was_written().await;
         self.every_column_was_written().await;
     }
 

@@ -2,28 +2,31 @@
 
 use super::Fixture;
 use crate::store::{
-    agents, assignments, audit, conn, deployment, engine, feed, idempotency, pools, postgres, roles,
-    schema::MIGRATIONS_TABLE, services, sessions, signing_keys, sqlite_file, transfer, trust,
+    agents, assignments, audit, conn, deliveries, deployment, engine, feed, idempotency, outbox, pools, postgres,
+    roles, schema::MIGRATIONS_TABLE, services, sessions, signing_keys, sqlite_file, transfer, trust, webhook_targets,
 };
-use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row, SqlSafeStr};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection, Row, SqlSafeStr, SqliteConnection};
 
 /// A list of statements: file, name of the list, statements.
 pub type List = (&'static str, &'static str, &'static [&'static str]);
 
 /// The statements for both engines.
-const COMMON: [List; 12] = [
+const COMMON: [List; 15] = [
     ("agents.rs", "STATEMENTS", agents::STATEMENTS),
     ("assignments.rs", "STATEMENTS", assignments::STATEMENTS),
     ("audit.rs", "STATEMENTS", audit::STATEMENTS),
     ("conn.rs", "STATEMENTS", conn::STATEMENTS),
+    ("deliveries.rs", "STATEMENTS", deliveries::STATEMENTS),
     ("deployment.rs", "STATEMENTS", deployment::STATEMENTS),
     ("feed.rs", "STATEMENTS", feed::STATEMENTS),
     ("idempotency.rs", "STATEMENTS", idempotency::STATEMENTS),
+    ("outbox.rs", "STATEMENTS", outbox::STATEMENTS),
     ("roles.rs", "STATEMENTS", roles::STATEMENTS),
     ("services.rs", "STATEMENTS", services::STATEMENTS),
     ("sessions.rs", "STATEMENTS", sessions::STATEMENTS),
     ("signing_keys.rs", "STATEMENTS", signing_keys::STATEMENTS),
     ("trust.rs", "STATEMENTS", trust::STATEMENTS),
+    ("webhook_targets.rs", "STATEMENTS", webhook_targets::STATEMENTS),
 ];
 
 /// The statements for SQLite only.
@@ -86,21 +89,31 @@ impl Fixture {
 
     pub async fn engine_accepts_every_statement(&self) {
         let mut connection = AnyConnection::connect(&self.url).await.unwrap();
-        let (own, mut statements) = if self.is_sqlite() {
-            (SQLITE, composed())
-        } else {
-            let mut statements = [composed(), pools::composed_statements()].concat();
-            for (table, columns) in tables(&mut connection, false).await {
-                statements.extend(transfer::statements_of_table(&table, &columns));
-            }
-            (POSTGRES, statements)
-        };
-        statements.extend(COMMON.into_iter().chain(own).flat_map(|(_, _, list)| list).map(ToString::to_string));
-        assert!(statements.len() > 100, "only {} statements", statements.len());
-        for sql in statements {
-            if let Err(error) = connection.prepare(AssertSqlSafe(sql.clone()).into_sql_str()).await {
-                panic!("{error}: {sql}");
-            }
+        let common = texts(COMMON).chain(composed()).collect::<Vec<_>>();
+        assert!(common.len() > 100, "only {} statements", common.len());
+        accepts(&mut connection, common).await;
+        if self.is_sqlite() {
+            accepts(&mut SqliteConnection::connect(&self.url).await.unwrap(), texts(SQLITE)).await;
+            return;
         }
+        let tables = tables(&mut connection, false).await;
+        let transfer = tables.iter().flat_map(|(table, columns)| transfer::statements_of_table(table, columns));
+        let statements = texts(POSTGRES).chain(pools::composed_statements()).chain(transfer);
+        accepts(&mut PgConnection::connect(&self.url).await.unwrap(), statements).await;
+    }
+}
+
+fn texts(lists: impl IntoIterator<Item = List>) -> impl Iterator<Item = String> {
+    lists.into_iter().flat_map(|(_, _, list)| list).map(ToString::to_string)
+}
+
+/// Prepares statements, without running them.
+async fn accepts<C>(connection: &mut C, statements: impl IntoIterator<Item = String>)
+where
+    for<'e> &'e mut C: Executor<'e>,
+{
+    for sql in statements {
+        let result = connection.prepare(AssertSqlSafe(sql.clone()).into_sql_str()).await;
+        assert!(result.is_ok(), "{:?}: {sql}", result.err());
     }
 }

@@ -156,19 +156,19 @@ async fn the_command_line_lists_what_a_person_may_read() {
     let role = control.create_role("reader", &[]).await;
     let agent = Agent::register(&control, "agent").await;
     control.assign(&agent.id, &role).await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA", "SERVICE_ID", "HUMAN_TOKEN"]);
-    let said = shell.said(&["audit", "list"]);
+    let mut shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "HUMAN_TOKEN"]);
+    let said = shell.stdout(&["audit", "list"]);
     let first = said.lines().nth(1).unwrap();
     assert!(first.contains("role.assigned") && first.contains(&agent.id) && first.contains(&role), "{said}");
     assert_eq!(said.lines().count(), 1 + 4);
-    let all = shell.json(&["audit", "list", "--all", "--limit", "3"]);
+    let all = shell.json(&["audit", "list", "--all-services", "--limit", "3"]);
     assert_eq!(all.as_array().unwrap(), &links(&control, "").await[..3]);
-    let some = shell.json(&["audit", "list", "--all", "--agent", &agent.id, "--act", "agent.registered"]);
+    let some = shell.json(&["audit", "list", "--all-services", "--agent", &agent.id, "--act", "agent.registered"]);
     assert_eq!(some.as_array().unwrap().len(), 1);
-    let (code, error) = shell.failed(&["audit", "list", "--act", "role.made"]);
+    let (code, error) = shell.failure(&["audit", "list", "--act", "role.made"]);
     assert!(code == 2 && error.contains("`act` must be one of"), "{code} {error}");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("sven"));
-    assert_eq!(shell.failed(&["audit", "list"]).0, 3);
+    assert_eq!(shell.failure(&["audit", "list"]).0, 3);
 }
 
 /// More than a pipe holds, so that the export waits in the middle for longer than a request's transaction may take.

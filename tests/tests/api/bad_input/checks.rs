@@ -287,11 +287,14 @@ async fn no_request_is_too_large_to_be_judged() {
     }
     for (name, size, status) in [("authorization", 50 * 1024, 401), ("x-agent-token", 50 * 1024, 401), ("a", MIB, 431)]
     {
-        let answer =
-            RawRequest::get("/").with(name, "a".repeat(size)).bearer(&token).judged(&environment.envoy.site).await;
+        let answer = RawRequest::get("/")
+            .with(name, "a".repeat(size))
+            .bearer(&token)
+            .send_until_checked(&environment.envoy.site)
+            .await;
         assert_eq!(answer.status, status, "{size} bytes of {name} through Envoy as shipped");
     }
-    assert_eq!(environment.upstream.seen(), 0);
+    assert_eq!(environment.upstream.received(), 0);
     environment.call("/", &token).await.expect(200);
 }
 
@@ -302,17 +305,17 @@ async fn a_good_token_among_others_does_not_pass_through_envoy() {
     let (agent, _) = environment.agent("reader", &["read"]).await;
     let bearer = format!("Bearer {}", agent.token().await).into_bytes();
     environment.envoy.site.get_as(std::str::from_utf8(&bearer[7..]).unwrap(), "/").await.expect(200);
-    let seen = environment.upstream.seen();
+    let seen = environment.upstream.received();
     for others in [&b"Bearer nonsense"[..], b"Basic YTpi", b"\xff", b"a=b", &bearer] {
         for name in ["authorization", "x-agent-token"] {
             for values in [[&bearer, others], [others, &bearer]] {
                 for path in ["/", "/admin", "/open"] {
                     let request = values.iter().fold(RawRequest::get(path), |request, value| request.with(name, value));
-                    let answer = request.judged(&environment.envoy.site).await;
+                    let answer = request.send_until_checked(&environment.envoy.site).await;
                     assert_eq!(answer.status, 401, "{name}: {others:?} on {path}: {}", answer.body);
                 }
             }
         }
     }
-    assert_eq!(environment.upstream.seen(), seen);
+    assert_eq!(environment.upstream.received(), seen);
 }

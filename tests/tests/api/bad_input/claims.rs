@@ -25,7 +25,7 @@ type Case = (String, String, CheckResult);
 async fn faults(verifiers: &Verifiers<'_>, cases: Vec<Case>) -> Vec<String> {
     let mut faults = Vec::new();
     for (name, token, verdict) in cases {
-        let (api, sidecar) = verifiers.ask(&token).await;
+        let (api, sidecar) = verifiers.verify(&token).await;
         let known = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { .. });
         let right = match verdict {
             Good => api == sidecar && known(&api),
@@ -255,7 +255,7 @@ fn headers(signer: &Signer) -> Vec<Case> {
 async fn what_our_key_signed_is_judged_alike_and_passes_only_if_it_is_one_of_ours() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
-    let verifiers = Verifiers::of(&control, &sidecar);
+    let verifiers = Verifiers::new(&control, &sidecar);
     let (agent, other) = (Agent::register(&control, "Agent").await, Agent::register(&control, "Other").await);
     let other = Signer::access(&control, &other.token().await).await;
     let (service, _) = control.create_service(json!({ "name": "other" })).await;
@@ -280,7 +280,7 @@ async fn what_our_key_signed_is_judged_alike_and_passes_only_if_it_is_one_of_our
 async fn a_token_that_lives_too_long_dies_with_what_it_stands_for() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
-    let verifiers = Verifiers::of(&control, &sidecar);
+    let verifiers = Verifiers::new(&control, &sidecar);
     let agent = Agent::register(&control, "Agent").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;

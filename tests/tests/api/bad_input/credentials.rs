@@ -236,10 +236,10 @@ async fn through_envoy_only_an_access_token_gets_to_the_service() {
     let mut faults = Vec::new();
     for kind in KINDS {
         for name in ["authorization", "x-agent-token"] {
-            let seen = environment.upstream.seen();
+            let seen = environment.upstream.received();
             let request = RawRequest::get("/").with(name, purse.bearer(kind));
-            let answer = request.judged(&environment.envoy.site).await;
-            let passed = environment.upstream.seen() > seen;
+            let answer = request.send_until_checked(&environment.envoy.site).await;
+            let passed = environment.upstream.received() > seen;
             let right =
                 if kind == AccessToken { answer.status == 200 && passed } else { answer.status == 401 && !passed };
             faults.extend((!right).then(|| format!("{name} with {kind:?}: {} {}", answer.status, answer.body)));

@@ -79,7 +79,7 @@ async fn a_body_is_what_its_frame_says_or_nothing() {
     for (name, headers, bytes, fate) in frames(&body) {
         let request = headers.into_iter().fold(RawRequest::new("POST", "/auth/challenge"), RawRequest::line);
         let answer = match fate {
-            Left => request.send_tls_and_leave(&fixture.control, &bytes).await,
+            Left => request.send_tls_and_close(&fixture.control, &bytes).await,
             Good | Told(_) | Cut => request.send_tls(&fixture.control, &bytes).await,
         };
         faults.extend(fault(fate, answer.as_ref()).map(|fault| format!("{name}: {fault}")));

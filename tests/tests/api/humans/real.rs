@@ -44,12 +44,12 @@ async fn the_operators_tokens_are_good_until_there_is_an_issuer() {
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("jwks.json");
     std::fs::write(&keys, jwks(&[&key]).to_string()).unwrap();
-    let data = format!("data_dir={}", folder.path().join("data").display());
-    let minted = control_plane(&["human-token", "mint", "--subject", "ann", "--admin"], &[&data], &[]);
-    let minted = String::from_utf8(minted.stdout).unwrap().trim().to_owned();
     let theirs = key.token(&issuer.claims("ann"));
 
     let (mut process, api) = start(folder.path(), &[]).await;
+    let data = format!("data_dir={}", folder.path().join("data").display());
+    let minted = control_plane(&["human-token", "mint", "--subject", "ann", "--admin"], &[&data], &[]);
+    let minted = String::from_utf8(minted.stdout).unwrap().trim().to_owned();
     api.get_as(&minted, "/services").await.expect(200);
     assert_eq!(api.get_as(&theirs, "/services").await.error(), INVALID);
     assert!(process.terminate().await.success());
@@ -60,23 +60,37 @@ async fn the_operators_tokens_are_good_until_there_is_an_issuer() {
     api.get_as(&theirs, "/services").await.expect(200);
 }
 
-#[test]
-fn nothing_is_minted_once_there_is_an_issuer() {
+/// Runs `human-token mint` with these settings; returns exit code, standard output and standard error.
+fn mint(settings: &[&str]) -> (Option<i32>, String, String) {
+    let output = control_plane(&["human-token", "mint", "--subject", "ann"], settings, &[]);
+    (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+#[tokio::test]
+async fn nothing_is_minted_once_there_is_an_issuer() {
     let folder = tempfile::tempdir().unwrap();
-    let data = format!("data_dir={}", folder.path().display());
-    let mint = |settings: &[&str]| {
-        let output =
-            control_plane(&["human-token", "mint", "--subject", "ann"], &[&[data.as_str()], settings].concat(), &[]);
-        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
-    };
-    let (code, token, _) = mint(&[]);
+    let (_process, _) = start(folder.path(), &[]).await;
+    let data = format!("data_dir={}", folder.path().join("data").display());
+    let (code, token, _) = mint(&[&data]);
     assert!(code == Some(0) && token.matches('.').count() == 2, "{token}");
     let corp = ["humans.issuers.corp.issuer=https://login.example", "humans.issuers.corp.audience=countersign"];
     for (settings, expected) in [
-        (&corp[..], "humans.issuers: people's tokens come from the issuers"),
+        (&corp[..], "humans.issuers: human users' tokens come from the configured issuers"),
         (&["database.url=postgres://db/x"], "with PostgreSQL"),
     ] {
-        let (code, said, error) = mint(settings);
+        let (code, said, error) = mint(&[&[data.as_str()], settings].concat());
         assert!(code == Some(1) && said.is_empty() && error.contains(expected), "{settings:?}: {error}");
     }
+}
+
+#[test]
+fn mint_without_an_operator_key_fails_and_creates_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    for directory in [folder.path().to_owned(), folder.path().join("missing")] {
+        let (code, token, error) = mint(&[&format!("data_dir={}", directory.display())]);
+        let file = directory.join("operator.key").display().to_string();
+        assert!(code == Some(1) && token.is_empty(), "{token}");
+        assert!(error.contains(&file) && error.contains("there is no operator key"), "{error}");
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
 }

@@ -62,20 +62,23 @@ fn settings_of_an_issuer_that_contradict_each_other_are_refused_by_name() {
         ),
         (&[AUDIENCE, "humans.issuers.corp.issuer=http://127.0.0.1:1"], "humans.issuers.corp.issuer: must be an https"),
         (&[AUDIENCE, "humans.issuers.corp.issuer=https://a:b@login.example"], "humans.issuers.corp.issuer:"),
-        (&[AUDIENCE, "humans.issuers.corp.issuer=https://id.example"], "humans.issuers.corp.issuer: is a name of this"),
+        (
+            &[AUDIENCE, "humans.issuers.corp.issuer=https://id.example"],
+            "humans.issuers.corp.issuer: is the issuer of this",
+        ),
         (&[ISSUER, AUDIENCE, "humans.issuers.corp.jwks_url=ftp://x"], "humans.issuers.corp.jwks_url:"),
         (
             &[ISSUER, AUDIENCE, "humans.issuers.corp.jwks_url=https://x", &jwks],
             "humans.issuers.corp.jwks_file: contradicts",
         ),
         (&[ISSUER, AUDIENCE, &jwks, &ca], "humans.issuers.corp.ca_file: contradicts"),
-        (&[ISSUER, AUDIENCE, "humans.issuers.corp.algorithms=HS256"], "`HS256` is none of RS256, ES256, EdDSA"),
+        (&[ISSUER, AUDIENCE, "humans.issuers.corp.algorithms=HS256"], "`HS256` is not one of RS256, ES256, EdDSA"),
         (&["log.level=a=b=c"], "log.level: "),
         (&["secrets.master_key=abcd"], "secrets.master_key: must be 32 bytes"),
         (&[ISSUER, AUDIENCE, "humans.issuers.corp.admin_value=x"], "humans.issuers.corp.admin_value:"),
         (
             &[ISSUER, AUDIENCE, "humans.issuers.again.issuer=https://login.example", "humans.issuers.again.audience=x"],
-            "humans.issuers.corp.issuer: is that of humans.issuers.again",
+            "humans.issuers.corp.issuer: humans.issuers.again has the same issuer",
         ),
         (&[ISSUER, AUDIENCE, "humans.issuers.corp.adience=x"], "did you mean `humans.issuers.corp.audience`?"),
     ];

@@ -194,7 +194,7 @@ async fn behind_a_listed_proxy_each_client_is_counted_alone() {
 
 #[tokio::test]
 async fn the_binary_as_shipped_limits_too() {
-    let control = ControlPlane::start_as_shipped().await;
+    let control = ControlPlane::start_with_default_limits().await;
     let agent = countersign_tests::Agent::register(&control, "Agent").await;
     for _ in 0..10 {
         control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);

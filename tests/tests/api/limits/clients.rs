@@ -1,7 +1,7 @@
 //! What our own clients do when they ask too often: the command says when to come back, a session waits.
 
 use super::fixture::{Fixture, MINUTE};
-use countersign_client::{Api, Held, KeyError, PrivateKey, Session, Sign};
+use countersign_client::{Api, KeyError, PrivateKey, Session, SessionTokens, Sign};
 use countersign_identity::Timestamp;
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{ControlPlane, Shell};
@@ -18,18 +18,18 @@ impl Sign for By<'_> {
 
 #[tokio::test]
 async fn the_command_line_says_when_to_come_back() {
-    let control = ControlPlane::start_as_shipped_with(&["limits.auth_per_minute=2"]).await;
-    let shell = Shell::knowing(&control, &["URL", "CA"]);
-    shell.said(&["agent", "keygen"]);
-    shell.said(&["agent", "register", "--email", "a@example.org", "--name", "Typed"]);
-    shell.said(&["agent", "login"]);
-    let (code, error) = shell.failed(&["agent", "login"]);
+    let control = ControlPlane::start_with_default_limits_and(&["limits.auth_per_minute=2"]).await;
+    let shell = Shell::with_env(&control, &["URL", "CA"]);
+    shell.stdout(&["agent", "keygen"]);
+    shell.stdout(&["agent", "register", "--email", "a@example.org", "--name", "Typed"]);
+    shell.stdout(&["agent", "login"]);
+    let (code, error) = shell.failure(&["agent", "login"]);
     let (said, next) = error.split_once("\nNext: wait ").unwrap_or_else(|| panic!("{error}"));
     assert!(code == 1 && said.starts_with("countersign: 429 RATE_LIMIT_EXCEEDED: "), "{error}");
     let (seconds, then) = next.split_once(" second").unwrap();
     assert!((1..=60).contains(&seconds.parse::<u32>().unwrap()) && then.contains("the same again"), "{error}");
 
-    let (_, error) = shell.failed(&["agent", "login", "-o", "json"]);
+    let (_, error) = shell.failure(&["agent", "login", "-o", "json"]);
     let error: Value = serde_json::from_str(&error).unwrap();
     assert_eq!(error["error"]["code"], "RATE_LIMIT_EXCEEDED");
     assert!(error["error"]["retryAfterSeconds"].as_u64().is_some_and(|wait| (1..=60).contains(&wait)), "{error}");
@@ -46,7 +46,7 @@ async fn a_session_goes_on_with_what_it_holds_and_asks_no_more_until_it_was_told
     let session = Session::new(api.clone(), By(&agent.key), agent.id.clone(), None);
     // Both calls of the minute: challenge and answer.
     let fresh = session.tokens().await.unwrap();
-    let due = |expires_at: Timestamp| Held { refresh_at: now, expires_at, ..fresh.clone() };
+    let due = |expires_at: Timestamp| SessionTokens { refresh_at: now, expires_at, ..fresh.clone() };
     let session = Session::new(api.clone(), By(&agent.key), agent.id.clone(), None).resume(Some(due(fresh.expires_at)));
     for _ in 0..3 {
         let held = session.tokens().await.unwrap();

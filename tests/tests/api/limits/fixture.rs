@@ -1,9 +1,9 @@
 //! A control plane with a clock that is moved by hand, clients at several addresses, and what is said of limits.
 
 use countersign_client::PrivateKey;
-use countersign_control_plane::{App, Config, Surroundings};
+use countersign_control_plane::{App, Config, Dependencies};
 use countersign_process::Shutdown;
-use countersign_tests::{HttpResponse, ManualClock, http::HttpClient};
+use countersign_tests::{HttpResponse, ManualClock, control_plane::default_limits, http::HttpClient};
 use reqwest::{Client, RequestBuilder};
 use serde_json::{Value, json};
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
@@ -44,10 +44,11 @@ impl Fixture {
             ("listen.sync", "127.0.0.1:0"),
             ("listen.admin", "127.0.0.1:0"),
         ];
-        let flags = own.iter().chain(settings).map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let flags = own.iter().chain(settings).map(|(key, value)| ((*key).to_owned(), (*value).to_owned()));
+        let flags = default_limits().chain(flags).collect();
         let config = Config::read(None, Vec::new(), flags, true).unwrap();
         config.check().unwrap();
-        let app = App::bind(config, Surroundings { clock: clock.clone(), ..Surroundings::default() }).await.unwrap();
+        let app = App::bind(config, Dependencies { clock: clock.clone(), ..Dependencies::default() }).await.unwrap();
         let (port, admin) = (app.api_address().unwrap().port(), app.admin_address().unwrap());
         tokio::spawn(app.serve(Shutdown::default()));
         let env = std::fs::read_to_string(folder.path().join("dev.env")).unwrap();

@@ -26,7 +26,7 @@ const SAME: [&str; 3] = ["/auth/refresh", "/auth/refresh?a=b", "http://service/a
 
 #[tokio::test]
 async fn no_other_spelling_of_a_path_is_a_way_around() {
-    let control = ControlPlane::start_as_shipped().await;
+    let control = ControlPlane::start_with_default_limits().await;
     let agent = Agent::register(&control, "Agent").await;
     let pair = agent.login().await;
     for _ in 0..8 {

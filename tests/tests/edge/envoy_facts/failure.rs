@@ -16,7 +16,7 @@ async fn an_authorizer_that_does_not_answer_is_a_403_unless_status_on_error_says
         let Fixture { authorizer, upstream, envoy } = fixture;
         drop(authorizer);
         let down = RawRequest::get("/").send(&envoy.site).await;
-        assert_eq!((down.status, upstream.seen()), (status, 0), "{case}, down");
+        assert_eq!((down.status, upstream.received()), (status, 0), "{case}, down");
     }
 }
 
@@ -32,7 +32,7 @@ async fn envoy_waits_as_long_as_told_and_a_fifth_of_a_second_if_not() {
             (wait < Duration::from_millis(most)).then_some(())
         };
         eventually(&format!("{call:?}: Envoy gives up in time"), in_time, || fixture.envoy.log()).await;
-        assert_eq!(fixture.upstream.seen(), 0);
+        assert_eq!(fixture.upstream.received(), 0);
     }
 }
 
@@ -50,7 +50,7 @@ async fn the_shipped_configuration_says_503_in_time_and_logs_whose_fault_it_was(
         let down = RawRequest::get(path).send(&envoy.site).await;
         assert_eq!(down.status, 503, "{path}");
     }
-    assert_eq!(upstream.seen(), 0);
+    assert_eq!(upstream.received(), 0);
     let logged = async || (envoy.log().matches("ext_authz_error").count() == 6).then_some(());
     eventually("six errors of the authorizer are logged", logged, || envoy.log()).await;
     RawRequest::get("/health").send(&envoy.site).await.expect(200);

@@ -76,7 +76,7 @@ async fn the_true_identity_overwrites_what_the_client_sent() {
         ("an empty one", get().with("x-agent-id", "")),
     ] {
         for (envoy, site) in [("the bare Envoy", &bare.site), ("the shipped one", &environment.envoy.site)] {
-            let seen = request.judged(site).await.expect(200);
+            let seen = request.send_until_checked(site).await.expect(200);
             assert_eq!(seen["x-agent-id"], json!([agent.id]), "{case}, {envoy}");
         }
     }
@@ -100,7 +100,7 @@ async fn rejecting_underscores_does_not_stop_dots() {
         let answer = fixture.allowed(RawRequest::get("/").with(name, "forged")).await;
         assert_eq!(answer.status, status, "{name}: {answer:?}");
     }
-    assert_eq!((fixture.authorizer.times_asked(), fixture.upstream.seen()), (1, 1), "the one with the dot");
+    assert_eq!((fixture.authorizer.times_asked(), fixture.upstream.received()), (1, 1), "the one with the dot");
 }
 
 #[tokio::test]

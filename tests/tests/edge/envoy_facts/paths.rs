@@ -52,10 +52,10 @@ async fn a_path_is_tidied_before_the_authorizer_sees_it_where_envoy_is_told_to()
         assert_eq!((answer.status, answer.header("x-upstream-path")), (200, tidy), "{path}");
         assert_eq!(fixture.authorizer.asked().path, tidy, "{path}");
     }
-    let before = fixture.upstream.seen();
+    let before = fixture.upstream.received();
     let answer = fixture.allowed(RawRequest::get("/%2Fadmin")).await;
     assert_eq!((answer.status, answer.header("location")), (307, "/admin"), "an escaped slash");
-    assert_eq!(fixture.upstream.seen(), before);
+    assert_eq!(fixture.upstream.received(), before);
 }
 
 #[tokio::test]
@@ -70,7 +70,7 @@ async fn with_the_shipped_listener_every_spelling_of_admin_needs_its_permission(
         let refused = followed(&environment.envoy, path, Some(&reader)).await;
         assert_eq!(refused.error(), (403, "INSUFFICIENT_PERMISSIONS", "permission_missing"), "{path}");
     }
-    assert_eq!(environment.upstream.seen(), 0);
+    assert_eq!(environment.upstream.received(), 0);
     for path in ADMIN {
         let answer = followed(&environment.envoy, path, Some(&admin)).await;
         assert_eq!(answer.status, 200, "{path}: {answer:?}");
@@ -101,6 +101,6 @@ async fn followed(envoy: &Envoy, path: &str, token: Option<&str>) -> HttpRespons
         Some(token) => RawRequest::get(path).bearer(token),
         None => RawRequest::get(path),
     };
-    let answer = request(path).judged(&envoy.site).await;
-    if answer.status == 307 { request(answer.header("location")).judged(&envoy.site).await } else { answer }
+    let answer = request(path).send_until_checked(&envoy.site).await;
+    if answer.status == 307 { request(answer.header("location")).send_until_checked(&envoy.site).await } else { answer }
 }

@@ -78,17 +78,17 @@ async fn the_sidecar_judges_alike_in_either_form() {
             ),
             ("no permission", get("/admin").bearer(&token), (403, "permission_missing")),
         ] {
-            let answer = request.judged(site).await;
+            let answer = request.send_until_checked(site).await;
             assert_eq!((answer.status, answer.text("/error/details/reason")), expected, "{case}, {form}");
         }
 
         let forged = ["x-agent-id", "x_agent_id", "x-agent.roles", "x-agent_reason"];
         let request = |path| forged.iter().fold(get(path), |request, name| request.with(name, b"root\xe9"));
-        let seen = request("/").bearer(&token).judged(site).await.expect(200);
+        let seen = request("/").bearer(&token).send_until_checked(site).await.expect(200);
         assert_eq!(seen["x-agent-id"], json!([agent.id]), "{form}");
         assert_eq!(seen["x-agent-roles"], json!(["reader"]), "{form}");
         assert_eq!(seen.get("authorization"), None, "{form}");
-        let anonymous = request("/open").judged(site).await.expect(200);
+        let anonymous = request("/open").send_until_checked(site).await.expect(200);
         for name in forged {
             assert!(name == "x-agent-id" || seen.get(name).is_none(), "{name}, {form}");
             assert_eq!(anonymous.get(name), None, "{name}, {form}, anonymous");

@@ -20,10 +20,10 @@ async fn only_a_status_other_than_zero_is_a_denial() {
         ("another status alone", Some(16), None, 403),
         ("another status with an allow", Some(16), Some(ok()), 403),
     ] {
-        let before = fixture.upstream.seen();
+        let before = fixture.upstream.received();
         let answer = fixture.judged(response(code, attached), RawRequest::get("/")).await;
         assert_eq!(answer.status, status, "{name}: {answer:?}");
-        assert_eq!(fixture.upstream.seen() - before, usize::from(status == 200), "{name}");
+        assert_eq!(fixture.upstream.received() - before, usize::from(status == 200), "{name}");
     }
 }
 
@@ -68,14 +68,14 @@ async fn every_denial_of_the_sidecar_is_one_for_envoy() {
         ("a suspended agent", get("/").bearer(&suspended_token), (403, "agent_suspended")),
         ("a revoked agent", get("/").bearer(&revoked_token), (403, "agent_revoked")),
     ] {
-        let answer = request.judged(&environment.envoy.site).await;
+        let answer = request.send_until_checked(&environment.envoy.site).await;
         assert_eq!((answer.status, answer.text("/error/details/reason")), expected, "{name}: {answer:?}");
         assert_eq!(answer.header("x-agent-reason"), expected.1, "{name}");
     }
 
     let wrong_rule = |text: String| replaced(&text, "require_permissions: admin", "require_role: admin");
     let envoy = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, wrong_rule).await;
-    let answer = get("/admin").bearer(&token).judged(&envoy.site).await;
+    let answer = get("/admin").bearer(&token).send_until_checked(&envoy.site).await;
     assert_eq!(answer.error(), (503, "SERVICE_UNAVAILABLE", "rule_invalid"));
 
     let key = environment.control.create_key(environment.control.service(), "sync").await;
@@ -83,10 +83,10 @@ async fn every_denial_of_the_sidecar_is_one_for_envoy() {
     let blind = Sidecar::start_with(&environment.control, &[&key], &[]);
     blind.client().await;
     let envoy = Envoy::shipped(&blind.socket(), environment.upstream.port).await;
-    let answer = get("/").bearer(&token).judged(&envoy.site).await;
+    let answer = get("/").bearer(&token).send_until_checked(&envoy.site).await;
     assert_eq!((answer.status, answer.header("retry-after")), (503, "1"), "{answer:?}");
     assert_ne!(answer.header("x-agent-reason"), "");
-    assert_eq!(environment.upstream.seen(), 0, "none of them came through");
+    assert_eq!(environment.upstream.received(), 0, "none of them came through");
 }
 
 /// The token with one letter of its signature changed.

@@ -5,12 +5,12 @@ use countersign_tests::{Agent, ControlPlane, Shell};
 #[tokio::test(flavor = "multi_thread")]
 async fn an_administrator_lists_rotates_and_revokes() {
     let control = ControlPlane::start().await;
-    let mut shell = Shell::knowing(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let mut shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
     let token = Agent::register(&control, "agent").await.token().await;
     let keys = shell.json(&["signing-key", "list"]);
     let status = |number: usize| keys[number]["status"].as_str().unwrap_or_default();
     assert_eq!((keys.as_array().map(Vec::len), status(0), status(1)), (Some(2), "next", "signing"));
-    let shown = shell.said(&["signing-key", "list"]);
+    let shown = shell.stdout(&["signing-key", "list"]);
     assert!(shown.lines().count() == 3 && shown.contains("SIGNS FROM") && shown.contains("signing"), "{shown}");
 
     let rotation = shell.json(&["signing-key", "rotate"]);
@@ -18,19 +18,19 @@ async fn an_administrator_lists_rotates_and_revokes() {
     let said = shell.run(&["signing-key", "rotate"]);
     let (data, advice) = (String::from_utf8(said.stdout).unwrap(), String::from_utf8(said.stderr).unwrap());
     assert!(data.contains(rotation["signsFrom"].as_str().unwrap()), "{data}");
-    assert!(advice.contains("from then on by itself") && advice.contains("\nNext: "), "{advice}");
+    assert!(advice.contains("without further action") && advice.contains("\nNext: "), "{advice}");
 
     let signing = keys[1]["kid"].as_str().unwrap();
-    assert_eq!(shell.json(&["signing-key", "revoke", signing])["revoked"], true);
+    assert_eq!(shell.json(&["signing-key", "revoke", signing, "--yes"])["revoked"], true);
     assert_eq!(control.verify(&token).await.error().2, "token_key_unknown");
-    assert!(shell.said(&["signing-key", "revoke", signing]).contains("it was already"));
+    assert!(shell.stdout(&["signing-key", "revoke", signing, "--yes"]).contains("it was already"));
 
-    let (code, error) = shell.failed(&["signing-key", "revoke", "-nonsense"]);
-    assert!(code == 2 && error.contains("no id of a signing key") && error.contains("\nNext: "), "{error}");
+    let (code, error) = shell.failure(&["signing-key", "revoke", "-nonsense"]);
+    assert!(code == 2 && error.contains("not the id of a signing key") && error.contains("\nNext: "), "{error}");
     let nobody = format!("-{}A", "a".repeat(41));
-    let (code, error) = shell.failed(&["signing-key", "revoke", &nobody]);
+    let (code, error) = shell.failure(&["signing-key", "revoke", &nobody, "--yes"]);
     assert!(code == 3 && error.contains("signing-key list"), "{error}");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("bob"));
-    let (code, error) = shell.failed(&["signing-key", "rotate"]);
+    let (code, error) = shell.failure(&["signing-key", "rotate"]);
     assert!(code == 3 && error.contains("ask an administrator"), "{error}");
 }

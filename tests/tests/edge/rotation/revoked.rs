@@ -12,14 +12,14 @@ async fn accepted(control: &ControlPlane, sidecar: &Sidecar) -> (Agent, String) 
     let token = agent.token().await;
     let known = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { .. });
     for _ in 0..2 {
-        Verifiers::of(control, sidecar).agree("the token is good", &token, known).await;
+        Verifiers::new(control, sidecar).agree("the token is good", &token, known).await;
     }
     (agent, token)
 }
 
 async fn both_refuse(control: &ControlPlane, sidecar: &Sidecar, token: &str) {
     let refused = VerifyOutcome::refused(UNKNOWN.0, UNKNOWN.1);
-    Verifiers::of(control, sidecar).agree("the token is dead", token, |outcome| *outcome == refused).await;
+    Verifiers::new(control, sidecar).agree("the token is dead", token, |outcome| *outcome == refused).await;
 }
 
 #[tokio::test]

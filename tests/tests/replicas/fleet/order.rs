@@ -113,7 +113,7 @@ async fn noted(database: &str, service: &str) -> Vec<(i64, (String, String))> {
          WHERE (service_id IS NULL OR service_id = '{service}') AND facet IN ('roles', 'trust', 'status', 'token', 'session') \
          ORDER BY revision, position"
     );
-    let rows = Database::at(database).await.texts(&sql).await;
+    let rows = Database::connect(database).await.texts(&sql).await;
     let parsed = rows.iter().map(|row| {
         let words: Vec<_> = row.split(' ').collect();
         (words[0].parse().unwrap(), (words[1].to_owned(), words[2].to_owned()))
@@ -196,5 +196,5 @@ async fn fifty_writers_at_two_replicas_and_no_follower_misses_a_change() {
 /// Who holds what, as the database knows it.
 async fn held(database: &str, service: &str) -> BTreeSet<String> {
     let sql = format!("SELECT agent_id || ' ' || role_id FROM assignments WHERE service_id = '{service}'");
-    Database::at(database).await.texts(&sql).await.into_iter().collect()
+    Database::connect(database).await.texts(&sql).await.into_iter().collect()
 }

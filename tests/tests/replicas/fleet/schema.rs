@@ -61,7 +61,8 @@ async fn upgrade_under_replicas(database: &str, postgres: bool) {
     other.restart().await;
     use_it(&one, &other, &role).await;
     use_it(&one, &replica(database).await, &role).await;
-    let versions = Database::at(database).await.texts("SELECT CAST(MAX(version) AS TEXT) FROM _sqlx_migrations").await;
+    let versions =
+        Database::connect(database).await.texts("SELECT CAST(MAX(version) AS TEXT) FROM _sqlx_migrations").await;
     assert_eq!(versions, ["9000"], "nobody took it back");
 }
 

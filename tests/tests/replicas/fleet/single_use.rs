@@ -40,7 +40,7 @@ async fn outcome(mut attempts: JoinSet<Option<HttpResponse>>) -> Outcome {
 
 /// How many logins there are, as the database knows them.
 async fn logins(database: &str) -> usize {
-    let counted = Database::at(database).await.texts("SELECT CAST(COUNT(*) AS TEXT) FROM sessions").await;
+    let counted = Database::connect(database).await.texts("SELECT CAST(COUNT(*) AS TEXT) FROM sessions").await;
     counted[0].parse().unwrap()
 }
 

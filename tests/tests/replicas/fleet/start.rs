@@ -11,7 +11,7 @@ const REPLICAS: usize = 10;
 
 /// One deployment, one key that signs and one that is next, one head for each chain of the audit.
 async fn assert_one_deployment(database: &str) {
-    let mut database = Database::at(database).await;
+    let mut database = Database::connect(database).await;
     for (sql, expected) in [
         ("SELECT CAST(COUNT(*) AS TEXT) FROM deployment", "1"),
         ("SELECT CAST(COUNT(*) AS TEXT) FROM feed", "1"),

@@ -28,8 +28,8 @@ async fn some_key(cluster: &RedisCluster) -> String {
 async fn moved(cluster: &RedisCluster, key: &str, to: usize) {
     let from = cluster.master_of(key, 0).await.unwrap();
     if from != to {
-        cluster.begin_to_move(key, from, to).await;
-        cluster.end_the_move(key, from, to).await;
+        cluster.begin_slot_migration(key, from, to).await;
+        cluster.finish_slot_migration(key, from, to).await;
     }
 }
 
@@ -74,11 +74,11 @@ async fn calls_are_counted_together_while_their_slot_moves_and_words_go_on_where
     let mut undisturbed = 0;
     for _ in 0..MOVES {
         let (losses, to) = (fleet.losses(), (from + 1) % 3);
-        cluster.begin_to_move(&key, from, to).await;
+        cluster.begin_slot_migration(&key, from, to).await;
         // Who is counted already is counted where that is, and who is new is sent to the other (ASK).
         let newcomer = fleet.caller().await;
         let before = [passed(&fleet, &caller, 4).await, passed(&fleet, &newcomer, 10).await];
-        cluster.end_the_move(&key, from, to).await;
+        cluster.finish_slot_migration(&key, from, to).await;
         // Now everybody is there (MOVED).
         let after = [passed(&fleet, &newcomer, MOST).await, passed(&fleet, &caller, 4).await];
         from = to;

@@ -157,7 +157,7 @@ impl Fleet {
 
     /// How often either has lost Redis.
     pub fn losses(&self) -> usize {
-        self.both().map(|control| logged(control, "redis is lost")).iter().sum()
+        self.both().map(|control| logged(control, "redis connection lost")).iter().sum()
     }
 
     /// Waits until both say this of Redis.
@@ -236,5 +236,5 @@ pub fn logged(control: &ControlPlane, text: &str) -> usize {
 async fn replica(database: &str, redis: &[String]) -> ControlPlane {
     let (own, limit) = (replica_settings(database), format!("limits.management_per_minute={MOST}"));
     let settings: Vec<_> = own.iter().chain([&limit]).chain(redis).map(String::as_str).collect();
-    ControlPlane::start_as_shipped_with(&settings).await
+    ControlPlane::start_with_default_limits_and(&settings).await
 }

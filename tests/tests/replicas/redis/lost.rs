@@ -3,8 +3,8 @@
 use super::fixture::{Fleet, MOST, health, logged, metric, says};
 use countersign_tests::{ControlPlane, Redis, http::HttpClient, prometheus::lint};
 
-const LOST: &str = "redis is lost";
-const THERE: &str = "redis is there";
+const LOST: &str = "redis connection lost";
+const THERE: &str = "redis connected";
 const UP: &str = r#"countersign_redis_up{kind="single"}"#;
 
 /// Each replica limits alone: of the same caller, as many pass at each.
@@ -73,9 +73,9 @@ async fn it_is_full_and_says_no() {
 async fn a_control_plane_starts_without_it_and_finds_it_later() {
     let mut redis = Redis::start().await;
     redis.kill();
-    let control = ControlPlane::start_as_shipped_with(&[&format!("redis.url={}", redis.url())]).await;
+    let control = ControlPlane::start_with_default_limits_and(&[&format!("redis.url={}", redis.url())]).await;
     says(&control, "down").await;
-    assert_eq!(logged(&control, "redis is not there"), 1);
+    assert_eq!(logged(&control, "redis unavailable"), 1);
     let shown = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
     assert_eq!(lint(shown.as_str().unwrap()), "");
     control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
@@ -88,7 +88,7 @@ async fn a_control_plane_starts_without_it_and_finds_it_later() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_redis_nothing_is_said_to_be_lost() {
-    let control = ControlPlane::start_as_shipped().await;
+    let control = ControlPlane::start_with_default_limits().await;
     let health = health(&control).await;
     assert_eq!(health["status"], "healthy");
     assert_eq!(

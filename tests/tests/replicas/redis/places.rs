@@ -4,7 +4,7 @@ use super::fixture::{Fleet, says};
 use countersign_tests::{ControlPlane, Redis, eventually};
 
 pub async fn alone(settings: &[&str]) -> ControlPlane {
-    ControlPlane::start_as_shipped_with(settings).await
+    ControlPlane::start_with_default_limits_and(settings).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -65,8 +65,8 @@ async fn deployments_that_share_a_redis_are_counted_apart() {
     let url = format!("redis.url={}", redis.url());
     let settings = [url.as_str(), "limits.auth_address_per_minute=5"];
     // Each has a master key of its own.
-    let one = ControlPlane::start_as_shipped_with(&settings).await;
-    let other = ControlPlane::start_as_shipped_with(&settings).await;
+    let one = ControlPlane::start_with_default_limits_and(&settings).await;
+    let other = ControlPlane::start_with_default_limits_and(&settings).await;
     for control in [&one, &other] {
         let mut passed = 0;
         for _ in 0..8 {

@@ -70,10 +70,10 @@ async fn nothing_is_overwritten_and_nothing_half_is_left() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let there = path_of(folder.path(), "there");
     std::fs::write(&there, "something dear").unwrap();
-    refuses(&control, &["backup", &there], &["there already"]);
+    refuses(&control, &["backup", &there], &["already exists"]);
     assert_eq!(std::fs::read_to_string(&there).unwrap(), "something dear");
     std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
-    refuses(&control, &["backup", &path_of(folder.path(), "link")], &["there already"]);
+    refuses(&control, &["backup", &path_of(folder.path(), "link")], &["already exists"]);
     refuses(&control, &["backup", &path_of(folder.path(), "no/such/folder")], &["No such file"]);
     // What a killed backup leaves does not matter.
     std::fs::write(folder.path().join("next.partial"), "half").unwrap();

@@ -11,7 +11,7 @@ use std::{
 use tokio::process::{Child, Command};
 
 /// What a control plane says that is started on a database that was left in the middle.
-const INTERRUPTED: &str = "was interrupted, and whether everything arrived is not known";
+const INTERRUPTED: &str = "was interrupted, and it is unknown whether it completed";
 
 /// A control plane that has ended, and a database of PostgreSQL for what it kept.
 struct Fixture {
@@ -104,8 +104,8 @@ async fn a_move_that_is_killed_while_the_target_commits_leaves_the_source_refuse
     assert!(fixture.target_is_whole().await && !fixture.source_is_good().await);
     refuses_to_serve(&fixture.control, &[], INTERRUPTED).await;
     let said = does(&fixture.control, &["migrate", "--to", &fixture.url]);
-    assert!(said.contains("were there already, and are the same"), "{said}");
-    refuses_to_serve(&fixture.control, &[], "moved to PostgreSQL").await;
+    assert!(said.contains("had already been copied, and are equal"), "{said}");
+    refuses_to_serve(&fixture.control, &[], "migrated to PostgreSQL").await;
 
     // As if it had gone on there without that.
     let there = format!("database.url={}", fixture.url);
@@ -118,7 +118,7 @@ async fn a_move_that_is_killed_while_the_target_commits_leaves_the_source_refuse
     refuses(&fixture.control, &again, &["is not empty", "leave database.url at it"]);
     refuses_to_serve(&fixture.control, &here[1..], INTERRUPTED).await;
     // Who decides to stay says so.
-    assert!(does(&fixture.control, &[&here[..], &["restore"]].concat()).contains("settled"));
+    assert!(does(&fixture.control, &[&here[..], &["restore"]].concat()).contains("restore completed"));
     assert!(fixture.source_is_good().await);
     fixture.control.restart_with("database.url=").await;
 }
@@ -141,8 +141,8 @@ async fn a_move_that_was_killed_goes_on_into_an_empty_target() {
     refuses_to_serve(&fixture.control, &[], INTERRUPTED).await;
     fixture.run("DROP TRIGGER hold ON deployment").await;
     let said = does(&fixture.control, &["migrate", "--to", &fixture.url]);
-    assert!(said.contains("were copied") && said.contains("A move of before was interrupted"), "{said}");
-    refuses_to_serve(&fixture.control, &[], "moved to PostgreSQL").await;
+    assert!(said.contains("were copied") && said.contains("A previous migration was interrupted"), "{said}");
+    refuses_to_serve(&fixture.control, &[], "migrated to PostgreSQL").await;
     let there = format!("database.url={}", fixture.url);
     fixture.control.restart_with(&there).await;
 }
@@ -171,7 +171,7 @@ async fn a_target_that_dies_before_its_commit_leaves_the_source_good_and_in_it_r
     let output = moving.wait_with_output().await.unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(
-        said.contains("whether the target kept everything is not known") && said.contains("run this again"),
+        said.contains("it is unknown whether the target committed") && said.contains("run this again"),
         "{said}"
     );
     refuses_to_serve(&fixture.control, &[], INTERRUPTED).await;

@@ -16,7 +16,7 @@ async fn what_is_no_regular_file_is_no_backup() {
         let mut command = tokio::process::Command::from(control.prepare(&["restore", path, "--replace"]));
         let output = tokio::time::timeout(Duration::from_secs(20), command.kill_on_drop(true).output()).await;
         let said = failed(&output.expect("it must not wait").unwrap());
-        assert!(said.contains(path) && said.contains("is no regular file: name a backup"), "{said}");
+        assert!(said.contains(path) && said.contains("not a regular file: name a backup"), "{said}");
     }
     let after = files_in(control.folder());
     assert!(after.iter().all(|name| before.contains(name) || name == "countersign.db.lock"), "{after:?}");

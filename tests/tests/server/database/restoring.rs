@@ -90,10 +90,10 @@ async fn what_may_have_changed_since_the_backup_is_not_believed() {
     assert!(!said.contains("master"), "{said}");
     control.terminate().await;
     refuses(&control, &["restore", &file], &["--replace", "countersign.db"]);
-    refuses(&control, &["restore", database.to_str().unwrap(), "--replace"], &["is in its place"]);
+    refuses(&control, &["restore", database.to_str().unwrap(), "--replace"], &["is the configured database"]);
     let said = does(&control, &["restore", &file, "--replace"]);
     assert!(said.contains("restored from") && said.contains("all agents log in again"), "{said}");
-    assert!(said.contains("It is as of ") && said.contains("roles that were taken away"), "{said}");
+    assert!(said.contains("The backup is as of ") && said.contains("roles that were revoked"), "{said}");
     let kept = files_in(control.folder()).into_iter().find(|name| name.contains(".before-")).expect("it is kept");
     let roles = "SELECT CAST(COUNT(*) AS BIGINT) FROM assignments";
     assert_eq!(run_file(&control.folder().join(kept), roles).await, 0, "the one of before, whole, in one file");
@@ -118,7 +118,7 @@ async fn a_backup_that_was_copied_into_place_is_not_served_until_it_is_settled()
     control.terminate().await;
     std::fs::copy(&file, control.folder().join("countersign.db")).unwrap();
     refuses_to_serve(&control, &[], "this database is a backup").await;
-    assert!(does(&control, &["restore"]).contains("settled"));
+    assert!(does(&control, &["restore"]).contains("restore completed"));
     control.restart().await;
     before.assert_settled(&control, &sidecar).await;
     assert_recorded(&control).await;
@@ -178,14 +178,14 @@ async fn what_is_no_good_backup_changes_nothing() {
     let (bytes, names) = (std::fs::read(&database).unwrap(), files_in(control.folder()));
     for (name, word) in [
         ("missing", "No such file"),
-        ("empty", "no SQLite database"),
-        ("text", "no SQLite database"),
+        ("empty", "not an SQLite database"),
+        ("text", "not an SQLite database"),
         ("cut", "damaged"),
         ("short", "damaged"),
         ("bent", "damaged"),
-        ("other", "no database of Countersign"),
+        ("other", "not a database of Countersign"),
         ("trigger", "triggers"),
-        ("newer", "step 9999"),
+        ("newer", "version is 9999"),
         ("nobody", "no deployment"),
         ("real", "--dev"),
     ] {

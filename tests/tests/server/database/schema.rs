@@ -28,8 +28,8 @@ async fn an_empty_database_gets_its_schema_and_says_so_once() {
             String::from_utf8(output.stdout).unwrap()
         };
         let newest = newest();
-        assert_eq!(migrate(), format!("The schema was brought from step 0 to step {newest}.\n"));
-        assert_eq!(migrate(), format!("The schema was at step {newest} already: nothing to do.\n"));
+        assert_eq!(migrate(), format!("The schema was migrated from version 0 to version {newest}.\n"));
+        assert_eq!(migrate(), format!("The schema version was already {newest}: nothing to do.\n"));
         let mut database = if setting.is_some() { open(&url).await } else { open_file(&file).await };
         assert_eq!(number(&mut database, "SELECT COUNT(*) FROM deployment").await, 0, "it serves nobody yet");
     }
@@ -58,7 +58,7 @@ async fn no_command_works_with_a_standby() {
     for command in ["migrate", "restore"] {
         refuses(&control, &["--set", &there, command], &["standby", "name the primary"]);
     }
-    refuses(&control, &["migrate", "--to", &url], &["follows another server", "name the primary"]);
+    refuses(&control, &["migrate", "--to", &url], &["is a standby", "name the primary"]);
     refuses_to_serve(&control, &[&there], "standby").await;
 }
 

@@ -43,7 +43,7 @@ async fn fill(control: &mut ControlPlane, receiver: &Receiver) -> (Agent, Value)
     let agent = Agent::register(control, "agent ünïcode \u{1f600} ' \" \\ {}").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
-    let target = Target::make(control, &receiver.url).await;
+    let target = Target::create(control, &receiver.url).await;
     let body = json!({ "name": "twice", "description": "", "permissions": [] });
     let request = control.api.request("POST", &control.path("/roles")).bearer_auth(control.key()).json(&body);
     countersign_tests::HttpResponse::send(request.header("idempotency-key", "once")).await.expect(201);
@@ -92,7 +92,7 @@ async fn everything_moves_and_goes_on() {
 
     let secret = url.replace("postgres@", "postgres:hunter2@");
     let said = does(&control, &["migrate", "--to", &secret]);
-    assert!(!said.contains("hunter2") && said.contains("are the same there as here"), "{said}");
+    assert!(!said.contains("hunter2") && said.contains("are equal in both databases"), "{said}");
     assert!(said.contains("database.url") && said.contains("master.key"), "{said}");
     for (name, rows) in &before {
         let line = said.lines().find(|line| line.split(' ').next() == Some(name)).expect("a line for each table");
@@ -103,8 +103,8 @@ async fn everything_moves_and_goes_on() {
     let mut file = open_file(&database(&control)).await;
     assert_eq!(rows(&mut file, &tables).await, before, "the source stays as it is");
     file.close().await.unwrap();
-    refuses_to_serve(&control, &[], "moved to PostgreSQL").await;
-    refuses(&control, &["migrate", "--to", &postgres.database().await], &["moved before", "restore"]);
+    refuses_to_serve(&control, &[], "migrated to PostgreSQL").await;
+    refuses(&control, &["migrate", "--to", &postgres.database().await], &["already migrated", "restore"]);
 
     control.restart_with(&format!("database.url={url}")).await;
     control.verify(&text(&pair["accessToken"])).await.expect(200);
@@ -133,7 +133,7 @@ async fn a_target_that_is_not_empty_stays_as_it_is() {
     other.create_role("goes on", &[]).await;
     let mut theirs = open(&foreign).await;
     sqlx::query("CREATE TABLE theirs (id BIGINT)").execute(&mut theirs).await.unwrap();
-    refuses(&control, &["migrate", "--to", &foreign], &["`theirs`", "none of ours"]);
+    refuses(&control, &["migrate", "--to", &foreign], &["`theirs`", "of another application"]);
     let count = "SELECT CAST(COUNT(*) AS BIGINT) FROM information_schema.tables WHERE table_schema = 'public'";
     assert_eq!(number(&mut theirs, count).await, 1, "nothing is left there");
     refuses(&control, &["migrate", "--to", "sqlite://somewhere"], &["--to: must be postgres://"]);
@@ -145,7 +145,7 @@ async fn a_target_that_is_not_empty_stays_as_it_is() {
     does(&control, &["--set", &format!("database.url={url}"), "migrate"]);
     does(&control, &["migrate", "--to", &url]);
     // Whoever wants to come back settles what is here, since it went on there.
-    assert!(does(&control, &["restore"]).contains("settled"));
+    assert!(does(&control, &["restore"]).contains("restore completed"));
     control.restart().await;
 }
 
@@ -201,7 +201,7 @@ async fn what_is_on_its_way_to_a_webhook_arrives_from_there() {
     let mut control = ControlPlane::start_with(&["webhooks.retry_seconds=1,1,1,1,1,1,1,1,1"]).await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.create_role("reader", &[]).await;
-    let _target = Target::make_for(&control, &receiver.url, &["agent.role_assigned"]).await;
+    let _target = Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await;
     control.assign(&agent.id, &role).await;
     receiver.until(1).await;
     control.terminate().await;

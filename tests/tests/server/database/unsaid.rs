@@ -27,17 +27,17 @@ async fn a_command_that_cannot_say_what_it_did_says_that_it_did_it() {
     control.terminate().await;
 
     let said = unsaid(&control, &["restore", &file, "--replace"]);
-    assert!(said.contains("restored from ") && said.contains("roles that were taken away"), "{said}");
+    assert!(said.contains("restored from ") && said.contains("roles that were revoked"), "{said}");
     control.restart().await;
     control.terminate().await;
 
     let url = postgres.database().await;
     let there = format!("database.url={url}");
     let said = unsaid(&control, &["--set", &there, "migrate"]);
-    assert!(said.contains("from step 0 to step "), "{said}");
+    assert!(said.contains("from version 0 to version "), "{said}");
     assert!(does(&control, &["--set", &there, "migrate"]).contains("nothing to do"));
     let said = unsaid(&control, &["migrate", "--to", &url]);
-    assert!(said.contains("are the same there as here") && said.contains("Next: set database.url"), "{said}");
+    assert!(said.contains("are equal in both databases") && said.contains("Next: set database.url"), "{said}");
     assert_eq!(number(&mut open(&url).await, "SELECT COUNT(*) FROM deployment").await, 1);
-    refuses(&control, &["migrate", "--to", &postgres.database().await], &["moved before"]);
+    refuses(&control, &["migrate", "--to", &postgres.database().await], &["already migrated"]);
 }

@@ -1,10 +1,10 @@
-//! Webhooks and deliveries as they are answered, and as they are asked for.
+//! JSON of webhooks and deliveries in responses, and of their fields in requests.
 
 use crate::{
     domain::{
         credential::expose,
         webhook::{
-            Target, TargetStatus,
+            TargetStatus, WebhookTarget,
             delivery::{AttemptFailure, Delivery, DeliveryState, DeliveryStatus},
             event::EventFilter,
             url::TargetUrl,
@@ -25,20 +25,20 @@ use utoipa::ToSchema;
 /// A page of a listing.
 pub type DeliveryPage = Paged<DeliveryRecord>;
 
-/// All webhooks of a place.
+/// All webhooks of a service, or of the deployment.
 #[derive(Serialize, ToSchema)]
 pub struct WebhookList {
-    /// The oldest first.
+    /// Oldest first.
     pub data: Vec<WebhookRecord>,
 }
 
-/// A webhook: where events are told.
+/// A webhook: a URL that receives events.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WebhookRecord {
     #[schema(value_type = schema::WebhookId)]
     webhook_id: WebhookId,
-    /// The service whose events it gets; null if it gets those of all.
+    /// The service whose events it receives; null if it receives the events of all services.
     #[schema(value_type = Option<schema::ServiceId>, required)]
     service_id: Option<ServiceId>,
     #[schema(value_type = schema::WebhookUrl)]
@@ -47,27 +47,27 @@ pub struct WebhookRecord {
     events: Vec<&'static str>,
     #[schema(value_type = schema::Description)]
     description: String,
-    /// `active`, `paused` (as asked for) or `disabled` (nothing can be delivered). What is not active keeps its events.
+    /// `active`, `paused` (by a manager) or `disabled` (deliveries failed). Events are kept while it is not active.
     #[schema(example = "active")]
     status: &'static str,
-    /// Why it is disabled: `gone` (it answered 410) or `failing` (for five days); null if it is not.
+    /// `gone` (the receiver answered 410) or `failing` (all attempts failed for five days); null if it is not disabled.
     #[schema(required, example = "failing")]
     disabled_reason: Option<&'static str>,
-    /// Since when nothing could be delivered; null if it could.
+    /// Since when all attempts have failed; null if the last one succeeded.
     #[schema(value_type = Option<schema::Instant>, required)]
     failing_since: Option<Instant>,
-    /// Until when the secret of before signs too; null if there is none that does.
+    /// Until when the previous secret also signs; null if it does not.
     #[schema(value_type = Option<schema::Instant>, required)]
     previous_secret_expires_at: Option<Instant>,
-    /// When it was made.
+    /// Creation time.
     #[schema(value_type = schema::Instant)]
     created_at: Instant,
-    /// When somebody changed it last.
+    /// Time of the last change by a manager.
     #[schema(value_type = schema::Instant)]
     updated_at: Instant,
 }
 
-/// A webhook with its secret, which is told this once.
+/// A webhook with its secret, which is shown only once.
 #[derive(Serialize, ToSchema)]
 pub struct NewWebhookRecord {
     #[serde(flatten)]
@@ -76,18 +76,18 @@ pub struct NewWebhookRecord {
     secret: String,
 }
 
-/// A new secret, which is told this once.
+/// A new secret, which is shown only once.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewSecret {
     #[schema(value_type = schema::WebhookSecret)]
     secret: String,
-    /// Until when the secret of before signs too.
+    /// Until when the previous secret also signs.
     #[schema(value_type = schema::Instant)]
     previous_secret_expires_at: Instant,
 }
 
-/// A webhook is gone.
+/// The webhook is deleted.
 #[derive(Serialize, ToSchema)]
 pub struct WebhookDeleted {
     /// Always true.
@@ -95,7 +95,7 @@ pub struct WebhookDeleted {
     pub deleted: bool,
 }
 
-/// A test is on its way.
+/// The test event is queued.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TestSent {
@@ -103,49 +103,49 @@ pub struct TestSent {
     pub event_id: EventId,
 }
 
-/// Deliveries are on their way once more.
+/// Deliveries are pending again.
 #[derive(Serialize, ToSchema)]
 pub struct Replayed {
-    /// How many.
+    /// Number of replayed deliveries.
     #[schema(minimum = 0, example = 1)]
     pub replayed: u64,
 }
 
-/// An event on its way to a webhook, or at its end.
+/// The delivery of one event to one webhook.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct DeliveryRecord {
     #[schema(value_type = schema::EventId)]
     event_id: EventId,
-    /// What kind of event it is.
+    /// Event kind.
     #[schema(example = "agent.role_revoked")]
     event: &'static str,
-    /// When it happened.
+    /// When the event happened.
     #[schema(value_type = schema::Instant)]
     occurred_at: Instant,
     #[schema(value_type = schema::DeliveryStatus)]
     status: &'static str,
-    /// How often it was tried, since it was last asked for.
+    /// Attempts since the delivery was created or last replayed.
     #[schema(minimum = 0, example = 1)]
     attempts: u32,
-    /// When it is tried next, if the webhook is active; null if it is not on its way.
+    /// Time of the next attempt, if the webhook is active then; null if the delivery is not pending.
     #[schema(value_type = Option<schema::Instant>, required)]
     next_attempt_at: Option<Instant>,
-    /// When it was last tried.
+    /// Time of the last attempt.
     #[schema(value_type = Option<schema::Instant>, required)]
     last_attempt_at: Option<Instant>,
-    /// The HTTP status of the last answer.
+    /// HTTP status of the last response.
     #[schema(required, minimum = 100, maximum = 999, example = 200)]
     response_status: Option<u16>,
-    /// The beginning of its body: at most 1024 bytes.
+    /// Start of the body of the last response, at most 1024 bytes.
     #[schema(required, example = "ok")]
     response_body: Option<String>,
-    /// Why the last try failed: `status`, `gone`, `redirect`, `timeout`, `dns`, `address_refused`, `tls` or `connection`.
+    /// Why the last attempt failed: `status`, `gone`, `redirect`, `timeout`, `dns`, `address_refused`, `tls` or `connection`.
     #[schema(required, example = "timeout")]
     failure: Option<&'static str>,
 }
 
-/// A delivery, with what is sent.
+/// A delivery with its payload.
 #[derive(Serialize, ToSchema)]
 pub struct DeliveryWithPayload {
     #[serde(flatten)]
@@ -155,10 +155,10 @@ pub struct DeliveryWithPayload {
 }
 
 impl WebhookRecord {
-    pub fn of(target: &Target, now: Timestamp) -> Self {
+    pub fn new(target: &WebhookTarget, now: Timestamp) -> Self {
         Self {
             webhook_id: target.id,
-            service_id: target.place.service(),
+            service_id: target.scope.service(),
             url: target.url.to_string(),
             events: target.events.names(),
             description: target.description.to_string(),
@@ -173,22 +173,23 @@ impl WebhookRecord {
 }
 
 impl NewWebhookRecord {
-    pub fn of(target: &Target, secret: &SecretString) -> Self {
-        Self { webhook: WebhookRecord::of(target, target.created_at), secret: expose(secret).to_owned() }
+    pub fn new(target: &WebhookTarget, secret: &SecretString) -> Self {
+        Self { webhook: WebhookRecord::new(target, target.created_at), secret: expose(secret).to_owned() }
     }
 }
 
 impl NewSecret {
-    pub fn of(secret: &SecretString, until: Timestamp) -> Self {
+    pub fn new(secret: &SecretString, until: Timestamp) -> Self {
         Self { secret: expose(secret).to_owned(), previous_secret_expires_at: Instant(until) }
     }
 }
 
 impl DeliveryRecord {
-    pub fn of(delivery: &Delivery) -> Self {
-        let Delivery { event, kind, occurred_at, state, attempts, last } = delivery;
+    pub fn new(delivery: &Delivery) -> Self {
+        let Delivery { event, kind, occurred_at, state, attempts, last_attempt } = delivery;
         let due = if let DeliveryState::Pending(at) = state { Some(*at) } else { None };
-        let answer = last.as_ref().and_then(|last| last.answer.as_ref());
+        let last_attempt = last_attempt.as_ref();
+        let response = last_attempt.and_then(|attempt| attempt.response.as_ref());
         Self {
             event_id: *event,
             event: kind.as_str(),
@@ -196,18 +197,18 @@ impl DeliveryRecord {
             status: state.status().as_str(),
             attempts: *attempts,
             next_attempt_at: due.map(Instant),
-            last_attempt_at: last.as_ref().map(|last| Instant(last.at)),
-            response_status: answer.map(|answer| answer.status),
-            response_body: answer.map(|answer| answer.excerpt.clone()),
-            failure: last.as_ref().and_then(|last| last.failure).map(AttemptFailure::as_str),
+            last_attempt_at: last_attempt.map(|attempt| Instant(attempt.at)),
+            response_status: response.map(|response| response.status),
+            response_body: response.map(|response| response.body.clone()),
+            failure: last_attempt.and_then(|attempt| attempt.failure).map(AttemptFailure::as_str),
         }
     }
 }
 
 impl DeliveryWithPayload {
-    pub fn of(delivery: &Delivery, body: &str) -> Self {
+    pub fn new(delivery: &Delivery, body: &str) -> Self {
         let payload = serde_json::from_str(body).unwrap_or_default();
-        Self { delivery: DeliveryRecord::of(delivery), payload }
+        Self { delivery: DeliveryRecord::new(delivery), payload }
     }
 }
 
@@ -232,22 +233,21 @@ impl FromField for TargetStatus {
     type Word = schema::WebhookStatus;
 
     fn from_field(value: Value) -> Result<Self, String> {
-        // Nobody disables a webhook but its receiver.
-        let asked = [Self::Active, Self::Paused].into_iter();
-        let mut found = asked.filter(|status| value == status.as_str());
-        found.next().ok_or_else(|| "must be `active` or `paused`".to_owned())
+        // Only the dispatcher disables a webhook.
+        let mut allowed = [Self::Active, Self::Paused].into_iter();
+        allowed.find(|status| value == status.as_str()).ok_or_else(|| "must be `active` or `paused`".to_owned())
     }
 }
 
-/// How a delivery ended.
-pub struct Ending(pub DeliveryStatus);
+/// The status of a delivery that is not pending.
+pub struct FinalStatus(pub DeliveryStatus);
 
-impl FromField for Ending {
+impl FromField for FinalStatus {
     type Word = schema::Ending;
 
     fn from_field(value: Value) -> Result<Self, String> {
-        let ended = value.as_str().and_then(DeliveryStatus::parse).filter(|status| *status != DeliveryStatus::Pending);
-        ended.map(Self).ok_or_else(|| "must be `delivered` or `dead`".to_owned())
+        let status = value.as_str().and_then(DeliveryStatus::parse).filter(|status| *status != DeliveryStatus::Pending);
+        status.map(Self).ok_or_else(|| "must be `delivered` or `dead`".to_owned())
     }
 }
 
@@ -255,7 +255,7 @@ impl FromField for DeliveryStatus {
     type Word = schema::DeliveryStatus;
 
     fn from_field(value: Value) -> Result<Self, String> {
-        let found = value.as_str().and_then(Self::parse);
-        found.ok_or_else(|| "must be `pending`, `delivered` or `dead`".to_owned())
+        let status = value.as_str().and_then(Self::parse);
+        status.ok_or_else(|| "must be `pending`, `delivered` or `dead`".to_owned())
     }
 }

@@ -15,10 +15,10 @@ const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub fn tell(told: Option<&Vec<Told>>, headers: &mut HeaderMap) {
     let Some(told) = told else { return };
     let policy = |Told { category, quota, reading: _ }: &Told| {
-        format!("\"{}\";q={};w={}", category.name(), quota.most, quota.window.as_secs())
+        format!("\"{}\";q={};w={}", category.name(), quota.max_calls, quota.window.as_secs())
     };
     let limit = |Told { category, quota: _, reading }: &Told| {
-        format!("\"{}\";r={};t={}", category.name(), reading.left, seconds(reading.wait))
+        format!("\"{}\";r={};t={}", category.name(), reading.remaining, seconds(reading.reset_after))
     };
     let lines = [(POLICY, told.iter().map(policy).collect::<Vec<_>>()), (LIMIT, told.iter().map(limit).collect())];
     for (name, items) in lines {

@@ -119,7 +119,7 @@ words! {
         .examples([serde_json::json!({ "name": "editor", "until": null })]);
     /// An `https://` URL of at most 2048 characters, with port 443 or one from 1024 on, without user name, password and
     /// fragment. Its host leads to public addresses, or to networks that the operator lists; to these, `http://` will do.
-    WebhookUrl = sized(1, TargetUrl::LONGEST)
+    WebhookUrl = sized(1, TargetUrl::MAX_LENGTH)
         .format(Some(format("uri")))
         .examples(["https://billing.example.org/hooks/countersign"]);
     /// What signs deliveries: `whsec_` and the base64 of 32 bytes. It is shown here and never again.
@@ -133,7 +133,7 @@ words! {
     /// `delivered` or `dead`.
     Ending = text().enum_values(Some(["delivered", "dead"])).examples(["dead"]);
     /// A kind of event.
-    EventKind = text().enum_values(Some(Kind::asked_for().map(Kind::as_str))).examples(["agent.role_revoked"]);
+    EventKind = text().enum_values(Some(Kind::filterable().map(Kind::as_str))).examples(["agent.role_revoked"]);
     /// An event as it is sent: see the section `webhooks`.
     EventPayload = ObjectBuilder::new().schema_type(Type::Object).examples([serde_json::json!({
         "event": "webhook.test",

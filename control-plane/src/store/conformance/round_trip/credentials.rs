@@ -99,7 +99,7 @@ impl Fixture {
 
         signing.signs_from = Some(time(63));
         signing.retires_at = Some(time(64));
-        signing.token_life = Duration::from_secs(65);
+        signing.token_lifetime = Duration::from_secs(65);
         signing.removed_at = Some(time(66));
         signing.revoked_at = Some(time(67));
         self.commit(async |tx| signing_keys::update(tx.conn(), &signing).await).await;

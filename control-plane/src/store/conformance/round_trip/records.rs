@@ -4,7 +4,7 @@ use super::{ALL, agent, description, metadata, owner, service, time};
 use crate::{
     domain::{
         audit::{Actor, AuditAction, AuditChain, Initiator, NewAuditEntry, Object, Origin},
-        change::{Change, FeedPosition, Span},
+        change::{Change, FeedPosition, RevisionRange},
         page::ListPage,
         trust::{Feedback, Rating, Score},
     },
@@ -23,7 +23,7 @@ const CHANGES: [Change; 8] = [
     Change::Trust(AgentId::from_bits(3)),
     Change::Status(AgentId::from_bits(4)),
     Change::Definitions(ServiceId::from_bits(5)),
-    Change::Terms(ServiceId::from_bits(6)),
+    Change::ServiceSettings(ServiceId::from_bits(6)),
     Change::Token(TokenId::from_bits(7)),
     Change::Session(SessionId::from_bits(8)),
     Change::Keys,
@@ -41,9 +41,9 @@ impl Fixture {
         let next = self.commit(async |tx| tx.revision().await).await;
         let mut read = self.read().await;
         let conn = read.conn();
-        let changes = feed::changes(conn, Span { since: start.revision, until: next }).await.unwrap();
+        let changes = feed::changes(conn, RevisionRange { since: start.revision, until: next }).await.unwrap();
         assert!(changes.iter().all(|change| change.revision == revision));
-        assert_eq!(changes.iter().map(|change| change.change).collect::<Vec<_>>(), CHANGES);
+        assert_eq!(changes.iter().map(|change| change.value).collect::<Vec<_>>(), CHANGES);
         let position = feed::position(conn).await.unwrap();
         assert_eq!(position, FeedPosition { revision: next, ..start });
         for (revision, expected) in
@@ -75,7 +75,7 @@ impl Fixture {
         .await;
         let mut read = self.read().await;
         assert_eq!(feed::position(read.conn()).await.unwrap().floor, old);
-        let span = Span { since: Revision::default(), until: Revision::new(i64::MAX) };
+        let span = RevisionRange { since: Revision::default(), until: Revision::new(i64::MAX) };
         let changes = feed::changes(read.conn(), span).await.unwrap();
         assert!(changes.iter().all(|change| change.revision == new) && changes.len() == CHANGES.len());
     }

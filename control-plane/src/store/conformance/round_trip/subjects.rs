@@ -4,12 +4,12 @@ use super::{ALL, Registration, agent, assignment, description, name, owner, role
 use crate::{
     domain::{
         agent::Agent,
-        change::{Change, Span},
+        change::{Change, RevisionRange},
         credential::SecretHash,
         page::ListPage,
         role::{Assignment, Role},
         service::{KeyScope, Service, ServiceKey},
-        webhook::event::LossReason,
+        webhook::event::RevocationReason,
     },
     store::{
         agents::{self, AgentState, RoleHolderFilter},
@@ -80,7 +80,7 @@ impl Fixture {
         let mut read = self.read().await;
         assert_eq!(agents::find(read.conn(), id).await.unwrap(), Some(updated));
         assert_eq!(agents::count_active(read.conn()).await.unwrap(), 1);
-        let states = agents::changed_states(read.conn(), Span { since, until }).await.unwrap();
+        let states = agents::changed_states(read.conn(), RevisionRange { since, until }).await.unwrap();
         assert_eq!(states, [AgentState { agent: id, trust, status: StatusWithCutoff { status, cutoff } }]);
     }
 
@@ -186,7 +186,7 @@ impl Fixture {
             let default = assignments::service_of_oldest_role(conn, agent, now).await.unwrap();
             assert_eq!(default, expected.map(|_| service));
         }
-        let changed = assignments::changed_grants(conn, Span { since, until }, Some(service)).await.unwrap();
+        let changed = assignments::changed_grants(conn, RevisionRange { since, until }, Some(service)).await.unwrap();
         assert_eq!(changed, [(service, agent, grant)]);
         let filter = RoleHolderFilter { service, role: Some(role), status: Some(AgentStatus::Active), now: time(6) };
         let suspended = RoleHolderFilter { status: Some(AgentStatus::Suspended), ..filter };
@@ -225,8 +225,9 @@ impl Fixture {
     async fn role_losses_return_what_was_written(&self) {
         let Assignment { agent, role, service, assigned_at: _, expires_at: _ } = assignment();
         let (other, name) = (AgentId::from_bits(2), super::role().definition.name);
-        let expired = RoleLoss { agent, service, role, name: name.clone(), at: time(7), reason: LossReason::Expired };
-        let deleted = RoleLoss { agent: other, at: time(40), reason: LossReason::RoleDeleted, ..expired.clone() };
+        let expired =
+            RoleLoss { agent, service, role, name: name.clone(), at: time(7), reason: RevocationReason::Expired };
+        let deleted = RoleLoss { agent: other, at: time(40), reason: RevocationReason::RoleDeleted, ..expired.clone() };
         let lose = async |tx: &mut crate::store::Write| {
             assignments::upsert(tx.conn(), &assignment()).await?;
             let unlimited = Assignment { agent: other, expires_at: None, ..assignment() };

@@ -1,0 +1,172 @@
+//! Errors of requests to the control plane.
+
+use super::redact::redacted_url;
+use crate::KeyError;
+use reqwest::{Response, header::RETRY_AFTER};
+use serde_json::{Map, Value};
+use std::{fmt::Write, time::Duration};
+
+/// The status of a request that exceeds a rate limit.
+const TOO_MANY_REQUESTS: u16 = 429;
+
+/// The parts of an error response that not every caller needs.
+#[derive(Debug, Default)]
+pub struct ErrorDetails {
+    /// `error.details`.
+    pub fields: Map<String, Value>,
+    /// The header `X-Request-Id`, by which the operator finds the request in the log.
+    pub request_id: Option<String>,
+}
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ApiError {
+    /// The connection or TLS failed, or the request timed out.
+    #[error("cannot reach {url}: {}", innermost(error))]
+    Unreachable {
+        /// The URL of the control plane, with its port and without secrets.
+        url: String,
+        /// The error of the HTTP client.
+        error: reqwest::Error,
+    },
+    /// The control plane answered with an error.
+    #[error("{status} {code}: {message}{}", requirement(&details.fields))]
+    Refused {
+        /// The HTTP status.
+        status: u16,
+        /// `error.code` of the response.
+        code: String,
+        /// `error.message` of the response.
+        message: String,
+        /// `error.details.reason` of the response.
+        reason: Option<String>,
+        /// Further parts of the response.
+        details: Box<ErrorDetails>,
+        /// The response header `Retry-After`.
+        retry_after: Option<Duration>,
+    },
+    /// The response is not what the API documents.
+    #[error("the response of {0} is not one of Countersign's API")]
+    Unreadable(String),
+    /// The URL of the control plane is not an https URL.
+    #[error("`{}` is not an https URL", redacted_url(.0))]
+    Url(String),
+    /// The certificate authorities cannot be loaded.
+    #[error("the certificate authorities cannot be used: {0}")]
+    Authority(String),
+    /// The agent's key cannot be read or cannot sign.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+}
+
+impl ApiError {
+    /// Reads an error response; `None` if its body is not JSON.
+    pub(super) async fn from_response(response: Response) -> Option<Self> {
+        let status = response.status().as_u16();
+        let header = |name: &str| response.headers().get(name)?.to_str().ok().map(str::to_owned);
+        let (request_id, retry_after) = (header("x-request-id"), header(RETRY_AFTER.as_str()));
+        let body: Value = response.json().await.ok()?;
+        let text = |pointer| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        Some(Self::Refused {
+            status,
+            code: text("/error/code").unwrap_or_default(),
+            message: text("/error/message").unwrap_or_default(),
+            reason: text("/error/details/reason"),
+            details: Box::new(ErrorDetails {
+                fields: body.pointer("/error/details").and_then(Value::as_object).cloned().unwrap_or_default(),
+                request_id,
+            }),
+            retry_after: retry_after.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs),
+        })
+    }
+
+    /// Whether the session has ended, so that only a new login helps.
+    pub fn ends_session(&self) -> bool {
+        matches!(self, Self::Refused { status: 401, reason: Some(reason), .. } if reason.starts_with("refresh_"))
+    }
+
+    /// How long to wait before the request is sent again, if the control plane says so.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Refused { retry_after, .. } => *retry_after,
+            Self::Unreachable { .. } | Self::Unreadable(_) | Self::Url(_) | Self::Authority(_) | Self::Key(_) => None,
+        }
+    }
+
+    /// Whether the control plane refused the request because of a rate limit.
+    pub const fn is_rate_limited(&self) -> bool {
+        matches!(self, Self::Refused { status: TOO_MANY_REQUESTS, .. })
+    }
+
+    /// Whether the same request may succeed later: the control plane is unreachable, fails or limits the rate.
+    pub const fn is_outage(&self) -> bool {
+        match self {
+            Self::Unreachable { .. } | Self::Unreadable(_) => true,
+            Self::Refused { status, .. } => *status >= 500 || *status == TOO_MANY_REQUESTS,
+            Self::Url(_) | Self::Authority(_) | Self::Key(_) => false,
+        }
+    }
+}
+
+/// The innermost cause of an error, which is the one that the system or TLS reports.
+pub fn innermost(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    if error.is_timeout() {
+        return "the request timed out".to_owned();
+    }
+    // A message of reqwest itself ends with the whole URL, which may contain a secret.
+    let text = cause.to_string();
+    text.split(" for url (").next().unwrap_or_default().to_owned()
+}
+
+/// What the request required and what the caller holds, as far as `error.details` says so: `" (required: …; held: …)"`.
+pub fn requirement(details: &Map<String, Value>) -> String {
+    let stated = details.iter().filter(|(name, _)| name.starts_with("required") || name.starts_with("held"));
+    let parts: Vec<_> = stated.map(|(name, value)| format!("{}: {}", words(name), list(value))).collect();
+    // Sorted by name, `held` comes first; the requirement is read first.
+    let parts: Vec<_> = parts.into_iter().rev().collect();
+    if parts.is_empty() { String::new() } else { format!(" ({})", parts.join("; ")) }
+}
+
+/// `requiredPermissions` as `required permissions`.
+fn words(name: &str) -> String {
+    name.chars().fold(String::new(), |mut text, character| {
+        if character.is_ascii_uppercase() {
+            let _infallible = write!(text, " {}", character.to_ascii_lowercase());
+        } else {
+            text.push(character);
+        }
+        text
+    })
+}
+
+fn list(value: &Value) -> String {
+    match value {
+        Value::Array(items) if items.is_empty() => "none".to_owned(),
+        Value::Array(items) => items.iter().map(list).collect::<Vec<_>>().join(", "),
+        Value::String(text) => text.clone(),
+        Value::Null => "none".to_owned(),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn requirement_lists_what_is_required_before_what_is_held() {
+        let of = |details: Value| requirement(details.as_object().unwrap());
+        assert_eq!(of(json!({ "reason": "no_role" })), "");
+        assert_eq!(
+            of(json!({ "required": "write", "held": ["read", "list"] })),
+            " (required: write; held: read, list)"
+        );
+        let plural = json!({ "heldPermissions": [], "requiredPermissions": ["write"] });
+        assert_eq!(of(plural), " (required permissions: write; held permissions: none)");
+    }
+}

@@ -1,0 +1,178 @@
+//! Arguments that several commands share, and the checks of the credentials in them.
+
+use super::{
+    CliError, complete,
+    context::{Context, missing},
+    ids::agent_id,
+};
+use clap::{Args, ValueHint};
+use clap_complete::ArgValueCandidates;
+use secrecy::{ExposeSecret, SecretString};
+use std::path::PathBuf;
+
+/// The prefix of API keys.
+const API_KEY_PREFIX: &str = "svc_sk_";
+
+/// The heading of these options in the help.
+const CONNECTION: &str = "Connection and credentials";
+
+/// How to get the token of a human user.
+const HUMAN_TOKEN: &str =
+    "COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint --subject NAME";
+
+/// The control plane.
+#[derive(Args)]
+pub struct ServerArgs {
+    /// The control plane, https://HOST:PORT; without a port, 443 (a control plane listens on 8443 by default)
+    #[arg(long, env = "COUNTERSIGN_URL", value_hint = ValueHint::Url, help_heading = CONNECTION)]
+    pub url: Option<String>,
+    /// PEM file with the trusted authorities, instead of those of the system; with --dev: ca.pem next to dev.env
+    #[arg(long, env = "COUNTERSIGN_CA", value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = CONNECTION)]
+    pub ca: Option<PathBuf>,
+}
+
+/// The service of a command.
+#[derive(Args)]
+pub struct ServiceArg {
+    /// The id of the service [default: the service that this profile created last]
+    #[arg(
+        long,
+        env = "COUNTERSIGN_SERVICE_ID",
+        help_heading = CONNECTION,
+        add = ArgValueCandidates::new(complete::service_ids)
+    )]
+    pub service: Option<String>,
+}
+
+/// An API key of a service.
+#[derive(Args)]
+pub struct ServiceKeyArg {
+    /// API key of the service; set the variable instead, since other users can see command lines
+    #[arg(
+        long,
+        env = "COUNTERSIGN_SERVICE_KEY",
+        hide_env_values = true,
+        value_name = "KEY",
+        help_heading = CONNECTION
+    )]
+    pub service_key: Option<SecretString>,
+}
+
+/// The token of a human user.
+#[derive(Args)]
+pub struct HumanTokenArg {
+    /// Token of a human user; set the variable instead, since other users can see command lines
+    #[arg(
+        long,
+        env = "COUNTERSIGN_HUMAN_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN",
+        help_heading = CONNECTION
+    )]
+    pub human_token: Option<SecretString>,
+}
+
+/// A human user.
+#[derive(Args)]
+pub struct HumanArgs {
+    #[command(flatten)]
+    pub server: ServerArgs,
+    #[command(flatten)]
+    pub token: HumanTokenArg,
+}
+
+/// The manager of a service: its API key, or a human user.
+#[derive(Args)]
+pub struct ManagerArgs {
+    #[command(flatten)]
+    pub server: ServerArgs,
+    #[command(flatten)]
+    pub service: ServiceArg,
+    #[command(flatten)]
+    pub key: ServiceKeyArg,
+    #[command(flatten)]
+    pub human: HumanTokenArg,
+}
+
+/// An agent, as a positional argument or, as in older versions, as `--agent`.
+#[derive(Args)]
+pub struct AgentArg {
+    /// The id of the agent [default: the agent of the profile]
+    #[arg(value_name = "AGENT", conflicts_with = "agent_option", add = ArgValueCandidates::new(complete::agent_ids))]
+    agent: Option<String>,
+    #[arg(long = "agent", value_name = "AGENT", hide = true)]
+    agent_option: Option<String>,
+}
+
+impl AgentArg {
+    /// The id that is set, without its default.
+    pub fn id(&self) -> Option<&str> {
+        self.agent.as_deref().or(self.agent_option.as_deref())
+    }
+
+    /// The id, by default that of the profile's agent.
+    pub fn id_or_default(&self, context: &Context) -> Result<String, CliError> {
+        let id = self.id().map(str::to_owned).or_else(|| context.profile.agent.clone()).ok_or_else(|| {
+            missing("the agent", "pass its id, or run `countersign agent register`, which saves it in the profile")
+        })?;
+        agent_id(id)
+    }
+}
+
+impl HumanArgs {
+    /// The token, which is required.
+    pub fn credential(&self) -> Result<&SecretString, CliError> {
+        self.token.credential()
+    }
+}
+
+impl HumanTokenArg {
+    /// The token, which is required.
+    pub fn credential(&self) -> Result<&SecretString, CliError> {
+        self.optional()?.ok_or_else(|| missing("the token of a human user", HUMAN_TOKEN))
+    }
+
+    /// The token, if it is set. An API key in its place is refused here, because the error of the control plane would
+    /// blame the human user.
+    pub fn optional(&self) -> Result<Option<&SecretString>, CliError> {
+        let Some(token) = &self.human_token else { return Ok(None) };
+        let problem = if token.expose_secret().starts_with(API_KEY_PREFIX) {
+            "contains the API key of a service, not the token of a human user"
+        } else if !is_one_word(token) {
+            "contains a space, a line end or another character that no token contains"
+        } else {
+            return Ok(Some(token));
+        };
+        Err(CliError::Usage(format!("COUNTERSIGN_HUMAN_TOKEN (--human-token) {problem}\nNext: set {HUMAN_TOKEN}")))
+    }
+}
+
+impl ServiceKeyArg {
+    /// The key, if it is set. Other text is refused here, because the control plane would take it for a human user's
+    /// token.
+    pub fn optional(&self) -> Result<Option<&SecretString>, CliError> {
+        let Some(key) = &self.service_key else { return Ok(None) };
+        if key.expose_secret().starts_with(API_KEY_PREFIX) && is_one_word(key) {
+            return Ok(Some(key));
+        }
+        let text = "COUNTERSIGN_SERVICE_KEY (--service-key) contains no API key: an API key is one word that begins \
+                    with svc_sk_";
+        Err(CliError::Usage(format!("{text}\nNext: `countersign key create --scope full` creates one")))
+    }
+}
+
+impl ManagerArgs {
+    /// The API key of the service, or else the token of the human user.
+    pub fn credential(&self) -> Result<&SecretString, CliError> {
+        if let Some(key) = self.key.optional()? {
+            return Ok(key);
+        }
+        let next = "set COUNTERSIGN_SERVICE_KEY (`countersign key create --scope full` creates one) or COUNTERSIGN_HUMAN_TOKEN";
+        self.human.optional()?.ok_or_else(|| missing("credentials", next))
+    }
+}
+
+/// Whether a credential can be sent in a header. Otherwise the error would blame the control plane.
+fn is_one_word(credential: &SecretString) -> bool {
+    credential.expose_secret().bytes().all(|byte| byte.is_ascii_graphic())
+}

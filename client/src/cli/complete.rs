@@ -1,0 +1,114 @@
+//! Shell completion, of commands, options and values. The script of a shell calls `countersign` for candidates.
+//!
+//! Values come from the profiles on this machine. Completion sends no request: it must be fast, and it has no
+//! credentials to spend.
+
+use super::{CliError, CommandOutput, help};
+use clap_complete::{
+    CompleteEnv, CompletionCandidate, Shell,
+    env::{EnvCompleter, Shells},
+};
+use countersign_client::{Profile, Profiles};
+use std::ffi::OsStr;
+
+pub const HELP: &str = "\
+Examples:
+  $ countersign completions bash > ~/.local/share/bash-completion/completions/countersign
+  $ countersign completions zsh > ~/.zfunc/_countersign
+  $ countersign completions fish > ~/.config/fish/completions/countersign.fish
+
+Values are completed too: names of profiles, and the ids of agents and services in them.
+
+Next: start a new shell, and press Tab after `countersign `";
+
+/// Set by the script of the shell when it calls for candidates.
+const VARIABLE: &str = "_COUNTERSIGN_COMPLETE";
+
+const EVENT_KINDS: [&str; 5] = [
+    "agent.authenticated",
+    "agent.authentication_failed",
+    "agent.role_assigned",
+    "agent.role_revoked",
+    "trust.feedback_received",
+];
+
+const AUDIT_ACTIONS: [&str; 22] = [
+    "agent.registered",
+    "agent.status_changed",
+    "audit.began",
+    "database.restored",
+    "role.assigned",
+    "role.changed",
+    "role.created",
+    "role.deleted",
+    "role.revoked",
+    "service.changed",
+    "service.created",
+    "service_key.created",
+    "service_key.revoked",
+    "signing_key.revoked",
+    "signing_key.rotated",
+    "webhook.changed",
+    "webhook.created",
+    "webhook.deleted",
+    "webhook.disabled",
+    "webhook.replayed",
+    "webhook.secret_rotated",
+    "webhook.tested",
+];
+
+/// Answers a call for candidates and ends the process. Does nothing in a normal run.
+pub fn complete_from_environment() {
+    CompleteEnv::with_factory(help::command).var(VARIABLE).complete();
+}
+
+/// The completion script of a shell.
+pub fn script(shell: Shell) -> Result<CommandOutput, CliError> {
+    let shells = Shells::builtins();
+    let unknown = || CliError::Usage(format!("no completion for {shell}"));
+    let completer: &dyn EnvCompleter = shells.completer(&shell.to_string()).ok_or_else(unknown)?;
+    let mut script = Vec::new();
+    let written = completer.write_registration(VARIABLE, "countersign", "countersign", "countersign", &mut script);
+    written.map_err(|error| CliError::Failed(format!("completion script: {error}")))?;
+    Ok(CommandOutput::raw(script))
+}
+
+/// The names of the profiles.
+pub fn profile_names() -> Vec<CompletionCandidate> {
+    let names = Profiles::of_user().map(|profiles| profiles.names()).unwrap_or_default();
+    names.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// The ids of the agents in the profiles.
+pub fn agent_ids() -> Vec<CompletionCandidate> {
+    from_profiles(|profile| profile.agent)
+}
+
+/// The ids of the services in the profiles.
+pub fn service_ids() -> Vec<CompletionCandidate> {
+    from_profiles(|profile| profile.service.or(profile.audience))
+}
+
+/// The event kinds, as the last item of a list that is separated by commas.
+pub fn event_kinds(typed: &OsStr) -> Vec<CompletionCandidate> {
+    let typed = typed.to_string_lossy();
+    let (complete, last) = typed.rsplit_once(',').map_or(("", &*typed), |(complete, last)| (complete, last));
+    let separator = if complete.is_empty() { "" } else { "," };
+    let kinds = EVENT_KINDS.into_iter().filter(|kind| kind.starts_with(last));
+    kinds.map(|kind| CompletionCandidate::new(format!("{complete}{separator}{kind}"))).collect()
+}
+
+/// The actions of the audit log.
+pub fn audit_actions() -> Vec<CompletionCandidate> {
+    AUDIT_ACTIONS.into_iter().map(CompletionCandidate::new).collect()
+}
+
+/// A value of each profile that has it, with the name of the profile as its description.
+fn from_profiles(value: impl Fn(Profile) -> Option<String>) -> Vec<CompletionCandidate> {
+    let Ok(profiles) = Profiles::of_user() else { return Vec::new() };
+    let candidate = |name: String| {
+        let value = value(profiles.load(&name).ok()?)?;
+        Some(CompletionCandidate::new(value).help(Some(format!("profile {name}").into())))
+    };
+    profiles.names().into_iter().filter_map(candidate).collect()
+}

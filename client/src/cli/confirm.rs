@@ -1,0 +1,36 @@
+//! Confirmation of actions that cannot be undone.
+
+use super::{CliError, Messages};
+use clap::Args;
+use std::io::{self, Write};
+
+/// Whether to ask for confirmation.
+#[derive(Args)]
+pub struct ConfirmArgs {
+    /// Do not ask for confirmation
+    #[arg(short, long)]
+    yes: bool,
+}
+
+impl ConfirmArgs {
+    /// Asks whether to take the `action`, unless `--yes` is set. Without a terminal it is an error of usage.
+    ///
+    /// `action` begins with a verb, as "Delete the role reader"; `consequence` is a sentence.
+    pub fn confirm(&self, messages: &Messages, action: &str, consequence: &str) -> Result<(), CliError> {
+        if self.yes {
+            return Ok(());
+        }
+        if !messages.can_ask() {
+            let text = format!("confirmation required: {action}? {consequence}");
+            return Err(CliError::Usage(format!("{text}\nNext: add --yes to confirm; nothing was changed")));
+        }
+        let mut answer = String::new();
+        let prompted = write!(io::stderr(), "{action}? {consequence} [y/N] ").and_then(|()| io::stderr().flush());
+        let read = prompted.and_then(|()| io::stdin().read_line(&mut answer));
+        read.map_err(|error| CliError::Failed(format!("confirmation: {error}")))?;
+        if ["y", "yes"].contains(&answer.trim().to_ascii_lowercase().as_str()) {
+            return Ok(());
+        }
+        Err(CliError::Failed("not confirmed; nothing was changed".into()))
+    }
+}

@@ -1,0 +1,187 @@
+//! Errors of commands: the message, the exit code and the JSON form. [`super::hints`] has the next steps.
+
+use super::hints;
+use countersign_client::{ApiError, KeyError, ProfileError};
+use serde_json::{Map, Value, json};
+use std::{
+    borrow::Cow,
+    path::{Path, PathBuf},
+};
+
+/// The exit code of a failure.
+const FAILED: u8 = 1;
+/// The exit code of wrong usage.
+pub const USAGE: u8 = 2;
+/// The exit code if access is denied or an object does not exist.
+const DENIED: u8 = 3;
+/// The exit code if a server is unreachable.
+const UNREACHABLE: u8 = 4;
+
+/// As in shells, the exit code if a command is not executable.
+const NOT_EXECUTABLE: u8 = 126;
+/// As in shells, the exit code if a command is not found.
+const COMMAND_NOT_FOUND: u8 = 127;
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CliError {
+    /// The arguments are wrong or incomplete.
+    #[error("{0}")]
+    Usage(String),
+    /// The action failed.
+    #[error("{0}")]
+    Failed(String),
+    /// Access is denied.
+    #[error("{message}")]
+    Denied {
+        /// The message.
+        message: String,
+        /// The reason, such as `agent_suspended`; may be empty.
+        reason: String,
+    },
+    /// A service is unreachable.
+    #[error("{0}")]
+    Unreachable(String),
+    /// A request to the control plane failed.
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    /// The same, with a better hint than that of the error code.
+    #[error("{error}")]
+    ApiWithHint {
+        /// The error.
+        error: ApiError,
+        /// The hint.
+        hint: Box<str>,
+    },
+    /// A file cannot be used.
+    #[error("{source_name} {}: {problem}", path.display())]
+    File {
+        /// What the path came from: an option, or the profile.
+        source_name: String,
+        /// The path.
+        path: PathBuf,
+        /// What is wrong with the file.
+        problem: String,
+    },
+    /// The command of `agent exec` cannot be started.
+    #[error("{program}: {error}")]
+    NotStarted {
+        /// The command.
+        program: String,
+        /// The error of the system.
+        error: std::io::Error,
+    },
+    /// A key cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// A profile cannot be used.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// The action succeeded, but the profile was not saved.
+    #[error("done, but not saved in the profile: {0}")]
+    NotSaved(ProfileError),
+}
+
+impl CliError {
+    /// Access is denied for this reason.
+    pub fn denied(message: impl Into<String>, reason: impl Into<String>) -> Self {
+        Self::Denied { message: message.into(), reason: reason.into() }
+    }
+
+    /// An error of the API, with this hint if it has this code.
+    pub fn with_hint(error: ApiError, code: &str, hint: impl FnOnce() -> String) -> Self {
+        match error {
+            ApiError::Refused { code: ref actual, .. } if actual == code => {
+                Self::ApiWithHint { error, hint: hint().into() }
+            }
+            error => Self::Api(error),
+        }
+    }
+
+    /// A file cannot be used.
+    pub fn file(source: impl Into<String>, path: &Path, problem: impl Into<String>) -> Self {
+        Self::File { source_name: source.into(), path: path.to_owned(), problem: problem.into() }
+    }
+
+    /// The exit code.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Usage(_) | Self::Profile(ProfileError::Name(_)) | Self::Api(ApiError::Url(_)) => USAGE,
+            Self::Denied { .. } => DENIED,
+            Self::NotStarted { error, .. } if error.kind() == std::io::ErrorKind::NotFound => COMMAND_NOT_FOUND,
+            Self::NotStarted { .. } => NOT_EXECUTABLE,
+            Self::Unreachable(_) | Self::Api(ApiError::Unreachable { .. }) => UNREACHABLE,
+            Self::Api(ApiError::Refused { status, code, .. })
+            | Self::ApiWithHint { error: ApiError::Refused { status, code, .. }, .. } => exit_code_of(*status, code),
+            Self::Failed(_)
+            | Self::File { .. }
+            | Self::Api(_)
+            | Self::ApiWithHint { .. }
+            | Self::Key(_)
+            | Self::Profile(_)
+            | Self::NotSaved(_) => FAILED,
+        }
+    }
+
+    /// The error as JSON, in the form of the API: `{"error": {"code", "message", "details", …}}`.
+    pub fn json(&self) -> Value {
+        let text = self.to_string();
+        let (message, embedded_hint) = text.split_once("\nNext: ").unzip();
+        let (message, next) = (message.unwrap_or(&text), self.hint().or(embedded_hint.map(Cow::Borrowed)));
+        let mut error = json!({ "code": self.code(), "message": message, "next": next, "reason": self.reason() });
+        if let Self::Api(ApiError::Refused { details, retry_after, .. })
+        | Self::ApiWithHint { error: ApiError::Refused { details, retry_after, .. }, .. } = self
+        {
+            let fields = [
+                ("details", Some(json!(details.fields)).filter(|_| !details.fields.is_empty())),
+                ("requestId", details.request_id.as_ref().map(|id| json!(id))),
+                ("retryAfterSeconds", retry_after.map(|wait| json!(wait.as_secs()))),
+            ];
+            let fields: Map<_, _> =
+                fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?))).collect();
+            error.as_object_mut().into_iter().for_each(|error| error.extend(fields.clone()));
+        }
+        json!({ "error": error })
+    }
+
+    /// The next step, if there is a known one.
+    pub fn hint(&self) -> Option<Cow<'_, str>> {
+        hints::of(self)
+    }
+
+    /// The code of the API, or one for errors of the command line.
+    fn code(&self) -> &str {
+        match self {
+            Self::Api(ApiError::Refused { code, .. })
+            | Self::ApiWithHint { error: ApiError::Refused { code, .. }, .. }
+                if !code.is_empty() =>
+            {
+                code
+            }
+            _ => match self.exit_code() {
+                USAGE => "USAGE",
+                DENIED => "DENIED",
+                UNREACHABLE => "UNREACHABLE",
+                _ => "FAILED",
+            },
+        }
+    }
+
+    fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Api(ApiError::Refused { reason, .. })
+            | Self::ApiWithHint { error: ApiError::Refused { reason, .. }, .. } => reason.as_deref(),
+            Self::Denied { reason, .. } => Some(reason.as_str()).filter(|reason| !reason.is_empty()),
+            _ => None,
+        }
+    }
+}
+
+/// A request that the control plane calls invalid is wrong usage.
+fn exit_code_of(status: u16, code: &str) -> u8 {
+    match (status, code) {
+        (400, "VALIDATION_ERROR") => USAGE,
+        (400, "INVALID_SIGNATURE") | (401 | 403 | 404, _) => DENIED,
+        _ => FAILED,
+    }
+}

@@ -1,0 +1,172 @@
+//! The next step after an error.
+//!
+//! Invariant: no hint here names a command that cannot be undone.
+
+use super::CliError;
+use countersign_client::{ApiError, KeyError, ProfileError, api::innermost};
+use std::borrow::Cow;
+
+const RETRY: &str = "try again";
+const LOGIN: &str = "countersign agent login";
+
+/// The next step after this error, if there is a known one.
+pub fn of(error: &CliError) -> Option<Cow<'_, str>> {
+    match error {
+        CliError::Api(ApiError::Refused { status: 429, retry_after: Some(wait), .. }) => {
+            let (seconds, plural) = (wait.as_secs(), if wait.as_secs() == 1 { "" } else { "s" });
+            let text = format!("wait {seconds} second{plural}, then run the same again; the operator sets the limits");
+            Some(text.into())
+        }
+        CliError::ApiWithHint { hint, .. } => Some(Cow::Borrowed(hint)),
+        _ => fixed(error).map(Cow::Borrowed),
+    }
+}
+
+fn fixed(error: &CliError) -> Option<&'static str> {
+    match error {
+        CliError::Denied { reason, .. } => by_reason(reason),
+        CliError::Api(ApiError::Refused { status, code, reason, .. }) => {
+            let server_error = (*status >= 500).then_some(RETRY);
+            reason.as_deref().and_then(by_reason).or_else(|| by_code(code)).or(server_error)
+        }
+        CliError::Api(ApiError::Unreachable { url, error }) => {
+            let trust = "pass the authority that signed its certificate, with --ca FILE or COUNTERSIGN_CA";
+            by_certificate_error(&innermost(error), trust).or(Some(by_address(url, error.is_timeout())))
+        }
+        CliError::Api(ApiError::Url(_)) => Some("set --url https://HOST:PORT or COUNTERSIGN_URL"),
+        CliError::Api(ApiError::Unreadable(_)) => Some("is --url (COUNTERSIGN_URL) that of a control plane?"),
+        CliError::Api(ApiError::Key(error)) | CliError::Key(error) => by_key_error(error),
+        CliError::NotStarted { .. } => Some("countersign agent exec -- CMD runs a program from PATH"),
+        CliError::File { .. } => Some("is the path right?"),
+        CliError::Profile(ProfileError::Malformed { .. }) => Some("correct the file or delete it"),
+        CliError::Profile(ProfileError::File { .. }) | CliError::NotSaved(_) => {
+            Some("set XDG_CONFIG_HOME to a folder that you can write")
+        }
+        CliError::Api(ApiError::Authority(_))
+        | CliError::ApiWithHint { .. }
+        | CliError::Profile(_)
+        | CliError::Usage(_)
+        | CliError::Failed(_)
+        | CliError::Unreachable(_) => None,
+    }
+}
+
+/// A URL without a port is a common mistake: 443 is tried then, and no control plane answers.
+fn by_address(url: &str, timeout: bool) -> &'static str {
+    if url.contains(":443/") {
+        "is it running? Port 443 was tried; a control plane listens on 8443 by default: set the port in --url \
+         (COUNTERSIGN_URL)"
+    } else if timeout {
+        "is it running, and is --url (COUNTERSIGN_URL) right? --timeout allows more time"
+    } else {
+        "is it running, and is --url (COUNTERSIGN_URL) right?"
+    }
+}
+
+/// The hint for an error of TLS about the certificate of a server. `trust` is the hint for an unknown authority.
+pub fn by_certificate_error(cause: &str, trust: &'static str) -> Option<&'static str> {
+    let problem = cause.strip_prefix("invalid peer certificate: ")?;
+    let contains_one_of = |words: &[&str]| words.iter().any(|word| problem.contains(word));
+    Some(if contains_one_of(&["UnknownIssuer", "BadSignature"]) {
+        trust
+    } else if contains_one_of(&["not valid for name", "NotValidForName"]) {
+        "use a name in the URL that the certificate is valid for"
+    } else if contains_one_of(&["expired", "Expired", "not valid yet", "NotValidYet"]) {
+        "ask its operator to renew the certificate; or is the clock of this machine wrong?"
+    } else {
+        "is this the right server? Its certificate is invalid"
+    })
+}
+
+fn by_key_error(error: &KeyError) -> Option<&'static str> {
+    match error {
+        KeyError::File { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
+            Some("`countersign agent keygen` creates a key; is the path right?")
+        }
+        KeyError::File { error, .. } if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            Some("no key is overwritten: for another agent, use another --profile or --key")
+        }
+        KeyError::Malformed(_) => Some("`countersign agent keygen` creates a key of the right kind"),
+        KeyError::Signer { .. } => Some(
+            "it gets the nonce on standard input and must print its signature (ECDSA P-256, SHA-256), as hex or bytes",
+        ),
+        KeyError::File { .. } | KeyError::Encoding => None,
+    }
+}
+
+/// By the names of `countersign_identity::Reason`.
+fn by_reason(reason: &str) -> Option<&'static str> {
+    Some(match reason {
+        "service_key_missing" => "set COUNTERSIGN_SERVICE_KEY; `countersign key create` creates a key",
+        "service_key_invalid" => "check COUNTERSIGN_SERVICE_KEY; `countersign key create` creates a new key",
+        "scope_insufficient" => "use a key that `countersign key create --scope full` created",
+        "human_token_missing" | "human_token_invalid" | "human_token_expired" => {
+            "set COUNTERSIGN_HUMAN_TOKEN to a token of your identity provider; without one, the operator mints a \
+             token: countersign-control-plane human-token mint --subject NAME"
+        }
+        "human_issuer_unavailable" => "try again; is the identity provider of the control plane available?",
+        "not_yours" => {
+            "is it yours? A human user's token is valid for the user's own agents and services, an API key for its \
+             service"
+        }
+        "admin_required" => "ask an administrator",
+        "token_audience_mismatch" | "token_unbound" => "countersign agent login --service SERVICE",
+        "token_expired" | "token_superseded" | "token_revoked" | "token_key_unknown" => LOGIN,
+        "no_role" | "role_missing" | "permission_missing" => {
+            "ask the service for a role: countersign role assign ROLE AGENT"
+        }
+        "agent_suspended" => "its owner can run: countersign agent reactivate AGENT",
+        "agent_revoked" => "revocation is final; create a new agent: countersign agent keygen --profile NAME",
+        "challenge_expired" | "challenge_used" => RETRY,
+        "token_malformed" | "token_signature_invalid" | "token_claims_invalid" => {
+            "is it a token of this control plane? `countersign agent login` gets one"
+        }
+        _ => return None,
+    })
+}
+
+fn by_code(code: &str) -> Option<&'static str> {
+    Some(match code {
+        "AGENT_NOT_FOUND" => "`countersign agent show` shows the agent of the profile",
+        "SERVICE_NOT_FOUND" => {
+            "check --service (COUNTERSIGN_SERVICE_ID); `countersign service list` shows your services"
+        }
+        "ROLE_NOT_FOUND" | "CONFLICT" => "`countersign role list` shows the roles",
+        "WEBHOOK_NOT_FOUND" => {
+            "`countersign webhook list` shows the webhooks; with --deployment, those for all services"
+        }
+        "NOT_FOUND" => {
+            "`countersign key list` and `countersign signing-key list` show the keys; is there a wrong path in --url \
+             (COUNTERSIGN_URL)?"
+        }
+        "VALIDATION_ERROR" => "the same command with --help shows the expected values",
+        "INVALID_SIGNATURE" => "does this key belong to this agent? `countersign agent show` shows both",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustls::{CertificateError, Error, pki_types::ServerName};
+
+    #[test]
+    fn certificate_errors_have_a_hint_by_cause() {
+        let expected = ServerName::try_from("host.example").unwrap();
+        let name = CertificateError::NotValidForNameContext { expected, presented: vec!["other".into()] };
+        for (error, expected) in [
+            (CertificateError::UnknownIssuer, "--ca"),
+            (CertificateError::BadSignature, "--ca"),
+            (name, "a name"),
+            (CertificateError::NotValidForName, "a name"),
+            (CertificateError::Expired, "renew"),
+            (CertificateError::NotValidYet, "clock"),
+            (CertificateError::Revoked, "right server"),
+        ] {
+            let cause = Error::InvalidCertificate(error).to_string();
+            let hint = by_certificate_error(&cause, "--ca").unwrap();
+            assert!(hint.contains(expected), "{cause}: {hint}");
+        }
+        assert_eq!(by_certificate_error("Connection refused (os error 111)", "--ca"), None);
+    }
+}

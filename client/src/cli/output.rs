@@ -1,0 +1,142 @@
+//! The result of a command: data as text and JSON, and what goes with it to standard error.
+
+use super::{CliError, OutputFormat, table::Table};
+use countersign_client::ProfileError;
+use serde_json::Value;
+use std::io;
+
+/// Data for standard output, and a note and an error for standard error.
+#[derive(Debug, Default)]
+pub struct CommandOutput {
+    text: Text,
+    json: Option<Value>,
+    /// The note, which may end with lines that begin with `Next`.
+    pub note: String,
+    hint_if_lost: String,
+    /// The error of a command that has data nevertheless.
+    pub error: Option<CliError>,
+}
+
+/// Data as text.
+#[derive(Debug)]
+pub enum Text {
+    /// Lines, or bytes as they are.
+    Bytes(Vec<u8>),
+    /// A table, which depends on the width of the terminal.
+    Table(Table),
+}
+
+impl Default for Text {
+    fn default() -> Self {
+        Self::Bytes(Vec::new())
+    }
+}
+
+impl From<String> for Text {
+    fn from(text: String) -> Self {
+        Self::Bytes(format!("{}\n", text.trim_end()).into())
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        text.to_owned().into()
+    }
+}
+
+impl From<Table> for Text {
+    fn from(table: Table) -> Self {
+        Self::Table(table)
+    }
+}
+
+impl CommandOutput {
+    /// Data in both formats.
+    pub fn new(text: impl Into<Text>, json: Value) -> Self {
+        Self { text: text.into(), json: Some(json), ..Self::default() }
+    }
+
+    /// Bytes that are printed unchanged in both formats.
+    pub fn raw(bytes: Vec<u8>) -> Self {
+        Self { text: Text::Bytes(bytes), ..Self::default() }
+    }
+
+    /// Sets the data as JSON.
+    pub fn with_json(self, json: Value) -> Self {
+        Self { json: Some(json), ..self }
+    }
+
+    /// Sets the note.
+    pub fn with_note(self, note: impl Into<String>) -> Self {
+        Self { note: note.into(), ..self }
+    }
+
+    /// Sets the hint for the case that the data cannot be printed and cannot be had again.
+    pub fn with_hint_if_lost(self, hint: String) -> Self {
+        Self { hint_if_lost: hint, ..self }
+    }
+
+    /// Sets the error.
+    pub fn with_error(self, error: Option<CliError>) -> Self {
+        Self { error, ..self }
+    }
+
+    /// Reports that the profile could not be saved.
+    pub fn with_profile_result(self, saved: Result<(), ProfileError>) -> Self {
+        self.with_error(saved.err().map(CliError::NotSaved))
+    }
+
+    /// The error for data that standard output did not accept.
+    pub fn not_printed(&self, error: &io::Error) -> CliError {
+        let hint = if self.hint_if_lost.is_empty() { String::new() } else { format!("\nNext: {}", self.hint_if_lost) };
+        CliError::Failed(format!("standard output: {error}{hint}"))
+    }
+
+    /// The bytes for standard output.
+    pub fn bytes(&self, format: OutputFormat) -> Vec<u8> {
+        match (format, &self.json, &self.text) {
+            (OutputFormat::Json, Some(json), _) => format!("{json:#}\n").into(),
+            (_, _, Text::Bytes(bytes)) => bytes.clone(),
+            (_, _, Text::Table(table)) => format!("{}\n", table.for_terminal()).into(),
+        }
+    }
+}
+
+/// A word quoted for a shell, if that is necessary.
+pub fn quoted(word: &str) -> String {
+    let plain = |character: char| character.is_ascii_alphanumeric() || "-_./:@%+=,".contains(character);
+    if !word.is_empty() && !word.starts_with('-') && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+/// Replaces control characters, so that a name or claim from another party cannot control the terminal.
+pub fn without_control_characters(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
+}
+
+/// A JSON value as text.
+pub fn text_of(value: &Value) -> String {
+    match value {
+        Value::Null => "-".into(),
+        Value::Array(items) if items.is_empty() => "-".into(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(text_of).collect::<Vec<_>>().join(", "),
+        other => other.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quoted_quotes_what_a_shell_would_split_or_interpret() {
+        for (word, expected) in
+            [("reader", "reader"), ("two words", "'two words'"), ("it's", r"'it'\''s'"), ("", "''"), ("-x", "'-x'")]
+        {
+            assert_eq!(quoted(word), expected);
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Webhooks and deliveries as text and JSON.
+
+use crate::cli::{
+    CommandOutput,
+    table::{Column, Table, details},
+};
+use countersign_client::api::{Webhook, WebhookDelivery};
+use serde_json::json;
+
+/// A table of webhooks.
+pub fn webhooks(webhooks: &[Webhook]) -> CommandOutput {
+    let header = [
+        ("ID", Column::Fixed),
+        ("STATUS", Column::Fixed),
+        ("URL", Column::Text),
+        ("EVENTS", Column::Text),
+        ("DESCRIPTION", Column::Text),
+    ];
+    let rows = webhooks.iter().map(|webhook| {
+        let (events, description) = (webhook.events.join(","), or_dash(webhook.description.as_ref()));
+        [webhook.webhook_id.clone(), status(webhook), webhook.url.clone(), events, description]
+    });
+    CommandOutput::new(Table::new(header, rows), json!(webhooks))
+}
+
+/// All fields of a webhook.
+pub fn webhook(webhook: &Webhook) -> CommandOutput {
+    let Webhook {
+        webhook_id,
+        service_id,
+        url,
+        events,
+        description,
+        status: _,
+        disabled_reason: _,
+        failing_since,
+        previous_secret_expires_at,
+        created_at,
+        updated_at,
+    } = webhook;
+    let text = details([
+        ("webhook", webhook_id.clone()),
+        ("service", service_id.clone().unwrap_or_else(|| "all".into())),
+        ("url", url.clone()),
+        ("events", events.join(", ")),
+        ("description", or_dash(description.as_ref())),
+        ("status", status(webhook)),
+        ("failing since", or_dash(failing_since.as_ref())),
+        ("old secret until", or_dash(previous_secret_expires_at.as_ref())),
+        ("created", created_at.clone()),
+        ("changed", updated_at.clone()),
+    ]);
+    CommandOutput::new(text, json!(webhook))
+}
+
+fn status(webhook: &Webhook) -> String {
+    match &webhook.disabled_reason {
+        Some(reason) => format!("{} ({reason})", webhook.status),
+        None => webhook.status.clone(),
+    }
+}
+
+/// A table of deliveries.
+pub fn deliveries(deliveries: &[WebhookDelivery]) -> CommandOutput {
+    let header = [
+        ("ID", Column::Fixed),
+        ("EVENT", Column::Fixed),
+        ("OCCURRED", Column::Time),
+        ("STATUS", Column::Fixed),
+        ("ATTEMPTS", Column::Fixed),
+        ("RESPONSE", Column::Fixed),
+        ("NEXT ATTEMPT", Column::Time),
+    ];
+    let rows = deliveries.iter().map(|delivery| {
+        let (attempts, next) = (delivery.attempts.to_string(), or_dash(delivery.next_attempt_at.as_ref()));
+        let (id, event, time) = (delivery.event_id.clone(), delivery.event.clone(), delivery.occurred_at.clone());
+        [id, event, time, delivery.status.clone(), attempts, response(delivery), next]
+    });
+    CommandOutput::new(Table::new(header, rows), json!(deliveries))
+}
+
+/// All fields of a delivery.
+pub fn delivery(delivery: &WebhookDelivery) -> CommandOutput {
+    let WebhookDelivery {
+        event_id,
+        event,
+        occurred_at,
+        status,
+        attempts,
+        next_attempt_at,
+        last_attempt_at,
+        response_status: _,
+        response_body,
+        failure: _,
+        payload,
+    } = delivery;
+    let text = details([
+        ("event", event_id.clone()),
+        ("kind", event.clone()),
+        ("occurred", occurred_at.clone()),
+        ("status", status.clone()),
+        ("attempts", attempts.to_string()),
+        ("last attempt", or_dash(last_attempt_at.as_ref())),
+        ("next attempt", or_dash(next_attempt_at.as_ref())),
+        ("response", response(delivery)),
+        ("response body", or_dash(response_body.as_ref())),
+    ]);
+    let payload = payload.as_ref().map(|payload| format!("\n\n{payload:#}")).unwrap_or_default();
+    CommandOutput::new(format!("{text}{payload}"), json!(delivery))
+}
+
+/// The last response: its status, why it failed, or both.
+fn response(delivery: &WebhookDelivery) -> String {
+    match (delivery.response_status, delivery.failure.as_deref()) {
+        (None, None) => "-".into(),
+        (None, Some(failure)) => failure.into(),
+        (Some(status), None | Some("status")) => status.to_string(),
+        (Some(status), Some(failure)) => format!("{status} {failure}"),
+    }
+}
+
+/// Why a delivery failed, as the end of a sentence, and the next step.
+pub fn explanation(delivery: &WebhookDelivery) -> (String, &'static str) {
+    let status = delivery.response_status.map_or_else(|| "without a status".into(), |status| status.to_string());
+    match delivery.failure.as_deref().unwrap_or_default() {
+        "status" => (
+            format!("the receiver answered {status}"),
+            "the receiver must answer 2xx; the body of its response may state the cause",
+        ),
+        "timeout" => ("the receiver did not answer in time".into(), "answer first, then process the event"),
+        "connection" => {
+            ("the receiver refused the connection".into(), "is the receiver running, and is the URL right?")
+        }
+        "tls" => {
+            ("TLS failed".into(), "is its certificate valid for the name in the URL, and signed by a known authority?")
+        }
+        "dns" => ("its host name cannot be resolved".into(), "is the URL right?"),
+        "address_refused" => (
+            "its address is not public".into(),
+            "use a public address; the operator can allow others in webhooks.allowed_networks",
+        ),
+        "redirect" => (
+            format!("the receiver redirects ({status})"),
+            "redirects are not followed; set the final URL: countersign webhook change ID --target URL",
+        ),
+        "gone" => (format!("the receiver answered {status}"), "the receiver wants no more events, so it is disabled"),
+        other => (format!("it failed: {other}"), "countersign webhook show ID"),
+    }
+}
+
+fn or_dash(value: Option<&String>) -> String {
+    value.map(|value| value.trim()).filter(|value| !value.is_empty()).unwrap_or("-").to_owned()
+}

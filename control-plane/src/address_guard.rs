@@ -1,0 +1,76 @@
+//! Resolves the hosts of webhook URLs, and rejects hosts that events must not be sent to.
+//!
+//! Operations check a URL when a target is saved. The HTTP sender resolves through the same guard for every connection
+//! and connects to exactly the addresses that it returns. So a DNS answer that changes between the check and the
+//! connection (DNS rebinding) cannot lead elsewhere. The rules for addresses are in `domain::webhook::address`.
+
+use crate::domain::webhook::{
+    address::{AllowedNetworks, HostRejection},
+    url::TargetUrl,
+};
+use std::{io, net::IpAddr, pin::Pin, sync::Arc, time::Duration};
+use url::Host;
+
+/// How long name resolution may take when a target is saved.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Resolves host names. Tests inject their own.
+pub trait HostResolver: Send + Sync + 'static {
+    /// All addresses of a host.
+    fn resolve<'a>(&'a self, host: &'a str) -> ResolveFuture<'a>;
+}
+
+/// A name resolution in progress.
+pub type ResolveFuture<'a> = Pin<Box<dyn Future<Output = io::Result<Vec<IpAddr>>> + Send + 'a>>;
+
+/// The resolver of the operating system.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemResolver;
+
+impl HostResolver for SystemResolver {
+    fn resolve<'a>(&'a self, host: &'a str) -> ResolveFuture<'a> {
+        Box::pin(async move { Ok(tokio::net::lookup_host((host, 0)).await?.map(|address| address.ip()).collect()) })
+    }
+}
+
+/// Decides which addresses of a host may be connected to.
+#[derive(Clone)]
+pub struct AddressGuard {
+    resolver: Arc<dyn HostResolver>,
+    allowed: Arc<AllowedNetworks>,
+}
+
+impl AddressGuard {
+    /// Allows public addresses and these networks.
+    pub fn new(resolver: Arc<dyn HostResolver>, allowed: AllowedNetworks) -> Self {
+        Self { resolver, allowed: Arc::new(allowed) }
+    }
+
+    /// Whether the host of a URL has an allowed address now. Resolves names.
+    pub async fn check(&self, url: &TargetUrl) -> Result<(), HostRejection> {
+        match url.host() {
+            Host::Domain(name) => {
+                let resolved = tokio::time::timeout(RESOLVE_TIMEOUT, self.resolve(name, url.is_plaintext())).await;
+                resolved.map_err(|_| HostRejection::Unresolved)?.map(drop)
+            }
+            Host::Ipv4(_) | Host::Ipv6(_) => self.check_literal(url),
+        }
+    }
+
+    /// Whether the URL contains an address that is not allowed. Accepts all names: the connection resolves them through
+    /// [`Self::resolve`].
+    pub fn check_literal(&self, url: &TargetUrl) -> Result<(), HostRejection> {
+        let address: IpAddr = match url.host() {
+            Host::Domain(_) => return Ok(()),
+            Host::Ipv4(address) => address.into(),
+            Host::Ipv6(address) => address.into(),
+        };
+        self.allowed.filter(&[address], url.is_plaintext()).map(drop)
+    }
+
+    /// The allowed addresses of a host; at least one.
+    pub async fn resolve(&self, host: &str, plaintext: bool) -> Result<Vec<IpAddr>, HostRejection> {
+        let addresses = self.resolver.resolve(host).await.map_err(|_| HostRejection::Unresolved)?;
+        self.allowed.filter(&addresses, plaintext)
+    }
+}

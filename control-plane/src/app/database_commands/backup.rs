@@ -1,0 +1,98 @@
+//! `backup`: copies the embedded database into one file, while a server runs.
+
+use super::{CommandReport, DatabaseCommandError};
+use crate::{
+    app::database::location,
+    config::{Config, DatabaseLocation},
+    domain::timestamp::format_rfc3339,
+    files::{self, FileLock},
+    store::{
+        deployment::{Quarantine, QuarantineReason},
+        sqlite_file::{self, SqliteFileInfo},
+    },
+};
+use countersign_process::{Clock, SystemClock};
+use secrecy::ExposeSecret;
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+/// Copies the embedded database into a new file, which appears only after the copy was validated.
+pub async fn backup(config: &Config, file: &Path) -> Result<CommandReport, DatabaseCommandError> {
+    let DatabaseLocation::File(database) = location(config)? else {
+        return DatabaseCommandError::refused(
+            "PostgreSQL is backed up by its own tools: `pg_dump --format=custom --file=FILE DATABASE`. How to restore the dump is in \
+             the documentation, under backup and restore",
+        );
+    };
+    if !database.exists() {
+        return DatabaseCommandError::refused(format!("{}: there is no database to back up", database.display()));
+    }
+    if fs::symlink_metadata(file).is_ok() {
+        return DatabaseCommandError::refused(format!("{}: already exists, and is not overwritten", file.display()));
+    }
+    let mut partial = PartialFile::create(file)?;
+    let at = SystemClock.now();
+    sqlite_file::copy(&database, &partial.path).await.map_err(DatabaseCommandError::invalid_database(&database))?;
+    let mark = Quarantine { reason: QuarantineReason::Backup, at };
+    let quarantined = sqlite_file::quarantine(&partial.path, mark).await;
+    quarantined.map_err(DatabaseCommandError::invalid_database(&partial.path))?;
+    let info = sqlite_file::validate(&partial.path).await.map_err(DatabaseCommandError::invalid_database(&database))?;
+    let bytes = fs::metadata(&partial.path).map_err(DatabaseCommandError::file(&partial.path))?.len();
+    partial.finish(file)?;
+    Ok(report(config, file, &info, bytes))
+}
+
+fn report(config: &Config, file: &Path, info: &SqliteFileInfo, bytes: u64) -> CommandReport {
+    let SqliteFileInfo { schema, deployment, quarantine } = info;
+    let at = quarantine.map_or(String::new(), |mark| format!(" as of {}", format_rfc3339(mark.at)));
+    let mut report = CommandReport::default();
+    report.line(format!("{}: a backup{at}, {bytes} bytes, schema version {schema}, checked.", file.display()));
+    let master = match config.secrets.master_key.expose_secret() {
+        "" => config.data_dir.join("master.key").display().to_string(),
+        _ => "secrets.master_key of your settings".to_owned(),
+    };
+    report.line(format!(
+        "The backup does not contain the master key and is useless without it: keep {master} (fingerprint {}) elsewhere.",
+        deployment.master_key_fingerprint
+    ));
+    report
+}
+
+/// A file with a temporary name, until it is complete. Deleted if dropped before.
+struct PartialFile {
+    path: PathBuf,
+    is_finished: bool,
+    _lock: FileLock,
+}
+
+impl PartialFile {
+    /// Creates an empty file beside the final path.
+    fn create(file: &Path) -> Result<Self, DatabaseCommandError> {
+        let path = files::with_suffix(file, ".partial");
+        let lock = FileLock::exclusive(&path).map_err(DatabaseCommandError::file(&path))?;
+        let Some(lock) = lock else {
+            return DatabaseCommandError::refused(format!("{}: another backup writes to this file", path.display()));
+        };
+        // The file may contain a part of a backup that was killed.
+        files::truncate_private_file(&path).map_err(DatabaseCommandError::file(&path))?;
+        Ok(Self { path, is_finished: false, _lock: lock })
+    }
+
+    /// Renames the file to its final path; fails if that exists.
+    fn finish(&mut self, file: &Path) -> Result<(), DatabaseCommandError> {
+        let renamed = files::sync(&self.path).and_then(|()| files::rename_without_replacing(&self.path, file));
+        renamed.map_err(DatabaseCommandError::file(file))?;
+        self.is_finished = true;
+        Ok(())
+    }
+}
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            let _ignored: io::Result<()> = fs::remove_file(&self.path);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! `migrate --to`: copies the embedded database to PostgreSQL.
+
+use super::{CommandReport, DatabaseCommandError};
+use crate::{
+    app::{
+        database::{check_existing_deployment, location, lock_exclusive, master_key, warn_if_unauthenticated},
+        install_crypto_provider,
+    },
+    config::{Config, DatabaseLocation},
+    store::{
+        deployment::QuarantineReason,
+        schema,
+        sqlite_file::{self, SqliteFileInfo},
+        transfer::{self, TransferResult, TransferredTable},
+    },
+};
+use countersign_process::{Clock, SystemClock};
+use secrecy::{ExposeSecret, SecretString};
+use std::path::Path;
+
+/// Copies the embedded database to an empty PostgreSQL database, compares the two and quarantines the embedded one. No server
+/// may run. Credentials stay valid, because no state is lost.
+pub async fn migrate_to_postgres(
+    config: &Config,
+    target: &SecretString,
+) -> Result<CommandReport, DatabaseCommandError> {
+    install_crypto_provider();
+    let DatabaseLocation::File(database) = location(config)? else {
+        return DatabaseCommandError::refused(
+            "--to migrates an embedded database, but database.url is PostgreSQL: move that with pg_dump and pg_restore",
+        );
+    };
+    if !["postgres://", "postgresql://"].iter().any(|scheme| target.expose_secret().starts_with(scheme)) {
+        return DatabaseCommandError::refused("--to: must be postgres://<user>@<host>/<database>");
+    }
+    let target_location = DatabaseLocation::Postgres(target.clone());
+    if let Some(problem) = target_location.problem() {
+        return DatabaseCommandError::refused(format!("--to: {problem}"));
+    }
+    warn_if_unauthenticated(&target_location);
+    let master = master_key(config)?;
+    if !database.exists() {
+        return DatabaseCommandError::refused(format!("{}: there is no database to migrate", database.display()));
+    }
+    let _lock = lock_exclusive(&database)?;
+    let info = sqlite_file::validate(&database).await.map_err(DatabaseCommandError::invalid_database(&database))?;
+    check_existing_deployment(config, &master, &info.deployment)?;
+    check_preconditions(&info)?;
+    let result = transfer::transfer((&database, info.quarantine), target, SystemClock.now()).await?;
+    Ok(report(config, &database, &result))
+}
+
+fn check_preconditions(info: &SqliteFileInfo) -> Result<(), DatabaseCommandError> {
+    let SqliteFileInfo { schema, deployment: _, quarantine } = info;
+    if *schema != schema::latest_version() {
+        return DatabaseCommandError::refused(format!(
+            "the schema version of the embedded database is {schema}, and this program needs {}: run `migrate` without --to first",
+            schema::latest_version()
+        ));
+    }
+    match quarantine.map(|mark| mark.reason) {
+        // An interrupted migration is resumed.
+        None | Some(QuarantineReason::Migrating) => Ok(()),
+        Some(QuarantineReason::Migrated) => DatabaseCommandError::refused(
+            "this database was already migrated: to use it again, run `restore` without a file first",
+        ),
+        Some(QuarantineReason::Backup) => {
+            DatabaseCommandError::refused("this database is a backup: run `restore` without a file first")
+        }
+    }
+}
+
+fn report(config: &Config, database: &Path, result: &TransferResult) -> CommandReport {
+    let TransferResult { tables, already_copied, resumed } = result;
+    let mut report = CommandReport::default();
+    let width = tables.iter().map(|table| table.table.len()).max().unwrap_or(0);
+    report.line(format!("{:width$}  {:>9}  sum of SHA-256", "table", "rows"));
+    for TransferredTable { table, rows, digest } in tables {
+        report.line(format!("{table:width$}  {rows:>9}  {digest}"));
+    }
+    let rows: u64 = tables.iter().map(|table| table.rows).sum();
+    let action = if *already_copied { "had already been copied" } else { "were copied" };
+    report.line(format!("{} tables with {rows} rows {action}, and are equal in both databases.", tables.len()));
+    if *resumed && !already_copied {
+        report.line(
+            "A previous migration was interrupted. If its target was another database than this one, delete that one: it may be \
+             complete too.",
+        );
+    }
+    report.line(format!(
+        "{}: unchanged, except for a mark that prevents a control plane from serving it.",
+        database.display()
+    ));
+    let master = match config.secrets.master_key.expose_secret() {
+        "" => format!(", and secrets.master_key to the content of {}", config.data_dir.join("master.key").display()),
+        _ => String::new(),
+    };
+    report.line(format!("Next: set database.url to the new database{master}; then start the control plane."));
+    report
+}

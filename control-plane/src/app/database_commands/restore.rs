@@ -1,0 +1,237 @@
+//! `restore`: replaces the embedded database with a backup, and revokes what may have changed since the backup.
+//!
+//! The copy is completed before it replaces the database. At any time, the path leads to the old database or to one that can
+//! be served.
+
+use super::{CommandReport, DatabaseCommandError};
+use crate::{
+    app::{
+        AppError,
+        database::{
+            REPLACED_SUFFIX, SQLITE_SUFFIXES, check_existing_deployment, location, lock_exclusive, master_key, open_at,
+        },
+        install_crypto_provider,
+    },
+    config::{Config, DatabaseLocation},
+    domain::timestamp::format_rfc3339,
+    files,
+    keyring::MasterKey,
+    metrics::{LabelValues, Metrics},
+    operations::{RestoreReport, ensure_audit_started, invalidate_credentials_after_restore},
+    store::{
+        OpenMode,
+        deployment::{self, Quarantine, QuarantineReason},
+        postgres::{self, DatabaseUsage},
+        sqlite_file,
+    },
+};
+use countersign_process::{Clock, SystemClock};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+/// Replaces the embedded database with a backup and revokes its credentials. Without a file, revokes the credentials in the
+/// configured database, which was restored by other means.
+pub async fn restore(
+    config: &Config,
+    file: Option<&Path>,
+    replace: bool,
+) -> Result<CommandReport, DatabaseCommandError> {
+    install_crypto_provider();
+    let location = location(config)?;
+    let master = master_key(config)?;
+    match (&location, file) {
+        (DatabaseLocation::Postgres(_), Some(_)) => DatabaseCommandError::refused(
+            "PostgreSQL is restored by its own tools: stop all control planes, `pg_restore` into an empty database, then \
+             run this without a file",
+        ),
+        (DatabaseLocation::Postgres(url), None) => {
+            let DatabaseUsage { control_planes, has_deployment } = postgres::database_usage(url).await?;
+            if control_planes > 0 {
+                return DatabaseCommandError::refused(
+                    "control planes are connected to this database: stop all of them first, and start them afterwards",
+                );
+            }
+            if !has_deployment {
+                return DatabaseCommandError::refused(
+                    "this database is empty: restore a dump into it first (pg_restore)",
+                );
+            }
+            let result = revoke_credentials(config, location, &master).await?;
+            Ok(report(["The database of database.url: restore completed.".to_owned()], &result))
+        }
+        (DatabaseLocation::File(database), Some(file)) => {
+            let _lock = lock_exclusive(database)?;
+            restore_file(config, &master, (file, database), replace).await
+        }
+        (DatabaseLocation::File(database), None) => {
+            let _lock = lock_exclusive(database)?;
+            if !database.exists() {
+                return DatabaseCommandError::refused(format!(
+                    "{}: there is no database; name the backup to restore",
+                    database.display()
+                ));
+            }
+            let info =
+                sqlite_file::validate(database).await.map_err(DatabaseCommandError::invalid_database(database))?;
+            check_existing_deployment(config, &master, &info.deployment)?;
+            let result = revoke_credentials(config, location.clone(), &master).await?;
+            Ok(report([format!("{}: restore completed.", database.display())], &result))
+        }
+    }
+}
+
+async fn restore_file(
+    config: &Config,
+    master: &MasterKey,
+    (file, database): (&Path, &Path),
+    replace: bool,
+) -> Result<CommandReport, DatabaseCommandError> {
+    // Opening a pipe would block until another process writes to it.
+    if !fs::metadata(file).map_err(DatabaseCommandError::file(file))?.is_file() {
+        return DatabaseCommandError::refused(format!(
+            "{}: not a regular file: name a backup, as `backup` wrote it",
+            file.display()
+        ));
+    }
+    let exists = database.exists();
+    if exists && fs::canonicalize(file).ok() == fs::canonicalize(database).ok() {
+        return DatabaseCommandError::refused(format!(
+            "{}: is the configured database; run this without a file to complete its restore",
+            file.display()
+        ));
+    }
+    if exists && !replace {
+        return DatabaseCommandError::refused(format!(
+            "{}: a database exists; --replace replaces it with the backup and keeps the old one under another name",
+            database.display()
+        ));
+    }
+    let copy = StagedCopy::create(file, database)?;
+    let info = sqlite_file::validate(&copy.path).await.map_err(DatabaseCommandError::invalid_database(file))?;
+    check_existing_deployment(config, master, &info.deployment)?;
+    let result = revoke_credentials(config, DatabaseLocation::File(copy.path.clone()), master).await?;
+    sqlite_file::merge_wal(&copy.path).await.map_err(DatabaseCommandError::invalid_database(&copy.path))?;
+    files::chown_to_directory_owner(&copy.path)
+        .and_then(|()| files::sync(&copy.path))
+        .map_err(DatabaseCommandError::file(&copy.path))?;
+    let old = if exists { Some(keep_old(database).await?) } else { None };
+    for stale in SQLITE_SUFFIXES.map(|suffix| files::with_suffix(database, suffix)) {
+        files::remove_if_exists(&stale).map_err(DatabaseCommandError::file(&stale))?;
+    }
+    copy.replace(database)?;
+    let restored = format!("{}: restored from {}.", database.display(), file.display());
+    let kept = old.map(|old| format!("The old database is kept as {}.", old.display()));
+    Ok(report([restored].into_iter().chain(kept), &result))
+}
+
+/// Gives the old database a second name, so that the path always leads to a database.
+async fn keep_old(database: &Path) -> Result<PathBuf, DatabaseCommandError> {
+    let stamp: String = format_rfc3339(SystemClock.now()).chars().filter(char::is_ascii_alphanumeric).collect();
+    let old = files::with_suffix(database, &format!("{REPLACED_SUFFIX}{stamp}"));
+    match sqlite_file::merge_wal(database).await {
+        Ok(()) => {}
+        Err(error) if error.is_busy() => {
+            return DatabaseCommandError::refused(format!(
+                "{}: another process has it open: stop that first",
+                database.display()
+            ));
+        }
+        // The database is damaged, which may be the reason for the restore: keep the files beside it unchanged.
+        Err(_) => {
+            for suffix in SQLITE_SUFFIXES {
+                let (from, to) = (files::with_suffix(database, suffix), files::with_suffix(&old, suffix));
+                match fs::copy(&from, to) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(DatabaseCommandError::file(&from)(error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+    files::link_or_copy(database, &old).map_err(DatabaseCommandError::file(&old))?;
+    Ok(old)
+}
+
+/// A copy of the backup, until it replaces the database. Deleted if dropped before.
+struct StagedCopy {
+    path: PathBuf,
+}
+
+impl StagedCopy {
+    fn create(file: &Path, database: &Path) -> Result<Self, DatabaseCommandError> {
+        files::create_private_directory(files::parent_directory(database))
+            .map_err(DatabaseCommandError::file(database))?;
+        let copy = Self { path: files::with_suffix(database, ".restoring") };
+        copy.delete().map_err(DatabaseCommandError::file(&copy.path))?;
+        files::copy_to_private_file(file, &copy.path).map_err(DatabaseCommandError::file(file))?;
+        // A database that was copied by hand, while no server ran, may have a write-ahead log.
+        let (from, to) = (files::with_suffix(file, "-wal"), files::with_suffix(&copy.path, "-wal"));
+        if from.is_file() {
+            files::copy_to_private_file(&from, &to).map_err(DatabaseCommandError::file(&from))?;
+        }
+        Ok(copy)
+    }
+
+    fn replace(self, database: &Path) -> Result<(), DatabaseCommandError> {
+        let replaced = fs::rename(&self.path, database).and_then(|()| files::sync(database));
+        replaced.map_err(DatabaseCommandError::file(database))
+    }
+
+    fn delete(&self) -> io::Result<()> {
+        files::remove_if_exists(&self.path)?;
+        SQLITE_SUFFIXES.iter().try_for_each(|suffix| files::remove_if_exists(&files::with_suffix(&self.path, suffix)))
+    }
+}
+
+impl Drop for StagedCopy {
+    fn drop(&mut self) {
+        let _ignored: io::Result<()> = self.delete();
+    }
+}
+
+/// Migrates the schema, and revokes all credentials whose state may have changed since the backup.
+async fn revoke_credentials(
+    config: &Config,
+    location: DatabaseLocation,
+    master: &MasterKey,
+) -> Result<RestoreReport, DatabaseCommandError> {
+    let metrics = Metrics::new(&LabelValues::default()).map_err(AppError::from)?;
+    let store = open_at(location, config, (OpenMode::Serve, master), Arc::new(SystemClock), &metrics).await?;
+    let found = deployment::find(store.read().await?.conn()).await?;
+    let found = found.ok_or(AppError::DatabaseRejected("this database is empty: restore a backup into it first"))?;
+    check_existing_deployment(config, master, &found)?;
+    ensure_audit_started(&store).await.map_err(AppError::Operation)?;
+    let result = invalidate_credentials_after_restore(&store).await.map_err(AppError::Operation)?;
+    store.close().await;
+    Ok(result)
+}
+
+fn report(first_lines: impl IntoIterator<Item = String>, result: &RestoreReport) -> CommandReport {
+    let RestoreReport { at, was, newest } = result;
+    let (at, newest) = (format_rfc3339(*at), format_rfc3339(*newest));
+    let mut report = CommandReport::default();
+    first_lines.into_iter().for_each(|line| report.line(line));
+    report
+        .line(format!("Access tokens, sessions and challenges from before {at} are invalid: all agents log in again."));
+    report.line(match was {
+        Some(Quarantine { reason: QuarantineReason::Backup, at }) => {
+            format!("The backup is as of {}. Its newest change is of {newest}.", format_rfc3339(*at))
+        }
+        Some(Quarantine { reason: QuarantineReason::Migrating | QuarantineReason::Migrated, at: _ }) => {
+            format!(
+                "Its newest change is of {newest}. Make sure that the database that it was migrated to is not served."
+            )
+        }
+        None => format!("Its newest change is of {newest}."),
+    });
+    report.line(
+        "Later changes are lost. Repeat those that protect you before you start the control plane: roles that were revoked, agents \
+         that were suspended or revoked, and API keys, signing keys and webhook secrets that were revoked or replaced are valid \
+         again.",
+    );
+    report
+}

@@ -1,0 +1,108 @@
+//! The issuers of human users' tokens: those of the settings, and the operator key as long as there is none.
+
+use super::AppError;
+use crate::{
+    config::{AcceptedAlgorithm, Config, DatabaseLocation, IssuerSettings},
+    files,
+    humans::{
+        AdminClaim, CacheLifetimes, Issuer, IssuerRules, JwksClient, JwsAlgorithm, KeyLocation, OperatorKey,
+        OperatorKeyError,
+    },
+    metrics::Metrics,
+};
+use countersign_process::{Clock, Rng};
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+/// Minimum time between two reads of a file with keys.
+const FILE_REFRESH_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Checks that the settings allow the operator key. Everyone with access to the data directory can sign tokens with it, so it
+/// is disabled when the platform has an issuer. With --dev it stays enabled: `dev.env` contains a token signed by it, and
+/// a developer who tries an issuer needs a first administrator.
+pub(super) fn check_operator_key_enabled(config: &Config) -> Result<(), OperatorKeyError> {
+    if !config.dev && !config.humans.issuers.is_empty() {
+        return Err(OperatorKeyError::Disabled(
+            "humans.issuers: human users' tokens come from the configured issuers, so the operator key is disabled: \
+             request a token from one of them",
+        ));
+    }
+    if !config.dev && matches!(config.database_location(), Some(DatabaseLocation::Postgres(_))) {
+        return Err(OperatorKeyError::Disabled(
+            "humans.issuers: with PostgreSQL, human users' tokens come from issuers only, because an operator key in the \
+             data_dir of one replica would not be accepted by the others: configure an issuer",
+        ));
+    }
+    Ok(())
+}
+
+/// The file of the operator key.
+pub(super) fn operator_key_file(config: &Config) -> PathBuf {
+    config.data_dir.join("operator.key")
+}
+
+/// The operator key, which is created at the first start; `None` if it is disabled.
+pub(super) fn operator_key(config: &Config, rng: &dyn Rng) -> Result<Option<OperatorKey>, AppError> {
+    if check_operator_key_enabled(config).is_err() {
+        return Ok(None);
+    }
+    Ok(Some(OperatorKey::read_or_create(&operator_key_file(config), rng)?))
+}
+
+/// The configured issuers.
+pub(super) async fn issuers(
+    config: &Config,
+    clock: &Arc<dyn Clock>,
+    metrics: &Metrics,
+) -> Result<Vec<Issuer>, AppError> {
+    let mut issuers = Vec::new();
+    for (name, settings) in &config.humans.issuers {
+        issuers.push(issuer(config, name, settings, clock.clone(), metrics).await?);
+    }
+    Ok(issuers)
+}
+
+async fn issuer(
+    config: &Config,
+    name: &str,
+    settings: &IssuerSettings,
+    clock: Arc<dyn Clock>,
+    metrics: &Metrics,
+) -> Result<Issuer, AppError> {
+    let IssuerSettings { iss, audience, jwks_url, jwks_file, ca_file, algorithms, admin_claim, admin_value } = settings;
+    let key = |key: &str| format!("humans.issuers.{name}.{key}");
+    let mut lifetimes =
+        CacheLifetimes { refresh_after: config.humans.keys_refresh_after(), max_age: config.humans.keys_max_age() };
+    let location = if jwks_file.as_os_str().is_empty() {
+        let authorities =
+            files::read_if_set(ca_file).map_err(|error| AppError::setting_file(key("ca_file"), ca_file, error))?;
+        let client = JwksClient::new(authorities.as_deref(), config.dev)
+            .map_err(|error| AppError::setting(key("ca_file"), error))?;
+        match jwks_url.as_str() {
+            "" => KeyLocation::Discovery { issuer: iss.clone(), client },
+            url => {
+                let url = url.parse().map_err(|_| AppError::setting(key("jwks_url"), "not a URL"))?;
+                KeyLocation::Url { url, client }
+            }
+        }
+    } else {
+        lifetimes.refresh_after = FILE_REFRESH_INTERVAL;
+        KeyLocation::File(jwks_file.clone())
+    };
+    location.validate().await.map_err(|error| AppError::setting(key("jwks_file"), error))?;
+    let admin = AdminClaim { name: admin_claim.clone(), value: admin_value.clone() };
+    let rules = IssuerRules {
+        issuer: iss.clone(),
+        audience: audience.clone(),
+        algorithms: algorithms.iter().map(|algorithm| jws_algorithm(*algorithm)).collect(),
+        admin: (!admin_claim.is_empty()).then_some(admin),
+    };
+    Ok(Issuer::new(rules, location, lifetimes, clock, metrics.jwks_fetches(name)))
+}
+
+const fn jws_algorithm(algorithm: AcceptedAlgorithm) -> JwsAlgorithm {
+    match algorithm {
+        AcceptedAlgorithm::RS256 => JwsAlgorithm::Rs256,
+        AcceptedAlgorithm::ES256 => JwsAlgorithm::Es256,
+        AcceptedAlgorithm::EdDSA => JwsAlgorithm::EdDsa,
+    }
+}

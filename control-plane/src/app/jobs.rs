@@ -1,0 +1,213 @@
+//! The background tasks: periodic jobs, and tasks that run until shutdown.
+
+use super::{AppError, database, servers::Tasks};
+use crate::{
+    domain::signing_key::{KeyStatus, SigningKeyRing},
+    ephemeral::RedisClient,
+    http::AppState,
+    metrics::Metrics,
+    operations::{
+        Context, OperationError, delete_expired_events, emit_ended_roles, flush_suppressed_bursts,
+        publish_trust_changes, rotate_signing_keys_if_due, run_housekeeping,
+    },
+    store::Store,
+    webhooks::{DispatcherHealth, EventFanout, WebhookDispatcher},
+};
+use countersign_identity::Timestamp;
+use countersign_process::Shutdown;
+use std::{convert::Infallible, io, pin::Pin, sync::Arc, time::Duration};
+use tokio::time::{sleep, timeout};
+
+/// Interval at which the server checks that its database has not been replaced.
+const DATABASE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Interval at which the backlog of webhook deliveries is measured.
+const BACKLOG_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A job that runs repeatedly until shutdown.
+struct Job {
+    /// Identifies the job in the log.
+    name: &'static str,
+    schedule: Schedule,
+    run: for<'a> fn(&'a AppState) -> JobFuture<'a>,
+}
+
+type JobFuture<'a> = Pin<Box<dyn Future<Output = Result<(), OperationError>> + Send + 'a>>;
+
+/// When a job runs again after it has finished.
+#[derive(Clone, Copy)]
+enum Schedule {
+    /// After a fixed pause.
+    Every(Duration),
+    /// After `pause`, or after `read_only_pause` while the database rejects writes: the job detects when it accepts them again.
+    UnlessWritable { pause: Duration, read_only_pause: Duration },
+    /// After at least `pause`, as soon as this process has changed a trust score, and after at most twice `pause`: changes by
+    /// other replicas are found by polling.
+    TrustChanged { pause: Duration },
+}
+
+/// Housekeeping runs once a minute.
+const HOUSEKEEPING: Schedule =
+    Schedule::UnlessWritable { pause: Duration::from_mins(1), read_only_pause: Duration::from_secs(5) };
+
+const JOBS: [Job; 6] = [
+    Job { name: "housekeeping", schedule: HOUSEKEEPING, run: |state| Box::pin(run_housekeeping(&state.context)) },
+    Job {
+        name: "event retention",
+        schedule: HOUSEKEEPING,
+        run: |state| Box::pin(delete_expired_events(&state.context)),
+    },
+    Job {
+        name: "signing key maintenance",
+        schedule: Schedule::Every(Duration::from_secs(5)),
+        run: |state| Box::pin(maintain_signing_keys(state)),
+    },
+    Job {
+        name: "trust announcement",
+        schedule: Schedule::TrustChanged { pause: Duration::from_millis(500) },
+        run: |state| Box::pin(publish_trust_changes(&state.context)),
+    },
+    Job {
+        name: "role expiry events",
+        schedule: Schedule::Every(Duration::from_secs(1)),
+        run: |state| Box::pin(emit_ended_roles(&state.context)),
+    },
+    Job {
+        name: "failed login events",
+        schedule: Schedule::Every(Duration::from_secs(1)),
+        run: |state| Box::pin(flush_suppressed_bursts(&state.context)),
+    },
+];
+
+/// Starts all periodic jobs.
+pub(super) fn spawn_periodic(tasks: &mut Tasks, state: &AppState, shutdown: &Shutdown) {
+    for status in LIVE_STATUSES {
+        state.metrics.signing_keys.with_label_values(&[status.as_str()]);
+    }
+    for job in JOBS {
+        let state = state.clone();
+        spawn_until_shutdown(tasks, shutdown, async move {
+            loop {
+                if let Err(error) = (job.run)(&state).await {
+                    tracing::warn!(job = job.name, %error, "a background job failed and will run again");
+                }
+                job.schedule.wait(&state.context).await;
+            }
+        });
+    }
+}
+
+impl Schedule {
+    async fn wait(self, context: &Context) {
+        match self {
+            Self::Every(pause) => sleep(pause).await,
+            Self::UnlessWritable { pause, read_only_pause } => {
+                let mut remaining = pause;
+                while !remaining.is_zero() {
+                    sleep(read_only_pause).await;
+                    if !context.store.is_writable() {
+                        return;
+                    }
+                    remaining = remaining.saturating_sub(read_only_pause);
+                }
+            }
+            Self::TrustChanged { pause } => {
+                sleep(pause).await;
+                let _elapsed = timeout(pause, context.trust_marked.notified()).await;
+            }
+        }
+    }
+}
+
+/// The statuses of keys whose tokens are accepted.
+const LIVE_STATUSES: [KeyStatus; 3] = [KeyStatus::Next, KeyStatus::Signing, KeyStatus::Retired];
+
+async fn maintain_signing_keys(state: &AppState) -> Result<(), OperationError> {
+    let ring = rotate_signing_keys_if_due(&state.context).await?;
+    export_signing_keys(&state.metrics, &ring, state.context.now());
+    Ok(())
+}
+
+fn export_signing_keys(metrics: &Metrics, ring: &SigningKeyRing, now: Timestamp) {
+    for status in LIVE_STATUSES {
+        let count = ring.live().filter(|key| key.status(now) == status).count();
+        metrics.signing_keys.with_label_values(&[status.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+    let start = ring.signing_key(now).and_then(|key| key.signs_from);
+    let since_epoch = |start: Timestamp| start.duration_since(Timestamp::from_micros(0)).as_secs_f64();
+    metrics.signing_key_since.set(start.map_or(0.0, since_epoch));
+}
+
+/// Stops the server when another database is put in the place of the one that it serves: revoked credentials may be valid in
+/// it.
+pub(super) fn spawn_database_check(tasks: &mut Tasks, store: Store, shutdown: &Shutdown) {
+    let shutdown = shutdown.requested_owned();
+    let check = async move {
+        loop {
+            sleep(DATABASE_CHECK_INTERVAL).await;
+            // Other errors, such as an unavailable database, are reported by the requests that meet them.
+            if let Err(AppError::DatabaseRejected(reason)) = database::refuse_quarantined(&store).await {
+                return reason;
+            }
+        }
+    };
+    tasks.spawn(async move {
+        tokio::select! {
+            () = shutdown => Ok(()),
+            reason = check => Err(io::Error::other(reason)),
+        }
+    });
+}
+
+/// Keeps Redis connected, and exchanges notifications of changes with other replicas.
+pub(super) fn spawn_redis_tasks(tasks: &mut Tasks, client: &Arc<RedisClient>, store: &Store, shutdown: &Shutdown) {
+    let (connection, publisher, subscriber) = (client.clone(), client.clone(), client.clone());
+    let (committed, notified_store) = (store.committed_revision(), store.clone());
+    spawn_until_shutdown(tasks, shutdown, async move { connection.maintain_connection().await });
+    spawn_until_shutdown(tasks, shutdown, async move { publisher.publish_changes(committed).await });
+    spawn_until_shutdown(tasks, shutdown, async move { subscriber.receive_changes(|| notified_store.wake()).await });
+}
+
+/// Delivers events until shutdown is requested, and measures the backlog; deliveries in progress may finish.
+pub(super) fn spawn_webhook_delivery(
+    tasks: &mut Tasks,
+    state: &AppState,
+    dispatcher: WebhookDispatcher,
+    health: Arc<DispatcherHealth>,
+    shutdown: &Shutdown,
+) {
+    let AppState { context, metrics, .. } = state;
+    let (store, metrics) = (context.store.clone(), metrics.webhooks.clone());
+    let fanout = EventFanout { store: store.clone(), dispatcher_wakeup: context.dispatcher_wakeup.clone() };
+    spawn_until_shutdown(tasks, shutdown, async move {
+        loop {
+            if let Err(error) = health.measure_backlog(&store, &metrics).await {
+                tracing::warn!(%error, "the backlog of webhook deliveries could not be measured");
+            }
+            sleep(BACKLOG_INTERVAL).await;
+        }
+    });
+    let (fanout, dispatcher) = (fanout.run(shutdown.clone()), dispatcher.run(shutdown.clone()));
+    tasks.spawn(async {
+        fanout.await;
+        Ok(())
+    });
+    tasks.spawn(async {
+        dispatcher.await;
+        Ok(())
+    });
+}
+
+fn spawn_until_shutdown(
+    tasks: &mut Tasks,
+    shutdown: &Shutdown,
+    work: impl Future<Output = Infallible> + Send + 'static,
+) {
+    let shutdown = shutdown.requested_owned();
+    tasks.spawn(async move {
+        tokio::select! {
+            () = shutdown => Ok(()),
+            never = work => match never {},
+        }
+    });
+}

@@ -1,0 +1,61 @@
+//! The Redis client and the rate limiter of the settings.
+
+mod tls;
+
+use super::AppError;
+use crate::{
+    config::{Config, ConfigInspection, RedisKind, SentinelSettings},
+    ephemeral::{
+        MemoryRateLimiter, RateLimiter, RedisClient, RedisEndpoint, RedisRateLimiter, RedisServers, SentinelTarget,
+    },
+    metrics::Metrics,
+    operations::Context,
+};
+use secrecy::SecretString;
+use std::sync::Arc;
+
+/// Length of the deployment's name in Redis keys: the first characters of the fingerprint of the master key.
+const DEPLOYMENT_NAME_LENGTH: usize = 16;
+
+/// A client of the configured Redis, if any. It is connected if Redis is available.
+pub(super) async fn connect(
+    config: &Config,
+    context: &Context,
+    metrics: &Metrics,
+) -> Result<Option<RedisClient>, AppError> {
+    let Some((kind, urls)) = config.redis.endpoints() else { return Ok(None) };
+    let certificates = tls::certificates(&config.redis)?;
+    let endpoint = RedisEndpoint::new(servers(kind, urls, config.redis.sentinel()), certificates);
+    endpoint.validate().map_err(|error| AppError::setting("redis.url", error))?;
+    let mut deployment = context.keyring.fingerprint();
+    deployment.truncate(DEPLOYMENT_NAME_LENGTH);
+    let client = RedisClient::new(endpoint, &deployment, metrics.redis.clone());
+    client.connect_at_startup().await;
+    Ok(Some(client))
+}
+
+/// Why the server would reject the files of `[redis]`, for inspections of the settings. While Redis is unavailable, nothing
+/// else would report that they are wrong.
+pub fn check_files(inspection: &ConfigInspection) -> Option<AppError> {
+    tls::certificates(&inspection.config()?.redis).err()
+}
+
+/// The rate limiter: in Redis if there is one, else in memory.
+pub(super) fn rate_limiter(client: Option<Arc<RedisClient>>, context: &Context) -> Arc<dyn RateLimiter> {
+    let clock = context.clock.clone();
+    match client {
+        Some(client) => Arc::new(RedisRateLimiter::new(client, clock)),
+        None => Arc::new(MemoryRateLimiter::new(clock)),
+    }
+}
+
+fn servers(kind: RedisKind, mut urls: Vec<SecretString>, sentinel: SentinelSettings) -> RedisServers {
+    match kind {
+        RedisKind::Single => RedisServers::Single(urls.pop().unwrap_or_default()),
+        RedisKind::Cluster => RedisServers::Cluster(urls),
+        RedisKind::Sentinel => {
+            let SentinelSettings { master, user, password } = sentinel;
+            RedisServers::Sentinel(urls, SentinelTarget { master, user, password })
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! The certificates for TLS to Redis. They are read and checked once, at the start, so that an error names the setting: later
+//! it would be reported like an unavailable Redis.
+
+use super::super::{AppError, install_crypto_provider};
+use crate::{config::RedisSettings, files};
+use redis::{ClientTlsConfig, TlsCertificates};
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+use std::path::Path;
+
+/// The configured certificates; `None`: none are configured, and the authorities of the system are trusted.
+pub(super) fn certificates(settings: &RedisSettings) -> Result<Option<TlsCertificates>, AppError> {
+    let root_cert = read("redis.ca_file", &settings.ca_file)?;
+    let certificate = read("redis.certificate", &settings.certificate)?;
+    let private_key = read("redis.private_key", &settings.private_key)?;
+    let authorities = root_cert.as_deref().map_or_else(|| Ok(RootCertStore::empty()), parse_authorities)?;
+    let client_tls = match (certificate, private_key) {
+        (Some(client_cert), Some(client_key)) => {
+            check_client_certificate(authorities, &client_cert, &client_key)?;
+            Some(ClientTlsConfig { client_cert, client_key })
+        }
+        _ => None,
+    };
+    let is_any = client_tls.is_some() || root_cert.is_some();
+    Ok(is_any.then_some(TlsCertificates { client_tls, root_cert }))
+}
+
+fn read(setting: &str, path: &Path) -> Result<Option<Vec<u8>>, AppError> {
+    files::read_if_set(path).map_err(|error| AppError::setting_file(setting, path, error))
+}
+
+fn parse_authorities(pem: &[u8]) -> Result<RootCertStore, AppError> {
+    let mut store = RootCertStore::empty();
+    for authority in parse_chain("redis.ca_file", pem)? {
+        store.add(authority).map_err(|error| AppError::setting("redis.ca_file", error))?;
+    }
+    Ok(store)
+}
+
+fn parse_chain(setting: &str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, AppError> {
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
+    let chain = chain.ok().filter(|chain| !chain.is_empty());
+    chain.ok_or_else(|| AppError::setting(setting, "contains no PEM certificate"))
+}
+
+/// Checks that the certificate and the key belong together.
+fn check_client_certificate(
+    authorities: RootCertStore,
+    certificate: &[u8],
+    private_key: &[u8],
+) -> Result<(), AppError> {
+    let chain = parse_chain("redis.certificate", certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(private_key)
+        .map_err(|_| AppError::setting("redis.private_key", "contains no PEM private key"))?;
+    // An inspection of the settings has not installed it.
+    install_crypto_provider();
+    let checked = ClientConfig::builder().with_root_certificates(authorities).with_client_auth_cert(chain, key);
+    checked.map(drop).map_err(|error| AppError::setting("redis.certificate, redis.private_key", error))
+}

@@ -1,0 +1,162 @@
+//! Builds the parts of the control plane from the settings.
+
+use super::{AppError, Dependencies, database, ports::Ports};
+use crate::{
+    address_guard::AddressGuard,
+    certificates::{Certificate, CertificateError},
+    config::{self, Config, LimitSettings, WebhookSettings},
+    development::{self, Endpoints},
+    domain::{
+        signing_key::RotationPolicy,
+        webhook::{
+            address::AllowedNetworks,
+            delivery::{AttemptFailure, RetrySchedule},
+            health::QueueHealthProbe,
+        },
+    },
+    files,
+    http::{AppState, PerMinute, RATE_CATEGORIES},
+    humans::OperatorKey,
+    keyring::{Keyring, MasterKey},
+    metrics::{LabelValues, Metrics},
+    operations::{Context, OperationConfig, SuppressedBursts, ensure_audit_started, rotate_signing_keys_if_due},
+    store::OpenMode,
+    webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
+};
+use countersign_identity::Timestamp;
+use secrecy::ExposeSecret;
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+use tokio::sync::Notify;
+
+/// The metrics, with the label values that other modules define.
+pub(super) fn metrics() -> Result<Metrics, AppError> {
+    let delivery_failures: Vec<_> = AttemptFailure::ALL.iter().map(|failure| failure.as_str()).collect();
+    let labels = LabelValues { rate_limit_categories: &RATE_CATEGORIES, delivery_failures: &delivery_failures };
+    let metrics = Metrics::new(&labels)?;
+    crate::http::initialize_operation_metrics(&metrics.operations);
+    Ok(metrics)
+}
+
+/// Opens the database and the keys, and builds the context of all operations.
+pub(super) async fn context(
+    config: &Config,
+    issuer: &str,
+    dependencies: Dependencies,
+    queue_health: QueueHealthProbe,
+    metrics: &Metrics,
+) -> Result<Arc<Context>, AppError> {
+    let Dependencies { clock, rng, resolver } = dependencies;
+    let master_key = match config.secrets.master_key.expose_secret() {
+        "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng.as_ref())?,
+        hex => MasterKey::from_hex(hex)?,
+    };
+    let store = database::open(config, OpenMode::Serve, &master_key, clock.clone(), metrics).await?;
+    database::ensure_deployment(&store, &master_key, config.dev.then(|| clock.now())).await?;
+    let access_token_lifetime = config.access_token_lifetime();
+    let operation_config = OperationConfig {
+        issuer: issuer.to_owned(),
+        access_token_lifetime,
+        session_lifetime: config.session_lifetime(),
+        challenge_lifetime: config.challenge_lifetime(),
+        event_retention: config.webhooks.event_retention(),
+        keys: RotationPolicy::new(config.max_staleness(), config.rotation_age(), access_token_lifetime),
+        public_registration: config.registration.public,
+    };
+    let (challenge_keys, keyring) = (master_key.challenge_keys(), Arc::new(Keyring::new(master_key)));
+    let networks = AllowedNetworks::new(config.webhooks.networks(config.dev));
+    let context = Context {
+        store,
+        keyring,
+        challenge_keys,
+        clock,
+        rng,
+        config: operation_config,
+        trust_marked: Notify::new(),
+        address_guard: AddressGuard::new(resolver, networks),
+        dispatcher_wakeup: Arc::new(Notify::new()),
+        queue_health,
+        suppressed_bursts: SuppressedBursts::default(),
+    };
+    ensure_audit_started(&context.store).await?;
+    rotate_signing_keys_if_due(&context).await?;
+    Ok(Arc::new(context))
+}
+
+/// The limits of the settings.
+pub(super) const fn limits_per_minute(settings: LimitSettings) -> PerMinute {
+    let LimitSettings { auth, auth_address, verification, management, feedback, failures } = settings;
+    PerMinute { auth, auth_address, verification, feedback, management, failures }
+}
+
+/// The HTTP client that sends events.
+pub(super) fn http_sender(settings: &WebhookSettings, guard: &AddressGuard) -> Result<HttpSender, AppError> {
+    let path = &settings.ca_file;
+    let authorities =
+        files::read_if_set(path).map_err(|error| AppError::setting_file("webhooks.ca_file", path, error))?;
+    HttpSender::new(guard.clone(), authorities.as_deref(), settings.attempt_timeout())
+        .map_err(|error| AppError::setting("webhooks.ca_file", error))
+}
+
+/// The task that delivers events.
+pub(super) fn webhook_dispatcher(
+    settings: &WebhookSettings,
+    state: &AppState,
+    sender: Arc<HttpSender>,
+    health: Arc<DispatcherHealth>,
+) -> WebhookDispatcher {
+    let AppState { context, metrics, .. } = state;
+    let (total, per_target) = settings.concurrency();
+    WebhookDispatcher {
+        store: context.store.clone(),
+        keyring: context.keyring.clone(),
+        sender,
+        clock: context.clock.clone(),
+        rng: context.rng.clone(),
+        config: DispatcherConfig {
+            schedule: RetrySchedule::new(settings.retry_pauses()),
+            attempt_timeout: settings.attempt_timeout(),
+            limits: ConcurrencyLimits { total, per_target },
+        },
+        wakeup: context.dispatcher_wakeup.clone(),
+        health,
+        metrics: metrics.webhooks.clone(),
+    }
+}
+
+/// The configured certificate, or with --dev a generated one and the file of its authority.
+pub(super) fn certificate(config: &Config, now: Timestamp) -> Result<(Certificate, Option<PathBuf>), AppError> {
+    let (chain, private_key) = (&config.tls.certificate, &config.tls.private_key);
+    if chain.as_os_str().is_empty() {
+        let (certificate, authority) = Certificate::for_development(&config.data_dir, development::year(now))?;
+        return Ok((certificate, Some(authority)));
+    }
+    let certificate = Certificate::read(chain, private_key).map_err(|error| match &error {
+        CertificateError::File { path, .. } if path == chain => AppError::setting("tls.certificate", error),
+        CertificateError::File { .. } => AppError::setting("tls.private_key", error),
+        _ => error.into(),
+    })?;
+    Ok((certificate, None))
+}
+
+/// Writes `dev.env` and logs what is different with --dev.
+pub(super) async fn set_up_development(
+    config: &Config,
+    context: &Context,
+    operator_key: &OperatorKey,
+    ports: &Ports,
+    url: &str,
+    authority: Option<&Path>,
+) -> Result<(), AppError> {
+    let (sync, admin) = (ports.sync.local_addr()?, ports.admin.local_addr()?);
+    let endpoints = Endpoints { url, sync, admin, authority };
+    let file = development::write_dev_env(context, operator_key, &config.data_dir, &endpoints).await?;
+    tracing::info!("development: `set -a; . {}` sets the environment of clients", file.display());
+    tracing::info!(
+        "development: rate limits that are not set are {} calls per minute; without --dev they are much lower",
+        config::DEVELOPMENT_LIMIT
+    );
+    Ok(())
+}

@@ -1,0 +1,68 @@
+//! Bursts of failed logins: the first failures become one event each, the rest are counted in one summary event.
+
+use countersign_identity::Timestamp;
+use std::time::Duration;
+
+/// How long a burst lasts from its first failure.
+pub const WINDOW: Duration = Duration::from_mins(1);
+
+/// How many failures of one burst become an event of their own.
+const MAX_EMITTED: u32 = 10;
+
+/// The failed logins of one agent at one service within [`WINDOW`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SuppressedBurst {
+    /// Time of the first failure.
+    pub began_at: Timestamp,
+    /// Failures that became an event of their own.
+    pub emitted: u32,
+    /// Failures that are only counted.
+    pub suppressed: u64,
+}
+
+impl SuppressedBurst {
+    /// A burst without failures that begins now.
+    pub const fn new(now: Timestamp) -> Self {
+        Self { began_at: now, emitted: 0, suppressed: 0 }
+    }
+
+    /// Failures from this time on belong to the next burst.
+    pub fn ends_at(&self) -> Timestamp {
+        self.began_at.saturating_add(WINDOW)
+    }
+
+    /// Whether the burst has ended.
+    pub fn has_ended(&self, now: Timestamp) -> bool {
+        self.ends_at() <= now
+    }
+
+    /// Counts one failure. Returns whether it becomes an event of its own.
+    pub const fn record_failure(&mut self) -> bool {
+        let emit = self.emitted < MAX_EMITTED;
+        if emit {
+            self.emitted += 1;
+        } else {
+            self.suppressed += 1;
+        }
+        emit
+    }
+
+    /// Whether all further failures are only counted.
+    pub const fn is_suppressing(&self) -> bool {
+        self.emitted >= MAX_EMITTED
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn emits_first_ten_failures_and_counts_the_rest() {
+        let mut burst = SuppressedBurst::new(Timestamp::from_seconds(100));
+        let emitted = (0..47).filter(|_| burst.record_failure()).count();
+        assert_eq!((emitted, burst.emitted, burst.suppressed), (10, 10, 37));
+        assert!(burst.is_suppressing());
+        assert!(!burst.has_ended(Timestamp::from_seconds(159)) && burst.has_ended(Timestamp::from_seconds(160)));
+    }
+}

@@ -1,0 +1,100 @@
+//! The interface of rate limiters: keys, quotas and decisions.
+
+use sha2::{Digest, Sha256};
+use std::{pin::Pin, time::Duration};
+
+/// Counts calls in sliding windows: any span as long as the window contains at most `max_calls` calls.
+///
+/// Refused calls are not counted. The longest `reset_after` among the exhausted quotas of a refusal is therefore when the
+/// call is allowed, unless other calls use the quota first.
+pub trait RateLimiter: Send + Sync + 'static {
+    /// Counts one call against each of these limits, or against none of them if any is exhausted.
+    fn acquire<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a>;
+
+    /// What [`Self::acquire`] would decide now. Counts nothing.
+    fn peek<'a>(&'a self, limits: &'a [RateLimit]) -> DecisionFuture<'a>;
+
+    /// Where calls are counted at the moment.
+    fn backend(&self) -> RateLimitBackend;
+}
+
+/// Where calls are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RateLimitBackend {
+    /// In this process, because no Redis is configured.
+    Memory,
+    /// In Redis, together with all replicas.
+    Redis,
+    /// In this process, because the configured Redis is unavailable.
+    MemoryFallback,
+}
+
+/// A decision that is being made.
+pub type DecisionFuture<'a> = Pin<Box<dyn Future<Output = RateLimitDecision> + Send + 'a>>;
+
+/// A quota applied to one key.
+#[derive(Debug, Clone, Copy)]
+pub struct RateLimit {
+    /// The key whose calls are counted together.
+    pub key: RateLimitKey,
+    /// How many calls the key may make.
+    pub quota: Quota,
+}
+
+/// The number of calls allowed in any window of this length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Quota {
+    /// Calls per window, at least 1.
+    pub max_calls: u32,
+    /// Length of the window.
+    pub window: Duration,
+}
+
+/// Identifies a caller. Only a digest of its parts is kept, so that the key is short and reveals no secret.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RateLimitKey {
+    pub(super) caller: CallerKind,
+    pub(super) digest: [u8; 16],
+}
+
+/// Whether the caller behind a key is authenticated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum CallerKind {
+    /// Authenticated: there are no more such keys than services and human users.
+    Authenticated,
+    /// Not authenticated: a client can invent any number of such keys.
+    Unauthenticated,
+}
+
+/// The decision about a call, with the status of each limit in the order of the request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RateLimitDecision {
+    /// Whether the call is allowed.
+    pub allowed: bool,
+    /// The status of each limit after the decision.
+    pub statuses: Vec<QuotaStatus>,
+}
+
+/// What remains of a quota.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QuotaStatus {
+    /// Calls that are still allowed.
+    pub remaining: u32,
+    /// Time until one more call becomes available.
+    pub reset_after: Duration,
+}
+
+impl RateLimitKey {
+    /// The key with these parts, in this order.
+    pub fn new(caller: CallerKind, parts: &[&[u8]]) -> Self {
+        let mut hash = Sha256::new();
+        for part in parts {
+            // The length prefix makes the encoding injective: different parts never have the same bytes.
+            hash.update((part.len() as u64).to_be_bytes());
+            hash.update(part);
+        }
+        let mut digest = [0; 16];
+        digest.copy_from_slice(&hash.finalize()[..16]);
+        Self { caller, digest }
+    }
+}

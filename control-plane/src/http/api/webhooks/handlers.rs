@@ -1,0 +1,198 @@
+//! The handlers of the webhook endpoints, for any scope.
+
+use super::{
+    records::{
+        DeliveryPage, DeliveryRecord, DeliveryWithPayload, FinalStatus, NewSecret, NewWebhookRecord, Replayed,
+        TestSent, WebhookDeleted, WebhookList, WebhookRecord,
+    },
+    scope::WebhookManager,
+};
+use crate::{
+    domain::{
+        page::Page,
+        text::Description,
+        webhook::{TargetStatus, event::EventFilter, url::TargetUrl},
+    },
+    http::{
+        error::ApiError,
+        request::{
+            body::{Fields, shape::body},
+            ids::id,
+            paging,
+        },
+        state::AppState,
+    },
+    operations::{self, NewWebhook, Replay, WebhookChange},
+};
+use axum::{Json, http::StatusCode};
+use countersign_identity::Timestamp;
+use serde::Deserialize;
+
+body! {
+    /// A new webhook.
+    WebhookRequest {
+        /// Where events are sent. The host is resolved now, and again for every delivery.
+        required "url" url: TargetUrl,
+        /// Event kinds to send. Default: all kinds.
+        optional "events" events: EventFilter,
+        /// Free text.
+        optional "description" description: Description,
+    }
+    /// Changes to a webhook. Fields that are absent stay as they are.
+    WebhookChanges {
+        /// Where events are sent from now on, including pending deliveries.
+        optional "url" url: TargetUrl,
+        /// Event kinds to send from now on.
+        optional "events" events: EventFilter,
+        /// Free text.
+        optional "description" description: Description,
+        /// `paused` keeps events until the webhook is `active` again or their retention ends. `active` resumes a paused
+        /// or disabled webhook.
+        optional "status" status: TargetStatus,
+    }
+    /// Which deliveries to replay.
+    ReplayRequest {
+        /// Replays deliveries of events that happened at this time or later.
+        required "since" since: Timestamp as Instant,
+        /// Only deliveries with this status. Pending deliveries are never affected.
+        optional "status" status: FinalStatus,
+    }
+}
+
+/// The webhook in a path.
+#[derive(Deserialize)]
+pub struct WebhookPath {
+    webhook: String,
+}
+
+/// The webhook and the event in a path.
+#[derive(Deserialize)]
+pub struct DeliveryPath {
+    webhook: String,
+    event: String,
+}
+
+pub async fn create(
+    state: AppState,
+    manager: WebhookManager,
+    body: Fields,
+) -> Result<(StatusCode, Json<NewWebhookRecord>), ApiError> {
+    let WebhookRequest { url, events, description } = body.read()?;
+    let (events, description) = (events.unwrap_or_default(), description.unwrap_or_default());
+    let request = NewWebhook { url, events, description };
+    let WebhookManager { scope, initiator } = manager;
+    let (target, secret) = operations::create_webhook(&state.context, &initiator, scope, request).await?;
+    Ok((StatusCode::CREATED, Json(NewWebhookRecord::new(&target, &secret))))
+}
+
+pub async fn list(state: AppState, manager: WebhookManager) -> Result<Json<WebhookList>, ApiError> {
+    let targets = operations::list_webhooks(&state.context, manager.scope).await?;
+    let now = state.context.now();
+    Ok(Json(WebhookList { data: targets.iter().map(|target| WebhookRecord::new(target, now)).collect() }))
+}
+
+pub async fn read(
+    state: AppState,
+    manager: WebhookManager,
+    path: WebhookPath,
+) -> Result<Json<WebhookRecord>, ApiError> {
+    let target = operations::read_webhook(&state.context, manager.scope, id(&path.webhook)?).await?;
+    Ok(Json(WebhookRecord::new(&target, state.context.now())))
+}
+
+pub async fn change(
+    state: AppState,
+    manager: WebhookManager,
+    path: WebhookPath,
+    body: Fields,
+) -> Result<Json<WebhookRecord>, ApiError> {
+    let WebhookChanges { url, events, description, status } = body.read()?;
+    let paused = status.map(|status| status == TargetStatus::Paused);
+    let change = WebhookChange { url, events, description, paused };
+    let WebhookManager { scope, initiator } = manager;
+    let target = operations::change_webhook(&state.context, &initiator, scope, id(&path.webhook)?, &change).await?;
+    Ok(Json(WebhookRecord::new(&target, state.context.now())))
+}
+
+pub async fn delete(
+    state: AppState,
+    manager: WebhookManager,
+    path: WebhookPath,
+) -> Result<Json<WebhookDeleted>, ApiError> {
+    operations::delete_webhook(&state.context, &manager.initiator, manager.scope, id(&path.webhook)?).await?;
+    Ok(Json(WebhookDeleted { deleted: true }))
+}
+
+pub async fn rotate_secret(
+    state: AppState,
+    manager: WebhookManager,
+    path: WebhookPath,
+) -> Result<Json<NewSecret>, ApiError> {
+    let (webhook, WebhookManager { scope, initiator }) = (id(&path.webhook)?, manager);
+    let (secret, until) = operations::rotate_webhook_secret(&state.context, &initiator, scope, webhook).await?;
+    Ok(Json(NewSecret::new(&secret, until)))
+}
+
+pub async fn test(
+    state: AppState,
+    manager: WebhookManager,
+    path: WebhookPath,
+) -> Result<(StatusCode, Json<TestSent>), ApiError> {
+    let (webhook, WebhookManager { scope, initiator }) = (id(&path.webhook)?, manager);
+    let event_id = operations::test_webhook(&state.context, &initiator, scope, webhook).await?;
+    Ok((StatusCode::ACCEPTED, Json(TestSent { event_id })))
+}
+
+pub async fn list_deliveries(
+    state: AppState,
+    manager: WebhookManager,
+    path: WebhookPath,
+    page: Result<Page, ApiError>,
+    query: Option<String>,
+) -> Result<Json<DeliveryPage>, ApiError> {
+    let (webhook, page) = (id(&path.webhook)?, page?);
+    let status = paging::field(query.as_deref().unwrap_or_default(), "status")?;
+    let listed = operations::list_deliveries(&state.context, manager.scope, webhook, status, page).await?;
+    Ok(Json(paging::present(page, listed, |delivery| DeliveryRecord::new(&delivery))))
+}
+
+pub async fn read_delivery(
+    state: AppState,
+    manager: WebhookManager,
+    path: DeliveryPath,
+) -> Result<Json<DeliveryWithPayload>, ApiError> {
+    let (webhook, event) = (id(&path.webhook)?, id(&path.event)?);
+    let (delivery, body) = operations::read_delivery(&state.context, manager.scope, webhook, event).await?;
+    Ok(Json(DeliveryWithPayload::new(&delivery, &body)))
+}
+
+pub async fn replay_delivery(
+    state: AppState,
+    manager: WebhookManager,
+    path: DeliveryPath,
+) -> Result<(StatusCode, Json<Replayed>), ApiError> {
+    let replay = Replay::One(id(&path.event)?);
+    replay_deliveries(state, manager, &path.webhook, replay).await
+}
+
+pub async fn replay(
+    state: AppState,
+    manager: WebhookManager,
+    path: WebhookPath,
+    body: Fields,
+) -> Result<(StatusCode, Json<Replayed>), ApiError> {
+    let ReplayRequest { since, status } = body.read()?;
+    let replay = Replay::Since(since, status.map(|FinalStatus(status)| status));
+    replay_deliveries(state, manager, &path.webhook, replay).await
+}
+
+async fn replay_deliveries(
+    state: AppState,
+    manager: WebhookManager,
+    webhook: &str,
+    replay: Replay,
+) -> Result<(StatusCode, Json<Replayed>), ApiError> {
+    let WebhookManager { scope, initiator } = manager;
+    let replayed = operations::replay_deliveries(&state.context, &initiator, scope, id(webhook)?, replay).await?;
+    Ok((StatusCode::ACCEPTED, Json(Replayed { replayed })))
+}

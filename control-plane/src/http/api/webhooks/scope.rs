@@ -1,0 +1,58 @@
+//! Extractors that initiatorize a caller to manage the webhooks of a scope.
+
+use crate::{
+    domain::{audit::Initiator, webhook::WebhookScope},
+    http::{
+        error::ApiError,
+        request::{
+            caller::Presented,
+            ids::{InPath, id},
+        },
+        state::AppState,
+    },
+};
+use axum::{extract::FromRequestParts, http::request::Parts};
+use countersign_identity::ServiceId;
+use serde::Deserialize;
+
+/// An initiatorized caller, and the scope whose webhooks it may manage.
+pub struct WebhookManager {
+    /// The scope that the path names.
+    pub scope: WebhookScope,
+    /// The caller, as the initiator in audit entries.
+    pub initiator: Initiator,
+}
+
+/// The caller may manage the webhooks of the service in the path.
+pub struct ServiceManager(pub WebhookManager);
+
+/// The caller may manage the webhooks of the deployment.
+pub struct DeploymentManager(pub WebhookManager);
+
+#[derive(Deserialize)]
+struct ServicePath {
+    service: String,
+}
+
+impl FromRequestParts<AppState> for ServiceManager {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let credentials = Presented::from_request_parts(parts, state).await?;
+        let InPath(ServicePath { service }) = InPath::from_request_parts(parts, state).await?;
+        let service: ServiceId = id(&service)?;
+        let initiator = credentials.manager_of(state, service).await?;
+        Ok(Self(WebhookManager { scope: WebhookScope::Service(service), initiator }))
+    }
+}
+
+impl FromRequestParts<AppState> for DeploymentManager {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
+        let credentials = Presented::from_request_parts(parts, state).await?;
+        let administrator = credentials.admin(state).await?;
+        let initiator = credentials.author_of(Some(&administrator));
+        Ok(Self(WebhookManager { scope: WebhookScope::Deployment, initiator }))
+    }
+}

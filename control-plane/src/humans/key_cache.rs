@@ -1,0 +1,228 @@
+//! A cache of an issuer's keys, and the decision when to fetch them again.
+//!
+//! Concurrent requests that need keys wait for the same fetch. A `kid` that is not in the set triggers at most one fetch a
+//! minute, so a client that invents key IDs cannot make this server flood the issuer.
+
+use super::jwk_set::{JwkSet, JwsAlgorithm, KeyMatch};
+use crate::metrics::JwksFetchMetrics;
+use countersign_identity::{Reason, Refusal};
+use countersign_process::Clock;
+use jsonwebtoken::DecodingKey;
+use std::{
+    fmt::Display,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{sync::OwnedMutexGuard, task::JoinHandle};
+
+/// Minimum time between two fetches caused by an unknown `kid`.
+const UNKNOWN_KID_INTERVAL: Duration = Duration::from_mins(1);
+
+/// Minimum time between a failed fetch and the next one while no keys are cached.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Minimum time between a failed fetch and the next one while cached keys can be used.
+const REFRESH_RETRY_INTERVAL: Duration = Duration::from_secs(15);
+
+/// For this long after a failed fetch, requests whose key is cached do not wait for the next one. Otherwise an unresponsive
+/// issuer would delay all of them again and again.
+const BACKGROUND_REFRESH_PERIOD: Duration = Duration::from_mins(1);
+
+/// Provides the keys of an issuer.
+pub trait KeySource: Send + Sync + 'static {
+    /// Fetches all keys, in bounded time.
+    fn fetch(&self) -> impl Future<Output = Result<JwkSet, impl Display + Send>> + Send;
+}
+
+/// How long fetched keys are used.
+#[derive(Debug, Clone, Copy)]
+pub struct CacheLifetimes {
+    /// The age at which keys are fetched again.
+    pub refresh_after: Duration,
+    /// The age at which keys are no longer used, even if they cannot be fetched.
+    pub max_age: Duration,
+}
+
+/// The cached keys of one issuer. All times are measured since boot, by a clock that cannot be set back.
+pub struct KeyCache<S> {
+    shared: Arc<Shared<S>>,
+    clock: Arc<dyn Clock>,
+    lifetimes: CacheLifetimes,
+}
+
+struct Shared<S> {
+    issuer: String,
+    source: S,
+    metrics: JwksFetchMetrics,
+    state: Mutex<CacheState>,
+    /// Locked during a fetch.
+    fetch_lock: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// Times since boot.
+#[derive(Default)]
+struct CacheState {
+    /// The keys, and when their fetch began.
+    keys: Option<(JwkSet, Duration)>,
+    failed_at: Option<Duration>,
+    fetched_for_unknown_kid_at: Option<Duration>,
+}
+
+/// A request for a key, and when it arrived.
+#[derive(Clone, Copy)]
+struct KeyRequest<'a> {
+    kid: Option<&'a str>,
+    algorithm: JwsAlgorithm,
+    arrived_at: Duration,
+}
+
+/// The cache's answer to a request.
+enum Lookup {
+    Hit(Arc<DecodingKey>),
+    /// The key can be used, and the keys are due to be fetched in the background.
+    StaleHit(Arc<DecodingKey>),
+    Rejected(Reason),
+    Miss {
+        unknown_kid: bool,
+    },
+}
+
+impl<S: KeySource> KeyCache<S> {
+    /// An empty cache. The first request fetches the keys.
+    pub fn new(
+        issuer: String,
+        source: S,
+        lifetimes: CacheLifetimes,
+        clock: Arc<dyn Clock>,
+        metrics: JwksFetchMetrics,
+    ) -> Self {
+        let shared = Shared { issuer, source, metrics, state: Mutex::default(), fetch_lock: Arc::default() };
+        Self { shared: Arc::new(shared), clock, lifetimes }
+    }
+
+    /// The key for a token with this `kid` and algorithm.
+    pub async fn find(&self, kid: Option<&str>, algorithm: JwsAlgorithm) -> Result<Arc<DecodingKey>, Refusal> {
+        let request = KeyRequest { kid, algorithm, arrived_at: self.clock.since_boot() };
+        loop {
+            if let Some(result) = self.find_cached(request) {
+                return result;
+            }
+            let fetch_lock = self.shared.fetch_lock.clone().lock_owned().await;
+            // The previous holder of the lock may have fetched the key.
+            let now = self.clock.since_boot();
+            let Lookup::Miss { unknown_kid } = self.shared.state().look_up(self.lifetimes, now, request) else {
+                continue;
+            };
+            if unknown_kid {
+                self.shared.state().fetched_for_unknown_kid_at = Some(now);
+            }
+            if self.spawn_fetch(now, fetch_lock).await.is_err() {
+                return Err(Reason::HumanIssuerUnavailable.into());
+            }
+        }
+    }
+
+    /// Fetches in a task, so that the fetch continues if the request is cancelled.
+    fn spawn_fetch(&self, now: Duration, fetch_lock: OwnedMutexGuard<()>) -> JoinHandle<()> {
+        let (shared, clock) = (self.shared.clone(), self.clock.clone());
+        tokio::spawn(async move {
+            shared.fetch(now, clock.as_ref()).await;
+            drop(fetch_lock);
+        })
+    }
+
+    /// Starts a fetch without waiting for it, unless one is running or has just succeeded.
+    fn refresh_in_background(&self, request: KeyRequest) {
+        let Ok(fetch_lock) = self.shared.fetch_lock.clone().try_lock_owned() else { return };
+        let now = self.clock.since_boot();
+        let lookup = self.shared.state().look_up(self.lifetimes, now, request);
+        if matches!(lookup, Lookup::StaleHit(_)) {
+            drop(self.spawn_fetch(now, fetch_lock));
+        }
+    }
+
+    /// The result if no fetch is needed.
+    fn find_cached(&self, request: KeyRequest) -> Option<Result<Arc<DecodingKey>, Refusal>> {
+        let lookup = self.shared.state().look_up(self.lifetimes, self.clock.since_boot(), request);
+        match lookup {
+            Lookup::Hit(key) => Some(Ok(key)),
+            Lookup::StaleHit(key) => {
+                self.refresh_in_background(request);
+                Some(Ok(key))
+            }
+            Lookup::Rejected(reason) => Some(Err(reason.into())),
+            Lookup::Miss { .. } => None,
+        }
+    }
+}
+
+impl<S: KeySource> Shared<S> {
+    async fn fetch(&self, began_at: Duration, clock: &dyn Clock) {
+        let fetched = self.source.fetch().await;
+        let mut state = self.state();
+        match fetched {
+            Ok(keys) => {
+                self.metrics.record_success();
+                tracing::debug!(issuer = self.issuer, keys = keys.len(), "fetched the issuer's keys");
+                if keys.len() == 0 {
+                    tracing::warn!(
+                        issuer = self.issuer,
+                        "the issuer publishes no usable key: all its tokens are rejected"
+                    );
+                }
+                state.keys = Some((keys, began_at));
+                state.failed_at = None;
+            }
+            Err(error) => {
+                self.metrics.record_failure();
+                tracing::warn!(issuer = self.issuer, %error, "fetching the issuer's keys failed");
+                state.failed_at = Some(clock.since_boot());
+            }
+        }
+    }
+}
+
+impl<S> Shared<S> {
+    fn state(&self) -> MutexGuard<'_, CacheState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CacheState {
+    fn look_up(&self, lifetimes: CacheLifetimes, now: Duration, request: KeyRequest) -> Lookup {
+        let KeyRequest { kid, algorithm, arrived_at } = request;
+        let is_within = |span: Duration, at: Option<Duration>| at.is_some_and(|at| now.saturating_sub(at) < span);
+        // Keys whose fetch began after the request arrived are new enough for it, however long the fetch took.
+        let is_younger = |age: Duration, began: Duration| began >= arrived_at || now.saturating_sub(began) < age;
+        let usable = self.keys.as_ref().filter(|(_, began)| is_younger(lifetimes.max_age, *began));
+        let Some((keys, began)) = usable else {
+            // A fetch that failed after the request arrived answers it.
+            let failed = self.failed_at.is_some_and(|at| at >= arrived_at) || is_within(RETRY_INTERVAL, self.failed_at);
+            return if failed {
+                Lookup::Rejected(Reason::HumanIssuerUnavailable)
+            } else {
+                Lookup::Miss { unknown_kid: false }
+            };
+        };
+        let is_due = !is_younger(lifetimes.refresh_after, *began) && !is_within(REFRESH_RETRY_INTERVAL, self.failed_at);
+        let failed_recently = is_within(BACKGROUND_REFRESH_PERIOD, self.failed_at);
+        if is_due && !failed_recently {
+            return Lookup::Miss { unknown_kid: false };
+        }
+        match keys.find(kid, algorithm) {
+            KeyMatch::Found(key) if is_due => Lookup::StaleHit(key),
+            KeyMatch::Found(key) => Lookup::Hit(key),
+            KeyMatch::Unusable => Lookup::Rejected(Reason::HumanTokenInvalid),
+            KeyMatch::Unknown if *began >= arrived_at => Lookup::Rejected(Reason::HumanTokenInvalid),
+            KeyMatch::Unknown if is_within(UNKNOWN_KID_INTERVAL, self.fetched_for_unknown_kid_at) => {
+                // If the fetch for an unknown key failed, whether the issuer has this key is unknown.
+                let fetch_failed = self.failed_at >= self.fetched_for_unknown_kid_at;
+                Lookup::Rejected(if fetch_failed { Reason::HumanIssuerUnavailable } else { Reason::HumanTokenInvalid })
+            }
+            KeyMatch::Unknown => Lookup::Miss { unknown_kid: true },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

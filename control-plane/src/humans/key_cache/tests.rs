@@ -1,0 +1,208 @@
+use super::*;
+use crate::metrics::{LabelValues, Metrics};
+use countersign_identity::Timestamp;
+use serde_json::json;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
+
+#[derive(Default)]
+struct ManualClock(AtomicU64);
+
+impl Clock for ManualClock {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_seconds(0)
+    }
+
+    fn since_boot(&self) -> Duration {
+        Duration::from_millis(self.0.load(SeqCst))
+    }
+}
+
+/// A source with one Ed25519 key whose `kid` the test sets; without a `kid`, fetches fail.
+#[derive(Default)]
+struct FakeSource {
+    kid: Mutex<Option<&'static str>>,
+    fetches: AtomicUsize,
+    hangs: AtomicBool,
+}
+
+impl KeySource for Arc<FakeSource> {
+    async fn fetch(&self) -> Result<JwkSet, impl Display + Send> {
+        self.fetches.fetch_add(1, SeqCst);
+        tokio::task::yield_now().await;
+        while self.hangs.load(SeqCst) {
+            tokio::task::yield_now().await;
+        }
+        let kid = self.kid.lock().unwrap().ok_or("unavailable")?;
+        let x = "BwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwc";
+        let keys = json!({ "keys": [{ "kty": "OKP", "crv": "Ed25519", "kid": kid, "x": x }] });
+        JwkSet::parse(keys.to_string().as_bytes()).map_err(|_| "malformed")
+    }
+}
+
+struct Fixture {
+    clock: Arc<ManualClock>,
+    source: Arc<FakeSource>,
+    cache: Arc<KeyCache<Arc<FakeSource>>>,
+}
+
+/// A cache that refreshes keys after 100 s and uses them for at most 1000 s.
+fn fixture(kid: Option<&'static str>) -> Fixture {
+    let clock = Arc::new(ManualClock(AtomicU64::new(5_000_000)));
+    let source =
+        Arc::new(FakeSource { kid: Mutex::new(kid), fetches: AtomicUsize::new(0), hangs: AtomicBool::default() });
+    let lifetimes = CacheLifetimes { refresh_after: Duration::from_secs(100), max_age: Duration::from_secs(1000) };
+    let metrics = Metrics::new(&LabelValues::default()).unwrap().jwks_fetches("test");
+    let cache = Arc::new(KeyCache::new("test".into(), source.clone(), lifetimes, clock.clone(), metrics));
+    Fixture { clock, source, cache }
+}
+
+impl Fixture {
+    fn advance(&self, seconds: f64) {
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the test uses small numbers")]
+        self.clock.0.fetch_add((seconds * 1000.0) as u64, SeqCst);
+    }
+
+    fn publish(&self, kid: Option<&'static str>) {
+        *self.source.kid.lock().unwrap() = kid;
+    }
+
+    /// Lets a background fetch finish.
+    async fn finish_background_fetch(&self) {
+        for _ in 0..10 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    fn fetches(&self) -> usize {
+        self.source.fetches.load(SeqCst)
+    }
+
+    async fn find(&self, kid: &str) -> Result<(), Reason> {
+        self.cache.find(Some(kid), JwsAlgorithm::EdDsa).await.map(drop).map_err(|refusal| refusal.reason)
+    }
+
+    async fn find_many(&self, kids: impl Iterator<Item = String>) -> Vec<Result<(), Reason>> {
+        let tasks: Vec<_> = kids
+            .map(|kid| {
+                let cache = self.cache.clone();
+                tokio::spawn(async move { cache.find(Some(&kid), JwsAlgorithm::EdDsa).await.map(drop) })
+            })
+            .collect();
+        let mut outcomes = Vec::new();
+        for task in tasks {
+            outcomes.push(task.await.unwrap().map_err(|refusal| refusal.reason));
+        }
+        outcomes
+    }
+}
+
+const INVALID: Result<(), Reason> = Err(Reason::HumanTokenInvalid);
+const UNAVAILABLE: Result<(), Reason> = Err(Reason::HumanIssuerUnavailable);
+
+#[tokio::test]
+async fn concurrent_requests_share_one_fetch() {
+    let fixture = fixture(None);
+    let all = |count| (0..count).map(|_| "a".to_owned());
+    assert!(fixture.find_many(all(50)).await.iter().all(|outcome| *outcome == UNAVAILABLE));
+    assert_eq!(fixture.fetches(), 1);
+    fixture.publish(Some("a"));
+    fixture.advance(0.9);
+    assert_eq!(
+        (fixture.find("a").await, fixture.fetches()),
+        (UNAVAILABLE, 1),
+        "a failed fetch is not retried immediately"
+    );
+    fixture.advance(0.1);
+    assert!(fixture.find_many(all(50)).await.iter().all(Result::is_ok));
+    assert_eq!(fixture.fetches(), 2);
+}
+
+#[tokio::test]
+async fn unknown_kid_triggers_one_fetch_a_minute() {
+    let fixture = fixture(Some("a"));
+    fixture.find("a").await.unwrap();
+    fixture.advance(1.0);
+    fixture.publish(Some("b"));
+    assert_eq!((fixture.find("b").await, fixture.fetches()), (Ok(()), 2), "a new key is found immediately");
+    let invented = |count: usize| (0..count).map(|number| format!("invented {number}"));
+    fixture.advance(1.0);
+    assert!(fixture.find_many(invented(200)).await.iter().all(|outcome| *outcome == INVALID));
+    assert_eq!((fixture.find("a").await, fixture.fetches()), (INVALID, 2), "the old key was withdrawn");
+    fixture.advance(58.9);
+    assert_eq!((fixture.find("c").await, fixture.fetches()), (INVALID, 2));
+    fixture.advance(0.1);
+    assert!(fixture.find_many(invented(200)).await.iter().all(|outcome| *outcome == INVALID));
+    assert_eq!(fixture.fetches(), 3);
+}
+
+#[tokio::test]
+async fn unknown_kid_of_unavailable_issuer_is_reported_as_unavailable() {
+    let fixture = fixture(Some("a"));
+    fixture.find("a").await.unwrap();
+    fixture.advance(1.0);
+    fixture.publish(None);
+    assert_eq!((fixture.find("b").await, fixture.find("b").await, fixture.fetches()), (UNAVAILABLE, UNAVAILABLE, 2));
+    assert_eq!(fixture.find("a").await, Ok(()), "cached keys are still used");
+    fixture.publish(Some("b"));
+    fixture.advance(60.0);
+    assert_eq!((fixture.find("b").await, fixture.fetches()), (Ok(()), 3));
+}
+
+#[tokio::test]
+async fn stale_keys_are_refreshed_used_while_that_fails_and_dropped_at_their_maximum_age() {
+    let fixture = fixture(Some("a"));
+    fixture.find("a").await.unwrap();
+    fixture.advance(99.9);
+    assert_eq!((fixture.find("a").await, fixture.fetches()), (Ok(()), 1));
+    fixture.publish(None);
+    fixture.advance(0.1);
+    assert_eq!((fixture.find("a").await, fixture.find("a").await, fixture.fetches()), (Ok(()), Ok(()), 2));
+    fixture.advance(15.0);
+    assert_eq!(fixture.find("a").await, Ok(()));
+    fixture.finish_background_fetch().await;
+    assert_eq!(fixture.fetches(), 3);
+    fixture.advance(884.9);
+    assert_eq!(fixture.find("a").await, Ok(()), "at the age of 999.9 s");
+    fixture.advance(0.1);
+    assert_eq!(fixture.find("a").await, UNAVAILABLE, "no key is used beyond its maximum age");
+    fixture.advance(1.0);
+    fixture.publish(Some("b"));
+    assert_eq!((fixture.find("b").await, fixture.find("a").await), (Ok(()), INVALID), "a withdrawn key is rejected");
+}
+
+#[tokio::test]
+async fn hanging_issuer_does_not_delay_requests_with_cached_keys() {
+    let fixture = fixture(Some("a"));
+    fixture.find("a").await.unwrap();
+    fixture.publish(None);
+    fixture.advance(100.0);
+    fixture.find("a").await.unwrap();
+    fixture.source.hangs.store(true, SeqCst);
+    fixture.advance(16.0);
+    for _ in 0..3 {
+        assert_eq!(fixture.find("a").await, Ok(()), "immediately, although the fetch hangs");
+        fixture.finish_background_fetch().await;
+        assert_eq!(fixture.fetches(), 3, "one fetch at a time");
+    }
+    fixture.publish(Some("b"));
+    fixture.source.hangs.store(false, SeqCst);
+    fixture.finish_background_fetch().await;
+    assert_eq!((fixture.find("a").await, fixture.find("b").await), (INVALID, Ok(())), "the fetched keys are used");
+    fixture.publish(None);
+    fixture.advance(100.0);
+    fixture.find("b").await.unwrap();
+    fixture.publish(Some("c"));
+    fixture.advance(61.0);
+    assert_eq!(fixture.find("b").await, INVALID, "an old failure does not make the refresh a background one");
+}
+
+#[tokio::test]
+async fn fetch_continues_after_its_request_is_cancelled() {
+    let fixture = fixture(Some("a"));
+    tokio::select! {
+        biased;
+        _ = fixture.find("a") => panic!("the fetch has not finished"),
+        () = std::future::ready(()) => {}
+    }
+    assert_eq!((fixture.find("a").await, fixture.fetches()), (Ok(()), 1));
+}

@@ -1,0 +1,210 @@
+//! Fetches the keys of an issuer: by OpenID Connect Discovery, from a URL, or from a file.
+//!
+//! A fetch is bounded in time and memory, whatever the server sends. Redirects are not followed: keys come only from the
+//! configured location or from the one in the discovery document at the issuer's URL.
+
+use super::{jwk_set::JwkSet, key_cache::KeySource};
+use reqwest::{Certificate, Client, StatusCode, Url, header, redirect::Policy};
+use serde::Deserialize;
+use std::{fmt::Display, net::IpAddr, path::PathBuf, time::Duration};
+use tokio::io::AsyncReadExt;
+
+/// Timeout of one fetch, discovery included.
+const FETCH_TIMEOUT: Duration = Duration::from_secs(4);
+
+/// Timeout of a TCP connection and its TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Maximum size of a document in bytes.
+const MAX_DOCUMENT_SIZE: usize = 256 * 1024;
+
+/// Path of the discovery document below the issuer's URL.
+const DISCOVERY_PATH: &str = "/.well-known/openid-configuration";
+
+/// Why fetching keys failed; for the log.
+#[derive(Debug, thiserror::Error)]
+pub enum KeySourceError {
+    /// No response in time, or a failed connection.
+    #[error("{url}: {error}")]
+    Unreachable {
+        /// The URL.
+        url: Url,
+        /// The innermost cause.
+        error: String,
+    },
+    /// A status other than 200; redirects are not followed.
+    #[error("{url}: status {status}, expected 200")]
+    Status {
+        /// The URL.
+        url: Url,
+        /// The status of the response.
+        status: StatusCode,
+    },
+    /// The document is larger than [`MAX_DOCUMENT_SIZE`].
+    #[error("{0}: larger than {MAX_DOCUMENT_SIZE} bytes")]
+    TooLarge(String),
+    /// The document is invalid.
+    #[error("{location}: {error}")]
+    Malformed {
+        /// The URL or file.
+        location: String,
+        /// What is wrong with it.
+        error: String,
+    },
+    /// The fetch exceeded [`FETCH_TIMEOUT`].
+    #[error("fetching the keys took longer than {} s", FETCH_TIMEOUT.as_secs())]
+    TimedOut,
+    /// The file cannot be read.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// The configured file has no certificates, or those of the system cannot be loaded.
+    #[error("{0}")]
+    Certificates(String),
+}
+
+/// Where the keys of an issuer are.
+pub enum KeyLocation {
+    /// At the `jwks_uri` of the issuer's discovery document.
+    Discovery {
+        /// The `issuer` that the document must have.
+        issuer: String,
+        /// The HTTP client.
+        client: JwksClient,
+    },
+    /// At this URL.
+    Url {
+        /// The URL.
+        url: Url,
+        /// The HTTP client.
+        client: JwksClient,
+    },
+    /// In this file.
+    File(PathBuf),
+}
+
+/// An HTTP client that fetches discovery documents and JWK sets.
+pub struct JwksClient {
+    http: Client,
+    /// Allows `http://` on loopback, for development.
+    allow_http_on_loopback: bool,
+}
+
+#[derive(Deserialize)]
+struct DiscoveryDocument {
+    issuer: String,
+    jwks_uri: String,
+}
+
+impl KeySource for KeyLocation {
+    async fn fetch(&self) -> Result<JwkSet, impl Display + Send> {
+        tokio::time::timeout(FETCH_TIMEOUT, self.read()).await.unwrap_or(Err(KeySourceError::TimedOut))
+    }
+}
+
+impl KeyLocation {
+    async fn read(&self) -> Result<JwkSet, KeySourceError> {
+        let (location, json) = match self {
+            Self::Discovery { issuer, client } => {
+                let url = client.discover(issuer).await?;
+                (url.to_string(), client.get(&url).await?)
+            }
+            Self::Url { url, client } => (url.to_string(), client.get(url).await?),
+            Self::File(path) => (path.display().to_string(), read_file(path).await?),
+        };
+        JwkSet::parse(&json).map_err(|error| KeySourceError::Malformed { location, error: error.to_string() })
+    }
+
+    /// Checks a file at start-up. URLs are not checked, because the issuer may be unavailable at that time.
+    pub async fn validate(&self) -> Result<(), KeySourceError> {
+        match self {
+            Self::File(_) => self.read().await.map(drop),
+            Self::Discovery { .. } | Self::Url { .. } => Ok(()),
+        }
+    }
+}
+
+impl JwksClient {
+    /// A client that trusts the certificate authorities in this PEM file, or without it those of the system.
+    pub fn new(authorities: Option<&[u8]>, allow_http_on_loopback: bool) -> Result<Self, KeySourceError> {
+        let mut builder = Client::builder()
+            .redirect(Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .timeout(FETCH_TIMEOUT)
+            .pool_idle_timeout(FETCH_TIMEOUT)
+            .user_agent(concat!("countersign-control-plane/", env!("CARGO_PKG_VERSION")));
+        if let Some(pem) = authorities {
+            let no_certificate = || KeySourceError::Certificates("contains no PEM certificate".to_owned());
+            let certificates = Certificate::from_pem_bundle(pem).map_err(|_| no_certificate())?;
+            if certificates.is_empty() {
+                return Err(no_certificate());
+            }
+            builder = builder.tls_certs_only(certificates);
+        }
+        let http = builder.build().map_err(|error| KeySourceError::Certificates(root_cause(&error)))?;
+        Ok(Self { http, allow_http_on_loopback })
+    }
+
+    async fn discover(&self, issuer: &str) -> Result<Url, KeySourceError> {
+        let location = format!("{}{DISCOVERY_PATH}", issuer.trim_end_matches('/'));
+        let malformed = |error: &str| KeySourceError::Malformed { location: location.clone(), error: error.to_owned() };
+        let json = self.get(&location.parse().map_err(|_| malformed("not a URL"))?).await?;
+        let document = serde_json::from_slice(&json);
+        let DiscoveryDocument { issuer: document_issuer, jwks_uri } =
+            document.map_err(|_| malformed("must be JSON with `issuer` and `jwks_uri`"))?;
+        if document_issuer != issuer {
+            return Err(malformed("the document's `issuer` differs from the configured issuer"));
+        }
+        let jwks_uri: Url = jwks_uri.parse().map_err(|_| malformed("`jwks_uri` is not a URL"))?;
+        if jwks_uri.scheme() == "https" || (self.allow_http_on_loopback && is_http_on_loopback(&jwks_uri)) {
+            Ok(jwks_uri)
+        } else {
+            Err(malformed("`jwks_uri` must be an https:// URL"))
+        }
+    }
+
+    async fn get(&self, url: &Url) -> Result<Vec<u8>, KeySourceError> {
+        let unreachable =
+            |error: reqwest::Error| KeySourceError::Unreachable { url: url.clone(), error: root_cause(&error) };
+        let request = self.http.get(url.clone()).header(header::ACCEPT, "application/json");
+        let mut response = request.send().await.map_err(unreachable)?;
+        if response.status() != StatusCode::OK {
+            return Err(KeySourceError::Status { url: url.clone(), status: response.status() });
+        }
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(unreachable)? {
+            if body.len() + chunk.len() > MAX_DOCUMENT_SIZE {
+                return Err(KeySourceError::TooLarge(url.to_string()));
+            }
+            body.extend_from_slice(&chunk);
+        }
+        Ok(body)
+    }
+}
+
+fn is_http_on_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+    url.scheme() == "http" && (host == "localhost" || host.parse().is_ok_and(|at: IpAddr| at.is_loopback()))
+}
+
+async fn read_file(path: &PathBuf) -> Result<Vec<u8>, KeySourceError> {
+    let failed = |error| KeySourceError::File { path: path.clone(), error };
+    let file = tokio::fs::File::open(path).await.map_err(failed)?;
+    let mut json = Vec::new();
+    let limit = u64::try_from(MAX_DOCUMENT_SIZE + 1).unwrap_or(u64::MAX);
+    file.take(limit).read_to_end(&mut json).await.map_err(failed)?;
+    if json.len() > MAX_DOCUMENT_SIZE { Err(KeySourceError::TooLarge(path.display().to_string())) } else { Ok(json) }
+}
+
+/// The innermost error; the outer ones repeat the URL.
+fn root_cause(error: &reqwest::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}

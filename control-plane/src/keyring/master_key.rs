@@ -1,0 +1,129 @@
+//! The master key. It encrypts private keys and secrets at rest; challenge keys and audit keys are derived from it.
+
+use crate::domain::{audit::chain::AuditKeys, challenge::ChallengeKeys};
+use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
+use countersign_process::Rng;
+use sha2::{Digest, Sha256};
+use std::{fmt, path::Path};
+use zeroize::Zeroizing;
+
+/// Length in bytes.
+const LEN: usize = 32;
+
+/// Why the master key cannot be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum MasterKeyError {
+    /// The setting or file does not contain 64 hex characters.
+    #[error("{0}: the master key must be 32 bytes as 64 hex characters (`openssl rand -hex 32`)")]
+    Malformed(String),
+    /// The command needs an existing key, and the file does not exist.
+    #[error(
+        "{0}: there is no master key. Copy the master key of this database to that file (data_dir sets its directory), or \
+         set secrets.master_key (COUNTERSIGN_SECRETS__MASTER_KEY_FILE names a file that contains it)"
+    )]
+    Missing(String),
+    /// The file cannot be read or written.
+    #[error("{path}: {error}")]
+    File {
+        /// The file.
+        path: String,
+        /// The system's error.
+        error: std::io::Error,
+    },
+}
+
+/// 32 secret bytes.
+pub struct MasterKey(Zeroizing<[u8; LEN]>);
+
+impl MasterKey {
+    /// Parses the value of `secrets.master_key`: 64 hex characters.
+    pub fn from_hex(text: &str) -> Result<Self, MasterKeyError> {
+        Self::parse(text, || "secrets.master_key".to_owned())
+    }
+
+    fn parse(text: &str, source: impl FnOnce() -> String) -> Result<Self, MasterKeyError> {
+        let mut bytes = Zeroizing::new([0; LEN]);
+        hex::decode_to_slice(text.trim(), bytes.as_mut()).map_err(|_| MasterKeyError::Malformed(source()))?;
+        Ok(Self(bytes))
+    }
+
+    /// Reads the key from a file. If the file does not exist, generates a key and creates the file with mode 0600.
+    pub fn from_file(path: &Path, rng: &dyn Rng) -> Result<Self, MasterKeyError> {
+        let failed = |error| MasterKeyError::File { path: path.display().to_string(), error };
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::parse(&Zeroizing::new(text), || path.display().to_string()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let mut bytes = Zeroizing::new([0; LEN]);
+                rng.fill(bytes.as_mut());
+                let text = Zeroizing::new(hex::encode(bytes.as_ref()));
+                crate::files::write_secret(path, text.as_bytes()).map_err(failed)?;
+                Ok(Self(bytes))
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Identifies the key without revealing it.
+    pub fn fingerprint(&self) -> String {
+        let digest = Sha256::new().chain_update(b"countersign master key v1").chain_update(self.0.as_ref()).finalize();
+        hex::encode(&digest[..16])
+    }
+
+    /// The keys that authenticate challenges.
+    pub fn challenge_keys(&self) -> ChallengeKeys {
+        ChallengeKeys::derive(self.0.as_ref())
+    }
+
+    /// The keys that authenticate audit entries.
+    pub fn audit_keys(&self) -> AuditKeys {
+        AuditKeys::derive(self.0.as_ref())
+    }
+
+    /// Encrypts `plain`. Decryption needs the same `label`, which is authenticated and not encrypted.
+    pub fn seal(&self, label: &str, plain: &[u8], rng: &dyn Rng) -> Option<Vec<u8>> {
+        let mut nonce = [0; NONCE_LEN];
+        rng.fill(&mut nonce);
+        let mut sealed = plain.to_vec();
+        let key = self.cipher()?;
+        let nonce_used = Nonce::assume_unique_for_key(nonce);
+        key.seal_in_place_append_tag(nonce_used, Aad::from(label.as_bytes()), &mut sealed).ok()?;
+        Some([&nonce[..], &sealed].concat())
+    }
+
+    /// Decrypts the output of [`Self::seal`]; `None` if the key or the label differs, or the data is damaged.
+    pub fn open(&self, label: &str, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+        let (nonce, sealed) = sealed.split_at_checked(NONCE_LEN)?;
+        let mut buffer = Zeroizing::new(sealed.to_vec());
+        let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
+        let plain = self.cipher()?.open_in_place(nonce, Aad::from(label.as_bytes()), &mut buffer).ok()?.len();
+        buffer.truncate(plain);
+        Some(buffer)
+    }
+
+    fn cipher(&self) -> Option<LessSafeKey> {
+        UnboundKey::new(&AES_256_GCM, self.0.as_ref()).ok().map(LessSafeKey::new)
+    }
+}
+
+impl fmt::Debug for MasterKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MasterKey({})", self.fingerprint())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_process::SystemRng;
+
+    #[test]
+    fn open_requires_the_key_and_label_of_seal() {
+        let key = MasterKey::from_hex(&"ab".repeat(32)).unwrap();
+        let sealed = key.seal("label", b"secret", &SystemRng).unwrap();
+        assert_eq!(key.open("label", &sealed).unwrap().as_slice(), b"secret");
+        assert!(key.open("other", &sealed).is_none());
+        assert!(MasterKey::from_hex(&"ac".repeat(32)).unwrap().open("label", &sealed).is_none());
+        assert!(key.open("label", &sealed[..NONCE_LEN + 3]).is_none());
+        assert!(!sealed.windows(6).any(|window| window == b"secret"));
+    }
+}

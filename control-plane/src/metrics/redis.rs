@@ -1,0 +1,64 @@
+//! Metrics of Redis. Without a Redis, none of their series exist.
+
+use super::{FAILED, MetricFactory, OK};
+use prometheus::{IntCounterVec, IntGaugeVec};
+
+/// Availability of Redis and requests to it.
+#[derive(Clone)]
+pub struct RedisMetrics {
+    up: IntGaugeVec,
+    operations: IntCounterVec,
+}
+
+/// The result of a request to Redis.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RedisOutcome {
+    /// Redis answered.
+    Succeeded,
+    /// Redis did not answer in time.
+    TimedOut,
+    /// Redis returned an error, or the connection broke.
+    Failed,
+    /// The request was not sent, because there is no connection.
+    NotSent,
+}
+
+impl RedisOutcome {
+    const ALL: [Self; 4] = [Self::Succeeded, Self::TimedOut, Self::Failed, Self::NotSent];
+
+    /// The label `result`.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Succeeded => OK,
+            Self::TimedOut => "late",
+            Self::Failed => FAILED,
+            Self::NotSent => "not_asked",
+        }
+    }
+}
+
+impl RedisMetrics {
+    pub(super) fn new(factory: &MetricFactory) -> prometheus::Result<Self> {
+        let up = factory.gauge_vec("redis_up", "1 if Redis is connected, else 0; by kind", &["kind"])?;
+        let operations = factory.counter_vec("redis_operations_total", "Requests to Redis by result", &["result"])?;
+        Ok(Self { up, operations })
+    }
+
+    /// Creates the series for a Redis of this kind.
+    pub fn initialize(&self, kind: &str) {
+        self.set_up(kind, false);
+        for outcome in RedisOutcome::ALL {
+            self.operations.with_label_values(&[outcome.as_str()]);
+        }
+    }
+
+    /// Sets whether Redis is connected.
+    pub fn set_up(&self, kind: &str, is_up: bool) {
+        self.up.with_label_values(&[kind]).set(is_up.into());
+    }
+
+    /// Counts a request.
+    pub fn record(&self, outcome: RedisOutcome) {
+        self.operations.with_label_values(&[outcome.as_str()]).inc();
+    }
+}

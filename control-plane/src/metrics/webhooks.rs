@@ -1,0 +1,51 @@
+//! Metrics of the delivery of events to webhooks.
+
+use super::{MetricFactory, OK};
+use prometheus::{Gauge, Histogram, IntCounterVec, IntGauge};
+
+/// Delivery of events.
+#[derive(Clone)]
+pub struct WebhookMetrics {
+    /// Delivery attempts by result: [`OK`] or the reason of the failure.
+    pub attempts: IntCounterVec,
+    /// Finished deliveries by result.
+    pub deliveries: IntCounterVec,
+    /// Seconds of an attempt.
+    pub seconds: Histogram,
+    /// Deliveries that are not finished.
+    pub pending: IntGauge,
+    /// Since when the oldest due delivery has been waiting, in Unix seconds; 0 if none is due.
+    pub oldest_due: Gauge,
+}
+
+impl WebhookMetrics {
+    const DELIVERED: &str = "delivered";
+    const DEAD: &str = "dead";
+
+    pub(super) fn new(factory: &MetricFactory, failures: &[&str]) -> prometheus::Result<Self> {
+        let attempts = factory.result_counter("webhook_attempts_total", "Delivery attempts by result", failures)?;
+        let deliveries =
+            factory.counter_vec("webhook_deliveries_total", "Finished deliveries by result", &["result"])?;
+        for result in [Self::DELIVERED, Self::DEAD] {
+            deliveries.with_label_values(&[result]);
+        }
+        let seconds = factory.seconds("webhook_attempt_duration_seconds", "Seconds of a delivery attempt", &[])?;
+        let oldest_due = "Since when the oldest due delivery has been waiting; 0 if none is due";
+        Ok(Self {
+            attempts,
+            deliveries,
+            seconds: seconds.with_label_values::<&str>(&[]),
+            pending: factory.gauge("webhook_deliveries_pending", "Deliveries that are not finished")?,
+            oldest_due: factory.timestamp("webhook_oldest_due", oldest_due)?,
+        })
+    }
+
+    /// Counts an attempt, and the delivery if this was its last attempt.
+    pub fn record_attempt(&self, failure: Option<&str>, is_finished: bool) {
+        self.attempts.with_label_values(&[failure.unwrap_or(OK)]).inc();
+        if is_finished {
+            let result = if failure.is_none() { Self::DELIVERED } else { Self::DEAD };
+            self.deliveries.with_label_values(&[result]).inc();
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Webhook targets, events, deliveries and suppressed bursts.
+
+use super::{ALL, agent, description, service, time};
+use crate::{
+    domain::webhook::{
+        DisabledReason, WebhookScope, WebhookTarget,
+        delivery::{Attempt, AttemptFailure, Delivery, DeliveryState, DeliveryStatus, ResponseExcerpt},
+        event::{Authenticated, Event, EventAudience, EventData, EventFilter, EventKind},
+        suppressed_burst::SuppressedBurst,
+        url::TargetUrl,
+    },
+    store::{
+        conformance::Fixture,
+        deliveries::{self, DueKind, LeasedDelivery},
+        outbox, webhook_targets,
+    },
+};
+use countersign_identity::{EventId, Timestamp, WebhookId};
+
+fn target() -> WebhookTarget {
+    WebhookTarget {
+        id: WebhookId::from_bits(1),
+        scope: WebhookScope::Service(service().id),
+        url: TargetUrl::parse("https://hooks.example/one").unwrap(),
+        events: EventFilter::parse(["agent.authenticated", "trust.feedback_received"]).unwrap(),
+        description: description("of a target"),
+        created_at: time(90),
+        updated_at: time(91),
+        paused_at: None,
+        disabled: None,
+        failing_since: None,
+        previous_until: None,
+    }
+}
+
+fn event(number: u128, at: Timestamp) -> Event {
+    let (agent_id, service_id) = (agent().id, Some(service().id));
+    let data = EventData::Authenticated(Authenticated { agent_id, service_id, ip_address: None });
+    Event { id: EventId::from_bits(number), at, data }
+}
+
+impl Fixture {
+    async fn find_target(&self, target: &WebhookTarget) -> Option<WebhookTarget> {
+        webhook_targets::find(self.read().await.conn(), target.scope, target.id).await.unwrap()
+    }
+
+    pub async fn webhook_targets_return_what_was_written(&self) {
+        let other = WebhookTarget {
+            id: WebhookId::from_bits(2),
+            scope: WebhookScope::Deployment,
+            events: EventFilter::default(),
+            ..target()
+        };
+        let (id, now) = (target().id, time(95));
+        self.commit(async |tx| {
+            webhook_targets::insert(tx.conn(), &target(), "a secret").await?;
+            webhook_targets::insert(tx.conn(), &other, "another secret").await?;
+            assert!(webhook_targets::lock(tx.conn(), target().scope, id).await?);
+            assert!(!webhook_targets::lock(tx.conn(), other.scope, id).await?);
+            webhook_targets::lock_any_scope(tx.conn(), id).await
+        })
+        .await;
+        for target in [target(), other] {
+            assert_eq!(self.find_target(&target).await, Some(target.clone()));
+            assert_eq!(webhook_targets::list(self.read().await.conn(), target.scope).await.unwrap(), [target]);
+        }
+        self.commit(async |tx| webhook_targets::rotate_secret(tx.conn(), id, "a new secret", time(96)).await).await;
+        for (now, previous) in [(now, Some("a secret")), (time(96), None)] {
+            let secrets = webhook_targets::secrets(self.read().await.conn(), id, now).await.unwrap().unwrap();
+            assert_eq!((secrets.current.as_str(), secrets.previous.as_deref()), ("a new secret", previous));
+        }
+        let updated = WebhookTarget {
+            url: TargetUrl::parse("https://hooks.example/two").unwrap(),
+            events: EventFilter::parse(["agent.role_assigned"]).unwrap(),
+            description: description("updated"),
+            updated_at: time(97),
+            paused_at: Some(time(98)),
+            disabled: Some((time(99), DisabledReason::Failing)),
+            failing_since: Some(time(100)),
+            previous_until: Some(time(96)),
+            ..target()
+        };
+        self.commit(async |tx| webhook_targets::update(tx.conn(), &updated, false).await).await;
+        assert_eq!(self.find_target(&updated).await, Some(updated));
+        let active = WebhookTarget { updated_at: time(101), previous_until: Some(time(96)), ..target() };
+        self.commit(async |tx| webhook_targets::update(tx.conn(), &active, true).await).await;
+        assert_eq!(self.find_target(&active).await, Some(active));
+        self.targets_change_their_health().await;
+    }
+
+    async fn targets_change_their_health(&self) {
+        let (target, scope) = (target(), Some(target().scope));
+        let (id, other) = (target.id, TargetUrl::parse("https://hooks.example/other").unwrap());
+        let failing_since = async || self.find_target(&target).await.and_then(|target| target.failing_since);
+        let fail = async |url: &TargetUrl, at, horizon| {
+            self.commit(async |tx| webhook_targets::mark_failing(tx.conn(), (id, url), (at, horizon)).await).await;
+        };
+        fail(&other, time(102), time(0)).await;
+        assert_eq!(failing_since().await, None);
+        fail(&target.url, time(102), time(0)).await;
+        fail(&target.url, time(103), time(102)).await;
+        assert_eq!(failing_since().await, Some(time(102)));
+        fail(&target.url, time(106), time(104)).await;
+        assert_eq!(failing_since().await, Some(time(106)));
+        let disable = async |reason, now, horizon| {
+            let target = (id, &target.url);
+            self.commit(async |tx| webhook_targets::disable(tx.conn(), target, reason, (now, horizon)).await).await
+        };
+        assert_eq!(disable(DisabledReason::Failing, time(107), time(105)).await, None);
+        assert_eq!(disable(DisabledReason::Failing, time(107), time(106)).await, scope);
+        assert_eq!(disable(DisabledReason::Gone, time(108), time(0)).await, None);
+        let disabled = self.find_target(&target).await.and_then(|target| target.disabled);
+        assert_eq!(disabled, Some((time(107), DisabledReason::Failing)));
+        self.commit(async |tx| {
+            webhook_targets::mark_healthy(tx.conn(), id).await?;
+            assert_eq!(webhook_targets::updated_at_if_active(tx.conn(), id).await?, None);
+            webhook_targets::update(tx.conn(), &target, true).await?;
+            assert_eq!(webhook_targets::updated_at_if_active(tx.conn(), id).await?, Some(target.updated_at));
+            Ok(())
+        })
+        .await;
+        assert_eq!(failing_since().await, None);
+    }
+
+    pub async fn deliveries_return_what_was_written(&self) {
+        let (old, new, test) = (event(1, time(110)), event(2, time(111)), event(3, time(112)));
+        let (kind, audience) = (EventKind::Authenticated, EventAudience::ServicesOf(agent().id));
+        self.commit(async |tx| {
+            for audience in [audience, EventAudience::Service(service().id)] {
+                assert!(outbox::has_recipients(tx.conn(), kind, audience, time(6)).await?);
+            }
+            assert!(outbox::enqueue(tx.conn(), &old, time(6)).await?);
+            assert!(outbox::enqueue(tx.conn(), &new, time(6)).await?);
+            assert!(outbox::has_events(tx.conn()).await?);
+            assert_eq!(outbox::fan_out(tx.conn(), time(113), 1).await?, 1);
+            assert_eq!(webhook_targets::oldest_due(tx.conn(), time(120)).await?, Some(new.at));
+            assert_eq!(outbox::fan_out(tx.conn(), time(113), 9).await?, 1);
+            assert!(!outbox::has_events(tx.conn()).await?);
+            outbox::insert_test(tx.conn(), &test, target().id, time(114)).await
+        })
+        .await;
+        let mut read = self.read().await;
+        let conn = read.conn();
+        for event in [&old, &new, &test] {
+            assert_eq!(outbox::event_body(conn, event.id).await.unwrap(), Some(event.body()));
+        }
+        let pending = |event: &Event, at| Delivery {
+            event: event.id,
+            kind,
+            occurred_at: event.at,
+            state: DeliveryState::Pending(at),
+            attempts: 0,
+            last_attempt: None,
+        };
+        let expected = [pending(&test, time(114)), pending(&new, time(113)), pending(&old, time(113))];
+        assert_eq!(deliveries::list(conn, target().id, None, ALL).await.unwrap().items, expected);
+        // Both events also go to the target of the deployment.
+        assert_eq!(deliveries::count_pending(conn).await.unwrap(), 5);
+        assert_eq!(webhook_targets::oldest_due(conn, time(120)).await.unwrap(), Some(time(113)));
+        for (now, due, due_tests) in [(time(112), 0, 0), (time(113), 2, 0), (time(114), 2, 1)] {
+            assert_eq!(webhook_targets::with_due_deliveries(conn, now).await.unwrap().len(), due);
+            assert_eq!(webhook_targets::with_due_tests(conn, now).await.unwrap().len(), due_tests);
+        }
+        drop(read);
+        self.attempts_return_what_was_written(&old, &new).await;
+        self.old_deliveries_are_deleted(&old, &new, &test).await;
+    }
+
+    async fn lease(&self, kind: DueKind, now: Timestamp, until: Timestamp) -> Vec<LeasedDelivery> {
+        let target = (target().id, kind);
+        self.commit(async |tx| deliveries::lease(tx.conn(), target, (now, until), 9).await).await
+    }
+
+    async fn attempts_return_what_was_written(&self, old: &Event, new: &Event) {
+        let (now, until) = (time(115), time(116));
+        let leased = self.lease(DueKind::FirstAttempt, now, until).await;
+        let [first, second] = &leased[..] else { panic!("{leased:?}") };
+        assert_eq!([first.event, second.event], [old.id, new.id]);
+        assert_eq!((first.attempts, first.is_test, first.until, &first.body), (0, false, until, &old.body()));
+        assert!(self.lease(DueKind::FirstAttempt, now, until).await.is_empty());
+        assert!(self.lease(DueKind::Test, now, until).await[0].is_test);
+
+        let response = Some(ResponseExcerpt { status: 503, body: "a response".to_owned() });
+        let failed = Attempt { at: time(117), response, failure: Some(AttemptFailure::Status) };
+        let retry = DeliveryState::Pending(time(118));
+        let delivered = Attempt { at: time(119), response: None, failure: None };
+        self.commit(async |tx| {
+            assert!(deliveries::record_attempt(tx.conn(), first, &failed, retry).await?);
+            assert!(!deliveries::record_attempt(tx.conn(), first, &failed, retry).await?);
+            assert!(deliveries::record_attempt(tx.conn(), second, &delivered, DeliveryState::Delivered).await?);
+            Ok(())
+        })
+        .await;
+        let mut read = self.read().await;
+        let found = deliveries::find(read.conn(), target().id, old.id).await.unwrap().unwrap();
+        assert_eq!((found.state, found.attempts, found.last_attempt), (retry, 1, Some(failed.clone())));
+        let found = deliveries::find(read.conn(), target().id, new.id).await.unwrap().unwrap();
+        assert_eq!((found.state, found.attempts, found.last_attempt), (DeliveryState::Delivered, 1, Some(delivered)));
+        drop(read);
+
+        let leased = self.lease(DueKind::Retry, time(118), time(120)).await;
+        self.commit(async |tx| deliveries::release(tx.conn(), &leased[0], time(119)).await).await;
+        let leased = self.lease(DueKind::Retry, time(119), time(121)).await;
+        self.commit(async |tx| deliveries::record_attempt(tx.conn(), &leased[0], &failed, DeliveryState::Dead).await)
+            .await;
+        for (status, expected) in
+            [(DeliveryStatus::Pending, 1), (DeliveryStatus::Delivered, 1), (DeliveryStatus::Dead, 1)]
+        {
+            let listed = deliveries::list(self.read().await.conn(), target().id, Some(status), ALL).await.unwrap();
+            assert_eq!((listed.total, listed.items.len()), (1, expected), "{status:?}");
+            assert_eq!(listed.items[0].state.status(), status);
+        }
+    }
+
+    async fn old_deliveries_are_deleted(&self, old: &Event, new: &Event, test: &Event) {
+        let (target, deployment_target, now) = (target().id, WebhookId::from_bits(2), time(122));
+        self.commit(async |tx| {
+            let conn = tx.conn();
+            let (dead, all) = (Some(DeliveryStatus::Dead), EventId::from_bits(0));
+            assert_eq!(deliveries::replay_batch(conn, target, (new.at, all), dead, (now, 9)).await?, 0);
+            assert_eq!(deliveries::replay_batch(conn, target, (old.at, all), dead, (now, 9)).await?, 1);
+            assert!(deliveries::replay(conn, target, new.id, now).await?);
+            assert!(!deliveries::replay(conn, target, EventId::from_bits(99), now).await?);
+            let replayed = deliveries::list(conn, target, Some(DeliveryStatus::Pending), ALL).await?.items;
+            assert_eq!([replayed[1].event, replayed[2].event], [new.id, old.id]);
+            assert!(replayed[1..].iter().all(|delivery| delivery.state == DeliveryState::Pending(now)));
+
+            assert!(outbox::has_events_before(conn, new.id).await?);
+            assert!(deliveries::has_deliveries_before(conn, target, new.id).await?);
+            assert!(deliveries::delete_before(conn, target, Some(new.id), 9).await?);
+            assert!(!deliveries::delete_before(conn, target, Some(new.id), 9).await?);
+            assert!(!deliveries::has_deliveries_before(conn, target, new.id).await?);
+            outbox::delete_events_before(conn, new.id, 9).await?;
+            assert_eq!(outbox::event_body(conn, old.id).await?, None);
+            assert!(outbox::event_body(conn, new.id).await?.is_some());
+
+            webhook_targets::mark_deleted(conn, deployment_target, now).await?;
+            assert_eq!(webhook_targets::list_all(conn).await?, [(target, false), (deployment_target, true)]);
+            webhook_targets::delete_row(conn, deployment_target, time(121)).await?;
+            assert_eq!(webhook_targets::list_all(conn).await?.len(), 2);
+            Ok(())
+        })
+        .await;
+        self.fill_the_webhook_tables(test).await;
+    }
+
+    /// For the check of all columns.
+    async fn fill_the_webhook_tables(&self, test: &Event) {
+        let (target, now) = (target(), time(123));
+        let response = Some(ResponseExcerpt { status: 500, body: "a response".to_owned() });
+        let failed = Attempt { at: now, response, failure: Some(AttemptFailure::Status) };
+        let dead = self.lease(DueKind::FirstAttempt, now, time(124)).await;
+        let delivered = self.lease(DueKind::Test, now, time(124)).await;
+        self.commit(async |tx| {
+            assert!(outbox::enqueue(tx.conn(), &event(4, now), time(6)).await?);
+            deliveries::record_attempt(tx.conn(), &dead[0], &failed, DeliveryState::Dead).await?;
+            deliveries::record_attempt(tx.conn(), &delivered[0], &failed, DeliveryState::Delivered).await?;
+            outbox::insert_test(tx.conn(), &Event { id: EventId::from_bits(5), ..test.clone() }, target.id, now)
+                .await?;
+            webhook_targets::delete_expired_secrets(tx.conn(), time(96)).await?;
+            webhook_targets::rotate_secret(tx.conn(), target.id, "a third secret", now).await?;
+            let paused = WebhookTarget {
+                paused_at: Some(now),
+                disabled: Some((now, DisabledReason::Gone)),
+                failing_since: Some(now),
+                ..target.clone()
+            };
+            webhook_targets::update(tx.conn(), &paused, false).await?;
+            webhook_targets::mark_failing(tx.conn(), (target.id, &target.url), (now, now)).await
+        })
+        .await;
+    }
+
+    pub async fn bursts_return_what_was_written(&self) {
+        let (agent, service) = (agent().id, service().id);
+        let began_at = time(130);
+        let burst = SuppressedBurst { began_at, emitted: 3, suppressed: 4 };
+        self.commit(async |tx| {
+            for service in [Some(service), None] {
+                let new = outbox::lock_burst(tx.conn(), agent, service, began_at).await?;
+                assert_eq!(new, SuppressedBurst::new(began_at));
+                outbox::update_burst(tx.conn(), agent, service, &burst).await?;
+            }
+            assert_eq!(outbox::lock_burst(tx.conn(), agent, Some(service), time(131)).await?, burst);
+            assert!(!outbox::has_bursts_until(tx.conn(), time(129)).await?);
+            assert!(outbox::has_bursts_until(tx.conn(), began_at).await?);
+            let mut taken = outbox::take_bursts(tx.conn(), began_at).await?;
+            taken.sort_by_key(|(_, service, _)| *service);
+            assert_eq!(taken, [(agent, None, burst), (agent, Some(service), burst)]);
+            // For the check of all columns.
+            outbox::lock_burst(tx.conn(), agent, Some(service), began_at).await
+        })
+        .await;
+    }
+}

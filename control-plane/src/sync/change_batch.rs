@@ -1,0 +1,153 @@
+//! The current content of everything that changed in a range of revisions. Each facet of each agent appears once, with the
+//! revision of its last change.
+
+use crate::{
+    domain::change::{Change, FeedPosition, RevisionRange},
+    store::{Conn, Store, StoreError, agents, agents::AgentState, assignments, feed, roles, services, signing_keys},
+};
+use countersign_identity::{
+    AgentChanges, AgentId, Revision, RoleDefinition, RoleGrant, ServiceId, SessionId, TokenId, Versioned,
+};
+use std::collections::BTreeMap;
+
+/// A revoked token or session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Revoked {
+    /// An access token.
+    Token(TokenId),
+    /// A session, with all its access tokens.
+    Session(SessionId),
+}
+
+/// Everything that changed in a range of revisions.
+#[derive(Debug, Default)]
+pub struct ChangeBatch {
+    /// The batch contains all changes above this revision.
+    pub since: Revision,
+    /// The batch contains all changes up to this revision, the newest when it was read.
+    pub revision: Revision,
+    /// The revision up to which changes were deleted from the feed.
+    pub floor: Revision,
+    /// Trust and status of agents, for all services.
+    pub agents: BTreeMap<AgentId, AgentChanges>,
+    /// Roles of agents at one service each.
+    pub role_grants: BTreeMap<(ServiceId, AgentId), Versioned<Vec<RoleGrant>>>,
+    /// All roles of each service whose definitions changed.
+    pub definitions: BTreeMap<ServiceId, Vec<RoleDefinition>>,
+    /// Whether a service accepts unbound tokens. Contains services whose settings changed, and the requested service.
+    pub accepts_unbound: BTreeMap<ServiceId, bool>,
+    /// Revoked tokens and sessions.
+    pub revoked: BTreeMap<Revoked, Revision>,
+    /// The public points of all signing keys, if any key changed.
+    pub keys: Option<Vec<Vec<u8>>>,
+}
+
+/// Which changes to read.
+#[derive(Debug, Clone, Copy)]
+pub enum ReadScope {
+    /// Changes above this revision, for all services.
+    AllServices(Revision),
+    /// Changes above this revision for one service, if the feed knows the revision; and the settings of the service.
+    Resume(Revision, ServiceId),
+    /// All that one service needs to start: changes above the floor, its settings and role definitions, and all keys.
+    Snapshot(ServiceId),
+}
+
+/// Reads a batch; `None` if the feed does not know the revision to resume from.
+pub async fn read(store: &Store, scope: ReadScope) -> Result<Option<ChangeBatch>, StoreError> {
+    let mut read = store.read().await?;
+    let conn = read.conn();
+    let position = feed::position(conn).await?;
+    let FeedPosition { revision: until, floor, cutoff: _ } = position;
+    let (since, only) = match scope {
+        // Changes below the floor are deleted. The batch then has a `since` above the requested revision.
+        ReadScope::AllServices(revision) => (revision.max(floor), None),
+        ReadScope::Resume(revision, service) if feed::contains(conn, position, revision).await? => {
+            (revision, Some(service))
+        }
+        ReadScope::Resume(..) => return Ok(None),
+        ReadScope::Snapshot(service) => (floor, Some(service)),
+    };
+    let mut batch = collect(conn, RevisionRange { since, until }, floor, only).await?;
+    if let Some(service) = only {
+        batch.accepts_unbound.insert(service, accepts_unbound(conn, service).await?);
+    }
+    if let ReadScope::Snapshot(service) = scope {
+        batch.definitions.insert(service, definitions(conn, service).await?);
+        batch.keys = Some(keys(conn).await?);
+    }
+    Ok(Some(batch))
+}
+
+async fn collect(
+    conn: &mut Conn,
+    range: RevisionRange,
+    floor: Revision,
+    only: Option<ServiceId>,
+) -> Result<ChangeBatch, StoreError> {
+    // In commit order, so that the map keeps the revision of the last change of each facet.
+    let changes = feed::changes(conn, range).await?;
+    let revisions: BTreeMap<Change, Revision> = changes.iter().map(|change| (change.value, change.revision)).collect();
+    let mut batch = ChangeBatch { since: range.since, revision: range.until, floor, ..ChangeBatch::default() };
+    for (change, revision) in &revisions {
+        batch.add(conn, *change, *revision, only).await?;
+    }
+    // Roles and conditions of all changed agents come from one query each.
+    for (service, agent, grant) in assignments::changed_grants(conn, range, only).await? {
+        if let Some(facet) = batch.role_grants.get_mut(&(service, agent)) {
+            facet.value.push(grant);
+        }
+    }
+    for AgentState { agent, trust, status } in agents::changed_states(conn, range).await? {
+        let revision_of = |change| revisions.get(&change).copied();
+        let changes = batch.agents.entry(agent).or_default();
+        changes.trust = revision_of(Change::Trust(agent)).map(|revision| Versioned { revision, value: trust });
+        changes.status = revision_of(Change::Status(agent)).map(|revision| Versioned { revision, value: status });
+    }
+    Ok(batch)
+}
+
+impl ChangeBatch {
+    async fn add(
+        &mut self,
+        conn: &mut Conn,
+        change: Change,
+        revision: Revision,
+        only: Option<ServiceId>,
+    ) -> Result<(), StoreError> {
+        let concerns = |service| only.is_none_or(|only| only == service);
+        match change {
+            Change::Roles(agent, service) if concerns(service) => {
+                self.role_grants.insert((service, agent), Versioned { revision, value: Vec::new() });
+            }
+            Change::Definitions(service) if concerns(service) => {
+                self.definitions.insert(service, definitions(conn, service).await?);
+            }
+            Change::ServiceSettings(service) if concerns(service) => {
+                self.accepts_unbound.insert(service, accepts_unbound(conn, service).await?);
+            }
+            Change::Token(token) => drop(self.revoked.insert(Revoked::Token(token), revision)),
+            Change::Session(session) => drop(self.revoked.insert(Revoked::Session(session), revision)),
+            Change::Keys => self.keys = Some(keys(conn).await?),
+            // Changes of other services, and those that `collect` reads for all agents together.
+            Change::Roles(..)
+            | Change::Definitions(_)
+            | Change::ServiceSettings(_)
+            | Change::Trust(_)
+            | Change::Status(_) => {}
+        }
+        Ok(())
+    }
+}
+
+async fn definitions(conn: &mut Conn, service: ServiceId) -> Result<Vec<RoleDefinition>, StoreError> {
+    Ok(roles::list(conn, service).await?.into_iter().map(|role| role.definition).collect())
+}
+
+async fn accepts_unbound(conn: &mut Conn, service: ServiceId) -> Result<bool, StoreError> {
+    Ok(services::find(conn, service).await?.ok_or(StoreError::Corrupt("service_id"))?.accepts_unbound)
+}
+
+async fn keys(conn: &mut Conn) -> Result<Vec<Vec<u8>>, StoreError> {
+    Ok(signing_keys::ring(conn).await?.live().map(|key| key.public.to_sec1().to_vec()).collect())
+}

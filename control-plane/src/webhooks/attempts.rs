@@ -1,0 +1,97 @@
+//! The attempts in flight: one task for each.
+
+use super::http_sender::{HttpSender, OutgoingRequest, SendOutcome};
+use crate::{
+    domain::webhook::{secret::WebhookSecret, url::TargetUrl},
+    metrics::WebhookMetrics,
+    store::deliveries::LeasedDelivery,
+};
+use countersign_identity::{Timestamp, WebhookId};
+use countersign_process::Clock;
+use std::{collections::HashMap, sync::Arc, time::Duration};
+use tokio::task::{JoinError, JoinSet};
+
+/// Time between the latest end of an attempt and the end of its lease, for storing the outcome.
+const RECORD_MARGIN: Duration = Duration::from_secs(5);
+
+/// URL and secrets of a target, as they were when its deliveries were leased.
+pub(super) struct Endpoint {
+    pub url: TargetUrl,
+    pub secrets: Vec<WebhookSecret>,
+}
+
+/// An attempt that has ended.
+pub(super) struct SentDelivery {
+    pub delivery: LeasedDelivery,
+    pub endpoint: Arc<Endpoint>,
+    /// On the boot-time clock.
+    pub started_at: Duration,
+    pub ended_at: Timestamp,
+    pub outcome: SendOutcome,
+}
+
+/// Sends leased deliveries concurrently.
+pub(super) struct Attempts {
+    sender: Arc<HttpSender>,
+    clock: Arc<dyn Clock>,
+    /// Maximum duration of an attempt.
+    timeout: Duration,
+    metrics: WebhookMetrics,
+    endpoints: HashMap<WebhookId, Arc<Endpoint>>,
+    in_flight: JoinSet<SentDelivery>,
+}
+
+impl Attempts {
+    pub(super) fn new(
+        sender: Arc<HttpSender>,
+        clock: Arc<dyn Clock>,
+        timeout: Duration,
+        metrics: WebhookMetrics,
+    ) -> Self {
+        Self { sender, clock, timeout, metrics, endpoints: HashMap::new(), in_flight: JoinSet::new() }
+    }
+
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// Sets where deliveries of a target are sent from now on.
+    pub(super) fn set_endpoint(&mut self, target: WebhookId, endpoint: Endpoint) {
+        self.endpoints.insert(target, Arc::new(endpoint));
+    }
+
+    /// Drops the endpoints of other targets.
+    pub(super) fn retain_endpoints(&mut self, keep: impl Fn(WebhookId) -> bool) {
+        self.endpoints.retain(|target, _| keep(*target));
+    }
+
+    /// Starts an attempt. Returns the delivery if its lease may end before the attempt: another process could send it then.
+    pub(super) fn start(&mut self, delivery: LeasedDelivery) -> Result<(), LeasedDelivery> {
+        let (clock, now) = (self.clock.clone(), self.clock.now());
+        let ends_in_time = now.saturating_add(self.timeout + RECORD_MARGIN) <= delivery.until;
+        let Some(endpoint) = self.endpoints.get(&delivery.target).filter(|_| ends_in_time).cloned() else {
+            return Err(delivery);
+        };
+        let sender = self.sender.clone();
+        let seconds = self.metrics.seconds.clone();
+        self.in_flight.spawn(async move {
+            let started_at = clock.since_boot();
+            let Endpoint { url, secrets } = endpoint.as_ref();
+            let request = OutgoingRequest { event: delivery.event, now, body: &delivery.body, secrets };
+            let outcome = sender.send(url, request).await;
+            seconds.observe(clock.since_boot().saturating_sub(started_at).as_secs_f64());
+            SentDelivery { delivery, endpoint, started_at, ended_at: clock.now(), outcome }
+        });
+        Ok(())
+    }
+
+    /// Waits for the end of an attempt; `None` if none is in flight. Cancel safe.
+    pub(super) async fn next_ended(&mut self) -> Option<Result<SentDelivery, JoinError>> {
+        self.in_flight.join_next().await
+    }
+
+    /// An attempt that has ended already.
+    pub(super) fn try_next_ended(&mut self) -> Option<Result<SentDelivery, JoinError>> {
+        self.in_flight.try_join_next()
+    }
+}

@@ -1,0 +1,257 @@
+//! The dispatcher's transactions: find targets with due deliveries, store outcomes, and lease deliveries.
+
+use crate::{
+    domain::{
+        audit::{AuditAction, Initiator, NewAuditEntry, Object},
+        webhook::{
+            DISABLED_AFTER, DisabledReason, FAILING_PERIOD_RESET, WebhookScope, WebhookTarget,
+            delivery::{Attempt, AttemptFailure, DeliveryState},
+            secret::WebhookSecret,
+            url::TargetUrl,
+        },
+    },
+    keyring::Keyring,
+    store::{
+        Store, StoreError, Write,
+        deliveries::{self, DueKind, LeasedDelivery},
+        webhook_targets,
+    },
+};
+use countersign_identity::{Timestamp, WebhookId};
+use std::{collections::BTreeSet, sync::Arc};
+
+/// The delivery queue in the database.
+pub(super) struct DeliveryQueue {
+    pub store: Store,
+    /// Decrypts the secrets of targets.
+    pub keyring: Arc<Keyring>,
+}
+
+/// Deliveries to lease for one target.
+pub(super) struct LeaseRequest {
+    target: WebhookTarget,
+    quota: Quota,
+}
+
+enum Quota {
+    /// Numbers of first attempts and retries. If there are too few of one, more of the other are leased.
+    Deliveries { first_attempts: i64, retries: i64 },
+    /// One test.
+    Test,
+}
+
+/// The work that is due now.
+pub(super) struct DueWork {
+    /// Active targets with due deliveries.
+    pub targets: Vec<WebhookTarget>,
+    /// Targets with a due test.
+    pub tests: Vec<WebhookTarget>,
+    /// For each queried target, the time of its last change; `None` if it is not active.
+    pub updated_at: Vec<(WebhookId, Option<Timestamp>)>,
+}
+
+/// Deliveries that were leased for one target.
+pub(super) struct LeasedBatch {
+    pub target: WebhookTarget,
+    pub secrets: Vec<WebhookSecret>,
+    pub deliveries: Vec<LeasedDelivery>,
+}
+
+/// The outcome of an attempt that is not stored yet.
+pub(super) struct CompletedAttempt {
+    pub delivery: LeasedDelivery,
+    pub attempt: Attempt,
+    /// New state of the delivery.
+    pub state: DeliveryState,
+    /// Where it was sent.
+    pub url: TargetUrl,
+    /// Whether the database may have the target as failing.
+    pub was_failing: bool,
+}
+
+/// A target that this transaction disables.
+struct DisabledTarget {
+    scope: WebhookScope,
+    id: WebhookId,
+    reason: DisabledReason,
+}
+
+impl LeaseRequest {
+    /// Leases first attempts and retries in equal numbers, so that neither delays the other.
+    pub(super) fn deliveries(target: WebhookTarget, count: usize, prefer_first_attempts: bool) -> Self {
+        let first_attempts = if prefer_first_attempts { count.div_ceil(2) } else { count / 2 };
+        let retries = to_limit(count - first_attempts);
+        Self { target, quota: Quota::Deliveries { first_attempts: to_limit(first_attempts), retries } }
+    }
+
+    pub(super) const fn test(target: WebhookTarget) -> Self {
+        Self { target, quota: Quota::Test }
+    }
+}
+
+fn to_limit(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+impl DeliveryQueue {
+    /// Finds due work, and when these targets were last changed.
+    pub(super) async fn find_due(&self, queried: Vec<WebhookId>, now: Timestamp) -> Result<DueWork, StoreError> {
+        let mut read = self.store.read().await?;
+        let targets = webhook_targets::with_due_deliveries(read.conn(), now).await?;
+        let tests = webhook_targets::with_due_tests(read.conn(), now).await?;
+        let mut updated_at = Vec::new();
+        for target in queried {
+            updated_at.push((target, webhook_targets::updated_at_if_active(read.conn(), target).await?));
+        }
+        Ok(DueWork { targets, tests, updated_at })
+    }
+
+    /// Stores outcomes, releases deliveries, and leases others from `now` until `until`.
+    pub(super) async fn record_and_lease(
+        &self,
+        (completed, released): (&[CompletedAttempt], &[LeasedDelivery]),
+        requests: &[LeaseRequest],
+        (now, until): (Timestamp, Timestamp),
+    ) -> Result<Vec<LeasedBatch>, StoreError> {
+        let work = async |mut tx: Write| {
+            lock_targets(&mut tx, completed, requests).await?;
+            let disabled = record_attempts(&mut tx, completed).await?;
+            release_all(&mut tx, released).await?;
+            let mut batches = Vec::new();
+            for LeaseRequest { target, quota } in requests {
+                let Some(secrets) = self.open_secrets(&mut tx, target, now).await? else { continue };
+                let deliveries = lease(&mut tx, target.id, quota, (now, until)).await?;
+                batches.push(LeasedBatch { target: target.clone(), secrets, deliveries });
+            }
+            audit_disabled(&mut tx, disabled).await?;
+            tx.commit(batches).await
+        };
+        self.store.write("record_and_lease_deliveries", work).await
+    }
+
+    /// Stores outcomes and releases deliveries at the shutdown.
+    pub(super) async fn record_and_release(
+        &self,
+        completed: &[CompletedAttempt],
+        released: &[LeasedDelivery],
+    ) -> Result<(), StoreError> {
+        let work = async |mut tx: Write| {
+            lock_targets(&mut tx, completed, &[]).await?;
+            let disabled = record_attempts(&mut tx, completed).await?;
+            release_all(&mut tx, released).await?;
+            audit_disabled(&mut tx, disabled).await?;
+            tx.commit(()).await
+        };
+        self.store.write("release_deliveries", work).await
+    }
+
+    /// The secrets that sign for a target; `None` if it is deleted or a secret cannot be decrypted. An unusable secret
+    /// must not block other targets.
+    async fn open_secrets(
+        &self,
+        tx: &mut Write,
+        target: &WebhookTarget,
+        now: Timestamp,
+    ) -> Result<Option<Vec<WebhookSecret>>, StoreError> {
+        let Some(sealed) = webhook_targets::secrets(tx.conn(), target.id, now).await? else { return Ok(None) };
+        let sealed = [Some(sealed.current), sealed.previous].into_iter().flatten();
+        let secrets: Option<Vec<_>> =
+            sealed.map(|sealed| self.keyring.open_webhook_secret(target.id, &sealed)).collect();
+        if secrets.is_none() {
+            tracing::error!(webhook = %target.id, "cannot decrypt the secret of a webhook with this master key");
+        }
+        Ok(secrets)
+    }
+}
+
+/// Leases deliveries of a target, and orders retries and first attempts alternately.
+async fn lease(
+    tx: &mut Write,
+    target: WebhookId,
+    quota: &Quota,
+    times: (Timestamp, Timestamp),
+) -> Result<Vec<LeasedDelivery>, StoreError> {
+    let (first_attempts, retries) = match quota {
+        Quota::Test => return deliveries::lease(tx.conn(), (target, DueKind::Test), times, 1).await,
+        Quota::Deliveries { first_attempts, retries } => (*first_attempts, *retries),
+    };
+    let mut due_again = deliveries::lease(tx.conn(), (target, DueKind::Retry), times, retries).await?;
+    let left = first_attempts + retries - to_limit(due_again.len());
+    let new = deliveries::lease(tx.conn(), (target, DueKind::FirstAttempt), times, left).await?;
+    let left = left - to_limit(new.len());
+    // There can be more retries only if the first query reached its limit.
+    if left > 0 && to_limit(due_again.len()) == retries {
+        due_again.extend(deliveries::lease(tx.conn(), (target, DueKind::Retry), times, left).await?);
+    }
+    let (mut due_again, mut new) = (due_again.into_iter(), new.into_iter());
+    let pairs = std::iter::from_fn(|| {
+        let pair = [due_again.next(), new.next()];
+        pair.iter().any(Option::is_some).then_some(pair)
+    });
+    Ok(pairs.flatten().flatten().collect())
+}
+
+async fn release_all(tx: &mut Write, released: &[LeasedDelivery]) -> Result<(), StoreError> {
+    let now = tx.now();
+    for delivery in released {
+        deliveries::release(tx.conn(), delivery, now).await?;
+    }
+    Ok(())
+}
+
+/// Locks the rows of all targets of the transaction, in the order that all transactions use.
+async fn lock_targets(
+    tx: &mut Write,
+    completed: &[CompletedAttempt],
+    requests: &[LeaseRequest],
+) -> Result<(), StoreError> {
+    let completed = completed.iter().map(|completed| completed.delivery.target);
+    let targets: BTreeSet<_> = completed.chain(requests.iter().map(|request| request.target.id)).collect();
+    for target in targets {
+        webhook_targets::lock_any_scope(tx.conn(), target).await?;
+    }
+    Ok(())
+}
+
+/// Stores the outcomes of attempts. Returns the targets that these disable.
+async fn record_attempts(tx: &mut Write, all: &[CompletedAttempt]) -> Result<Vec<DisabledTarget>, StoreError> {
+    let mut disabled = Vec::new();
+    for completed in all {
+        let CompletedAttempt { delivery, attempt, state, url: _, was_failing } = completed;
+        let recorded = deliveries::record_attempt(tx.conn(), delivery, attempt, *state).await?;
+        match attempt.failure {
+            _ if delivery.is_test || !recorded => {}
+            None if *was_failing => webhook_targets::mark_healthy(tx.conn(), delivery.target).await?,
+            None => {}
+            Some(failure) => disabled.extend(record_failure(tx, completed, failure).await?),
+        }
+    }
+    Ok(disabled)
+}
+
+/// Marks the target as failing. Disables it after 410, or after it has failed for [`DISABLED_AFTER`].
+async fn record_failure(
+    tx: &mut Write,
+    completed: &CompletedAttempt,
+    failure: AttemptFailure,
+) -> Result<Option<DisabledTarget>, StoreError> {
+    let (id, at) = (completed.delivery.target, completed.attempt.at);
+    let target = (id, &completed.url);
+    webhook_targets::mark_failing(tx.conn(), target, (at, at.saturating_sub(FAILING_PERIOD_RESET))).await?;
+    let reason = if failure == AttemptFailure::Gone { DisabledReason::Gone } else { DisabledReason::Failing };
+    let scope = webhook_targets::disable(tx.conn(), target, reason, (at, at.saturating_sub(DISABLED_AFTER))).await?;
+    Ok(scope.map(|scope| DisabledTarget { scope, id, reason }))
+}
+
+/// Writes the audit entries. This comes last, and in the order of the chains: all transactions lock chains in this order.
+async fn audit_disabled(tx: &mut Write, disabled: Vec<DisabledTarget>) -> Result<(), StoreError> {
+    let with_chain = |target: DisabledTarget| (target.scope.chain().to_string(), target);
+    let mut disabled: Vec<_> = disabled.into_iter().map(with_chain).collect();
+    disabled.sort_by(|(one, _), (other, _)| one.cmp(other));
+    for (_, DisabledTarget { scope, id, reason }) in disabled {
+        tracing::warn!(webhook = %id, reason = reason.as_str(), "webhook disabled");
+        let entry = NewAuditEntry::new(scope.chain(), AuditAction::WebhookDisabled).object(Object::Webhook(id));
+        tx.audit(&Initiator::SYSTEM, &entry.detail("reason", reason.as_str())).await?;
+    }
+    Ok(())
+}

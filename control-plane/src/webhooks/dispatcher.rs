@@ -1,0 +1,207 @@
+//! Leases due deliveries, sends them, and stores the outcomes: one loop that never waits for a receiver.
+//!
+//! Each turn of the loop runs one transaction, which stores the outcomes of ended attempts and leases due deliveries. If
+//! the process dies, its leases end and another process makes the deliveries.
+
+use super::{
+    DispatcherHealth,
+    attempts::{Attempts, Endpoint, SentDelivery},
+    delivery_queue::{CompletedAttempt, DeliveryQueue, LeasedBatch},
+    http_sender::{HttpSender, SendOutcome},
+    scheduler::{ConcurrencyLimits, LeasePlan, Scheduler},
+    target_queue::EndedAttempt,
+};
+use crate::{
+    domain::webhook::delivery::{Attempt, AttemptFailure, DeliveryState, DeliveryStatus, RetrySchedule},
+    keyring::Keyring,
+    metrics::WebhookMetrics,
+    store::{Store, StoreError, deliveries::LeasedDelivery},
+};
+use countersign_process::{Clock, Rng, Shutdown};
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::Notify, task::JoinError};
+
+/// How often the queue is polled for deliveries that other processes stored.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Minimum time between two turns, so that attempts which end together share a transaction.
+const MIN_PAUSE: Duration = Duration::from_millis(5);
+
+/// Pause after a database error.
+const ERROR_PAUSE: Duration = Duration::from_secs(1);
+
+/// How much longer a lease is than the timeout of an attempt.
+const LEASE_MARGIN: Duration = Duration::from_secs(20);
+
+/// How long the shutdown waits for attempts in flight.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// Settings of the operator.
+#[derive(Debug, Clone)]
+pub struct DispatcherConfig {
+    /// When failed deliveries are retried.
+    pub schedule: RetrySchedule,
+    /// Maximum duration of an attempt.
+    pub attempt_timeout: Duration,
+    /// Maximum numbers of concurrent attempts.
+    pub limits: ConcurrencyLimits,
+}
+
+/// Sends all deliveries. Several processes may run one each on the same database.
+pub struct WebhookDispatcher {
+    /// Holds the delivery queue.
+    pub store: Store,
+    /// Decrypts the secrets of targets.
+    pub keyring: Arc<Keyring>,
+    /// Makes the attempts.
+    pub sender: Arc<HttpSender>,
+    /// Time source.
+    pub clock: Arc<dyn Clock>,
+    /// Source of jitter.
+    pub rng: Arc<dyn Rng>,
+    /// Settings of the operator.
+    pub config: DispatcherConfig,
+    /// Notified when deliveries become due.
+    pub wakeup: Arc<Notify>,
+    /// Receives the time of each poll.
+    pub health: Arc<DispatcherHealth>,
+    /// Counts attempts and deliveries.
+    pub metrics: WebhookMetrics,
+}
+
+struct DispatchLoop {
+    clock: Arc<dyn Clock>,
+    rng: Arc<dyn Rng>,
+    config: DispatcherConfig,
+    health: Arc<DispatcherHealth>,
+    metrics: WebhookMetrics,
+    queue: DeliveryQueue,
+    scheduler: Scheduler,
+    attempts: Attempts,
+    /// Outcomes that are not in the database yet.
+    unrecorded: Vec<CompletedAttempt>,
+    /// Leased deliveries that the next transaction releases.
+    released: Vec<LeasedDelivery>,
+}
+
+impl WebhookDispatcher {
+    /// Runs until the shutdown.
+    pub async fn run(self, shutdown: Shutdown) {
+        let Self { store, keyring, sender, clock, rng, config, wakeup, health, metrics } = self;
+        let mut dispatch = DispatchLoop {
+            queue: DeliveryQueue { store, keyring },
+            scheduler: Scheduler::new(config.limits),
+            attempts: Attempts::new(sender, clock.clone(), config.attempt_timeout, metrics.clone()),
+            clock,
+            rng,
+            config,
+            health,
+            metrics,
+            unrecorded: Vec::new(),
+            released: Vec::new(),
+        };
+        loop {
+            let mut pause = dispatch.poll_delay();
+            if let Err(error) = dispatch.run_turn().await {
+                tracing::warn!(%error, "cannot lease webhook deliveries; retrying in one second");
+                pause = ERROR_PAUSE;
+            }
+            tokio::select! {
+                () = shutdown.requested() => break,
+                () = wakeup.notified() => {}
+                Some(ended) = dispatch.attempts.next_ended() => dispatch.complete(ended),
+                () = tokio::time::sleep(pause) => {}
+            }
+            tokio::time::sleep(MIN_PAUSE).await;
+            while let Some(ended) = dispatch.attempts.try_next_ended() {
+                dispatch.complete(ended);
+            }
+        }
+        dispatch.stop().await;
+    }
+}
+
+impl DispatchLoop {
+    /// Stores outcomes, leases due deliveries, and starts attempts.
+    async fn run_turn(&mut self) -> Result<(), StoreError> {
+        let (now, boot) = (self.clock.now(), self.clock.since_boot());
+        let work = self.queue.find_due(self.scheduler.targets_with_unsent(), now).await?;
+        let LeasePlan { requests, released } = self.scheduler.plan_leases(work, boot);
+        self.released.extend(released);
+        if !requests.is_empty() || !self.unrecorded.is_empty() || !self.released.is_empty() {
+            let now = self.clock.now();
+            let until = now.saturating_add(self.config.attempt_timeout + LEASE_MARGIN);
+            let ended = (self.unrecorded.as_slice(), self.released.as_slice());
+            let batches = self.queue.record_and_lease(ended, &requests, (now, until)).await?;
+            self.unrecorded.clear();
+            self.released.clear();
+            for LeasedBatch { target, secrets, deliveries } in batches {
+                self.attempts.set_endpoint(target.id, Endpoint { url: target.url, secrets });
+                self.scheduler.push(target.id, deliveries);
+            }
+        }
+        self.health.record_poll();
+        self.start_attempts();
+        Ok(())
+    }
+
+    fn start_attempts(&mut self) {
+        let Self { scheduler, attempts, .. } = self;
+        let free_slots = self.config.limits.total.saturating_sub(attempts.in_flight());
+        scheduler.start_attempts(self.clock.since_boot(), free_slots, |delivery| attempts.start(delivery));
+        attempts.retain_endpoints(|target| scheduler.has_target(target));
+    }
+
+    /// Decides the next state of a delivery after an attempt.
+    fn complete(&mut self, ended: Result<SentDelivery, JoinError>) {
+        let SentDelivery { delivery, endpoint, started_at, ended_at: at, outcome } = match ended {
+            Ok(sent) => sent,
+            Err(error) => return tracing::error!(%error, "webhook attempt panicked"),
+        };
+        let SendOutcome { response, failure, retry_after } = outcome;
+        let jitter = self.jitter();
+        let retry = || self.config.schedule.next(delivery.attempts + 1, at, retry_after, jitter);
+        let state = match failure {
+            None => DeliveryState::Delivered,
+            Some(AttemptFailure::Gone) => DeliveryState::Dead,
+            Some(_) if delivery.is_test => DeliveryState::Dead,
+            Some(_) => retry().map_or(DeliveryState::Dead, DeliveryState::Pending),
+        };
+        let is_final = state.status() != DeliveryStatus::Pending;
+        self.metrics.record_attempt(failure.map(AttemptFailure::as_str), is_final);
+        let ended_at = self.clock.since_boot();
+        let attempt = EndedAttempt { started_at, ended_at, failure, retry_after, jitter };
+        let (was_failing, released) = self.scheduler.record(&delivery, &attempt);
+        self.released.extend(released);
+        let (attempt, url) = (Attempt { at, response, failure }, endpoint.url.clone());
+        self.unrecorded.push(CompletedAttempt { delivery, attempt, state, url, was_failing });
+    }
+
+    fn jitter(&self) -> u32 {
+        let mut bytes = [0; 4];
+        self.rng.fill(&mut bytes);
+        u32::from_ne_bytes(bytes)
+    }
+
+    /// Time until the next poll, if nothing wakes the dispatcher before. The end of a backoff wakes nobody.
+    fn poll_delay(&self) -> Duration {
+        let boot = self.clock.since_boot();
+        self.scheduler
+            .next_backoff_end(boot)
+            .map_or(POLL_INTERVAL, |backoff_end| backoff_end.saturating_sub(boot).min(POLL_INTERVAL))
+    }
+
+    /// Waits briefly for attempts in flight, stores their outcomes, and releases all other leases.
+    async fn stop(mut self) {
+        let drain = async {
+            while let Some(ended) = self.attempts.next_ended().await {
+                self.complete(ended);
+            }
+        };
+        let _timed_out = tokio::time::timeout(DRAIN_TIMEOUT, drain).await;
+        self.released.extend(self.scheduler.drain_unsent());
+        if let Err(error) = self.queue.record_and_release(&self.unrecorded, &self.released).await {
+            tracing::warn!(%error, "cannot store the last webhook deliveries; they will be sent again");
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Turns each event of the outbox into one delivery per target.
+//!
+//! This runs after the transaction that emitted the event, so that a login does not wait until deliveries to ten targets
+//! are stored.
+
+use crate::store::{Store, StoreError, Write, outbox};
+use countersign_process::Shutdown;
+use std::{sync::Arc, time::Duration};
+use tokio::sync::Notify;
+
+/// Maximum number of events in one transaction.
+const BATCH_SIZE: i64 = 200;
+
+/// How often the outbox is polled for events that other processes stored.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Minimum time between two polls, so that events which arrive together share a transaction.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+
+/// The fan-out job.
+pub struct EventFanout {
+    /// Holds the outbox and the deliveries.
+    pub store: Store,
+    /// Wakes the dispatcher after deliveries are stored.
+    pub dispatcher_wakeup: Arc<Notify>,
+}
+
+impl EventFanout {
+    /// Runs until the shutdown.
+    pub async fn run(self, shutdown: Shutdown) {
+        let emitted = self.store.events_committed();
+        loop {
+            if let Err(error) = self.drain_outbox().await {
+                tracing::warn!(%error, "cannot create webhook deliveries from the outbox; retrying in one second");
+            }
+            tokio::time::sleep(MIN_PAUSE).await;
+            tokio::select! {
+                () = shutdown.requested() => return,
+                () = emitted.notified() => {}
+                () = tokio::time::sleep(POLL_INTERVAL) => {}
+            }
+        }
+    }
+
+    async fn drain_outbox(&self) -> Result<(), StoreError> {
+        while outbox::has_events(self.store.read().await?.conn()).await? {
+            let work = async |mut tx: Write| {
+                let now = tx.now();
+                outbox::fan_out(tx.conn(), now, BATCH_SIZE).await?;
+                tx.commit(()).await
+            };
+            self.store.write("fan_out_events", work).await?;
+            self.dispatcher_wakeup.notify_one();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,212 @@
+//! One attempt: sends a signed request to a target and classifies the outcome.
+
+use crate::{
+    address_guard::AddressGuard,
+    domain::webhook::{
+        address::HostRejection,
+        delivery::{AttemptFailure, EXCERPT_BYTES, ResponseExcerpt},
+        secret::WebhookSecret,
+        url::TargetUrl,
+    },
+};
+use countersign_identity::{EventId, Timestamp};
+use reqwest::{
+    Certificate, Client, ClientBuilder, Response, StatusCode,
+    dns::{Addrs, Name, Resolve, Resolving},
+    header,
+    redirect::Policy,
+};
+use std::{error::Error, net::SocketAddr, time::Duration};
+
+/// Time for a connection including its TLS handshake.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long an idle connection is kept open.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Maximum number of idle connections for one host.
+const MAX_IDLE_PER_HOST: usize = 16;
+
+/// Maximum number of body bytes to read. A connection can be reused only if the body ends before this limit.
+const MAX_BODY_READ: usize = 16 * 1024;
+
+/// How long to wait for the body after the status has arrived.
+const BODY_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Why the sender cannot be created.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpSenderError {
+    /// The file with certificate authorities contains none.
+    #[error("contains no PEM certificate")]
+    Authorities,
+    /// The certificates of the platform cannot be loaded.
+    #[error("TLS: {0}")]
+    Tls(String),
+}
+
+/// Sends events over HTTP.
+pub struct HttpSender {
+    https: Client,
+    plaintext: Client,
+    guard: AddressGuard,
+}
+
+/// One request to a target.
+pub struct OutgoingRequest<'a> {
+    /// The event; the same in all attempts.
+    pub event: EventId,
+    /// Time of the attempt.
+    pub now: Timestamp,
+    /// The exact body.
+    pub body: &'a str,
+    /// The secrets that sign it.
+    pub secrets: &'a [WebhookSecret],
+}
+
+/// The outcome of one attempt.
+#[derive(Debug)]
+pub struct SendOutcome {
+    /// The response, if one arrived.
+    pub response: Option<ResponseExcerpt>,
+    /// Why the attempt failed; `None` after success.
+    pub failure: Option<AttemptFailure>,
+    /// The `Retry-After` of the response.
+    pub retry_after: Option<Duration>,
+}
+
+impl SendOutcome {
+    const fn without_response(failure: AttemptFailure) -> Self {
+        Self { response: None, failure: Some(failure), retry_after: None }
+    }
+}
+
+impl HttpSender {
+    /// Trusts the certificate authorities of the platform and those in this PEM. An attempt ends within `timeout`.
+    pub fn new(guard: AddressGuard, authorities: Option<&[u8]>, timeout: Duration) -> Result<Self, HttpSenderError> {
+        let mut certificates = Vec::new();
+        if let Some(pem) = authorities {
+            certificates = Certificate::from_pem_bundle(pem).map_err(|_| HttpSenderError::Authorities)?;
+            if certificates.is_empty() {
+                return Err(HttpSenderError::Authorities);
+            }
+        }
+        let build = |builder: ClientBuilder| builder.build().map_err(|error| HttpSenderError::Tls(error.to_string()));
+        let client =
+            |plaintext| client_builder(timeout).dns_resolver(GuardedResolver { guard: guard.clone(), plaintext });
+        let https = build(client(false).https_only(true).tls_certs_merge(certificates))?;
+        Ok(Self { https, plaintext: build(client(true))?, guard })
+    }
+
+    /// Makes one attempt.
+    pub async fn send(&self, url: &TargetUrl, request: OutgoingRequest<'_>) -> SendOutcome {
+        // The client resolves names through the guard, but connects to literal addresses without asking it.
+        if self.guard.check_literal(url).is_err() {
+            return SendOutcome::without_response(AttemptFailure::AddressRefused);
+        }
+        let OutgoingRequest { event, now, body, secrets } = request;
+        let signatures: Vec<_> = secrets.iter().map(|secret| secret.sign(event, now, body)).collect();
+        let client = if url.is_plaintext() { &self.plaintext } else { &self.https };
+        let request = client
+            .post(url.as_url().clone())
+            .header(header::CONTENT_TYPE, "application/json")
+            .header("webhook-id", event.to_string())
+            .header("webhook-timestamp", now.seconds())
+            .header("webhook-signature", signatures.join(" "))
+            .body(body.to_owned());
+        match request.send().await {
+            Ok(response) => read_response(response, now).await,
+            Err(error) => SendOutcome::without_response(failure_from_error(&error)),
+        }
+    }
+}
+
+/// Restricts connections to the addresses that the guard allows.
+struct GuardedResolver {
+    guard: AddressGuard,
+    plaintext: bool,
+}
+
+impl Resolve for GuardedResolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let (guard, plaintext) = (self.guard.clone(), self.plaintext);
+        Box::pin(async move {
+            let allowed = guard.resolve(name.as_str(), plaintext).await?;
+            let addresses: Addrs = Box::new(allowed.into_iter().map(|address| SocketAddr::new(address, 0)));
+            Ok(addresses)
+        })
+    }
+}
+
+fn client_builder(timeout: Duration) -> ClientBuilder {
+    // HTTP/1.1 carries one request per connection at a time, so that a hanging response delays no other request. A proxy
+    // would resolve names itself and bypass the guard.
+    Client::builder()
+        .http1_only()
+        .no_proxy()
+        .referer(false)
+        .redirect(Policy::none())
+        .connect_timeout(CONNECT_TIMEOUT)
+        .timeout(timeout)
+        .pool_idle_timeout(IDLE_TIMEOUT)
+        .pool_max_idle_per_host(MAX_IDLE_PER_HOST)
+        .user_agent(concat!("countersign/", env!("CARGO_PKG_VERSION")))
+}
+
+/// The status alone decides the outcome. The start of the body is kept for troubleshooting.
+async fn read_response(mut response: Response, now: Timestamp) -> SendOutcome {
+    let status = response.status();
+    let retry_after = retry_after(&response, now);
+    let mut bytes = Vec::new();
+    let read = async {
+        while let Ok(Some(chunk)) = response.chunk().await {
+            bytes.extend_from_slice(&chunk);
+            if bytes.len() > MAX_BODY_READ {
+                return;
+            }
+        }
+    };
+    let _timed_out = tokio::time::timeout(BODY_TIMEOUT, read).await;
+    bytes.truncate(EXCERPT_BYTES);
+    // PostgreSQL cannot store NUL in text.
+    let body = String::from_utf8_lossy(&bytes).replace('\0', "\u{fffd}");
+    let failure = AttemptFailure::of_status(status.as_u16());
+    SendOutcome { response: Some(ResponseExcerpt { status: status.as_u16(), body }), failure, retry_after }
+}
+
+/// `Retry-After` of RFC 9110, section 10.2.3: seconds or a date. Ignored unless the status is 429 or 5xx.
+fn retry_after(response: &Response, now: Timestamp) -> Option<Duration> {
+    let status = response.status();
+    if !status.is_server_error() && status != StatusCode::TOO_MANY_REQUESTS {
+        return None;
+    }
+    let text = response.headers().get(header::RETRY_AFTER)?.to_str().ok()?;
+    if let Ok(seconds) = text.parse() {
+        return Some(Duration::from_secs(seconds));
+    }
+    let date = httpdate::parse_http_date(text).ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    Some(Timestamp::from_seconds(i64::try_from(date.as_secs()).ok()?).duration_since(now))
+}
+
+/// The failure that the innermost known cause of an error means.
+fn failure_from_error(error: &reqwest::Error) -> AttemptFailure {
+    let mut cause: &dyn Error = error;
+    loop {
+        match cause.downcast_ref::<HostRejection>() {
+            Some(HostRejection::Unresolved) => return AttemptFailure::Dns,
+            Some(HostRejection::NotPublic | HostRejection::PlaintextNotAllowed) => {
+                return AttemptFailure::AddressRefused;
+            }
+            None => {}
+        }
+        if cause.is::<rustls::Error>() {
+            return AttemptFailure::Tls;
+        }
+        // `io::Error::source` skips the error that it wraps, which here is the TLS error.
+        let wrapped = cause.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+        match wrapped.map(|wrapped| wrapped as &dyn Error).or_else(|| cause.source()) {
+            Some(inner) => cause = inner,
+            None if error.is_timeout() => return AttemptFailure::Timeout,
+            None => return AttemptFailure::Connection,
+        }
+    }
+}

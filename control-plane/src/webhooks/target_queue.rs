@@ -1,0 +1,279 @@
+//! The leased deliveries of one target: how many attempts may run at a time, and when to back off.
+//!
+//! Concurrency starts at one, grows by one with each success and halves with each failure.
+
+use crate::{
+    domain::webhook::delivery::{AttemptFailure, target_backoff},
+    store::deliveries::LeasedDelivery,
+};
+use countersign_identity::Timestamp;
+use std::{collections::VecDeque, time::Duration};
+
+/// Deliveries to lease for each attempt that may run, so that a fast target does not wait for the next lease.
+pub const LEASES_PER_SLOT: usize = 2;
+
+/// Times are of the boot-time clock unless they are [`Timestamp`]s.
+#[derive(Debug)]
+pub struct TargetQueue {
+    /// Maximum number of attempts in flight.
+    concurrency: usize,
+    /// Current number of attempts in flight.
+    in_flight: usize,
+    /// Leased deliveries without a current attempt.
+    unsent: VecDeque<LeasedDelivery>,
+    /// Failures in a row.
+    failures: u32,
+    /// When the last failure was counted.
+    failed_at: Duration,
+    /// No attempt starts before this time.
+    backoff_until: Duration,
+    /// Whether the last lease preferred first attempts, in case that it could be of one delivery only.
+    preferred_first_attempts: bool,
+    /// Last known time of a change of the target.
+    updated_at: Option<Timestamp>,
+    /// Whether the database may record the target as failing.
+    marked_failing: bool,
+}
+
+/// One attempt that has ended.
+#[derive(Debug, Clone, Copy)]
+pub struct EndedAttempt {
+    /// Start on the boot-time clock.
+    pub started_at: Duration,
+    /// End on the boot-time clock.
+    pub ended_at: Duration,
+    /// Why it failed; `None` after success.
+    pub failure: Option<AttemptFailure>,
+    /// The `Retry-After` of the response.
+    pub retry_after: Option<Duration>,
+    /// A random number.
+    pub jitter: u32,
+}
+
+impl TargetQueue {
+    /// The queue of a target without attempts so far.
+    pub const fn new() -> Self {
+        Self {
+            concurrency: 1,
+            in_flight: 0,
+            unsent: VecDeque::new(),
+            failures: 0,
+            failed_at: Duration::ZERO,
+            backoff_until: Duration::ZERO,
+            preferred_first_attempts: false,
+            updated_at: None,
+            marked_failing: false,
+        }
+    }
+
+    /// Resets concurrency and backoff if the target has changed since the last call: it may have another URL. Returns
+    /// whether it has.
+    pub fn reset_if_updated(&mut self, updated_at: Timestamp) -> bool {
+        let updated = self.updated_at.replace(updated_at).is_some_and(|before| before != updated_at);
+        if updated {
+            (self.concurrency, self.failures, self.backoff_until) = (1, 0, Duration::ZERO);
+        }
+        updated
+    }
+
+    /// Records that the database has the target as failing.
+    pub const fn mark_failing(&mut self) {
+        self.marked_failing = true;
+    }
+
+    /// How many more deliveries to lease.
+    pub fn lease_demand(&self, now: Duration) -> usize {
+        if now < self.backoff_until { 0 } else { (self.concurrency * LEASES_PER_SLOT).saturating_sub(self.leased()) }
+    }
+
+    /// Whether the next lease prefers first attempts to retries. Alternates with each call.
+    pub const fn prefer_first_attempts(&mut self) -> bool {
+        self.preferred_first_attempts = !self.preferred_first_attempts;
+        self.preferred_first_attempts
+    }
+
+    /// Adds leased deliveries.
+    pub fn push(&mut self, deliveries: Vec<LeasedDelivery>) {
+        self.unsent.extend(deliveries);
+    }
+
+    /// Takes the next delivery and counts its attempt as in flight. `None` during backoff, at the limit of concurrency,
+    /// or if there is none.
+    pub fn start_next(&mut self, now: Duration) -> Option<LeasedDelivery> {
+        if now < self.backoff_until || self.in_flight >= self.concurrency {
+            return None;
+        }
+        let next = self.unsent.pop_front()?;
+        self.in_flight += 1;
+        Some(next)
+    }
+
+    /// Takes back a start whose request was not sent.
+    pub const fn cancel_start(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// Adapts concurrency and backoff after an attempt. Returns whether the database may have recorded the target as
+    /// failing before.
+    pub fn record(&mut self, attempt: &EndedAttempt, max_concurrency: usize) -> bool {
+        let EndedAttempt { started_at, ended_at, failure, retry_after, jitter } = *attempt;
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if failure.is_none() {
+            self.failures = 0;
+            self.concurrency = (self.concurrency + 1).min(max_concurrency);
+        } else {
+            // Concurrent attempts that fail together count as one failure.
+            if started_at >= self.failed_at {
+                self.failures = self.failures.saturating_add(1);
+                self.failed_at = ended_at;
+            }
+            self.concurrency = (self.concurrency / 2).max(1);
+            let backoff = target_backoff(self.failures, retry_after, jitter);
+            self.backoff_until = self.backoff_until.max(ended_at.saturating_add(backoff));
+        }
+        std::mem::replace(&mut self.marked_failing, failure.is_some())
+    }
+
+    /// Whether the last attempt failed, or the database has the target as failing.
+    pub const fn is_failing(&self) -> bool {
+        self.failures > 0 || self.marked_failing
+    }
+
+    /// End of the current backoff, if there is one.
+    pub fn backoff_until(&self, now: Duration) -> Option<Duration> {
+        (now < self.backoff_until).then_some(self.backoff_until)
+    }
+
+    /// Whether there are leased deliveries without a current attempt.
+    pub fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// Number of leased deliveries, in flight or not.
+    pub fn leased(&self) -> usize {
+        self.unsent.len() + self.in_flight
+    }
+
+    /// Whether the queue has no state that must be kept.
+    pub fn is_idle(&self, now: Duration) -> bool {
+        self.leased() == 0 && self.backoff_until <= now
+    }
+
+    /// Number of attempts in flight.
+    pub const fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Removes the leased deliveries without a current attempt.
+    pub fn drain_unsent(&mut self) -> impl Iterator<Item = LeasedDelivery> + '_ {
+        self.unsent.drain(..)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use countersign_identity::{EventId, WebhookId};
+
+    const START: Duration = Duration::from_secs(100);
+
+    fn deliveries(count: usize) -> Vec<LeasedDelivery> {
+        let delivery = LeasedDelivery {
+            target: WebhookId::from_bits(1),
+            event: EventId::from_bits(1),
+            attempts: 0,
+            is_test: false,
+            until: Timestamp::from_seconds(1),
+            body: String::new(),
+        };
+        vec![delivery; count]
+    }
+
+    fn succeed(queue: &mut TargetQueue) {
+        let failure = None;
+        queue.record(&EndedAttempt { started_at: START, ended_at: START, failure, retry_after: None, jitter: 0 }, 8);
+    }
+
+    fn fail(
+        queue: &mut TargetQueue,
+        (started_at, ended_at): (Duration, Duration),
+        retry_after: Option<Duration>,
+        jitter: u32,
+    ) {
+        let failure = Some(AttemptFailure::Status);
+        queue.record(&EndedAttempt { started_at, ended_at, failure, retry_after, jitter }, 8);
+    }
+
+    fn start_all(queue: &mut TargetQueue) -> usize {
+        std::iter::from_fn(|| queue.start_next(START)).count()
+    }
+
+    #[test]
+    fn concurrency_grows_by_one_after_success_and_halves_after_failure() {
+        let mut queue = TargetQueue::new();
+        assert_eq!(queue.lease_demand(START), 2);
+        queue.push(deliveries(100));
+        for concurrency in [1, 2, 4, 8, 8] {
+            let started = start_all(&mut queue);
+            assert_eq!((started, queue.in_flight()), (concurrency, concurrency));
+            (0..concurrency).for_each(|_| succeed(&mut queue));
+        }
+        assert!(queue.start_next(START).is_some());
+        fail(&mut queue, (START, START), None, 0);
+        assert_eq!(start_all(&mut queue), 4);
+    }
+
+    #[test]
+    fn backs_off_after_three_failures_in_a_row() {
+        let mut queue = TargetQueue::new();
+        queue.push(deliveries(100));
+        for _ in 0..3 {
+            assert!(queue.start_next(START).is_some());
+            fail(&mut queue, (START, START), None, u32::MAX);
+        }
+        assert!(queue.start_next(START).is_none() && queue.lease_demand(START) == 0 && queue.is_failing());
+        let later = queue.backoff_until(START).unwrap();
+        assert!(queue.start_next(later).is_some() && queue.start_next(later).is_none(), "one attempt at a time");
+        succeed(&mut queue);
+        assert!(!queue.is_failing());
+    }
+
+    #[test]
+    fn concurrent_failures_count_as_one() {
+        let mut queue = TargetQueue::new();
+        let (started, ended) = (START, START + Duration::from_millis(20));
+        fail(&mut queue, (started, ended), None, 0);
+        for _ in 0..15 {
+            fail(&mut queue, (started, ended + Duration::from_millis(1)), None, 0);
+        }
+        assert_eq!(queue.backoff_until(ended + Duration::from_millis(1)), None);
+        for more in [1, 2] {
+            let later = ended + Duration::from_millis(100 * more);
+            fail(&mut queue, (later, later), None, u32::MAX / 2);
+        }
+        let backoff = queue.backoff_until(ended).unwrap().saturating_sub(ended).as_secs_f64();
+        assert!((1.1..1.3).contains(&backoff), "{backoff}");
+    }
+
+    #[test]
+    fn changed_target_is_attempted_without_backoff() {
+        let mut queue = TargetQueue::new();
+        assert!(!queue.reset_if_updated(Timestamp::from_seconds(1)));
+        assert!(!queue.reset_if_updated(Timestamp::from_seconds(1)));
+        queue.push(deliveries(2));
+        queue.start_next(START).unwrap();
+        fail(&mut queue, (START, START), Some(Duration::from_secs(30)), 0);
+        assert!(queue.start_next(START).is_none() && queue.reset_if_updated(Timestamp::from_seconds(2)));
+        assert!(queue.start_next(START).is_some());
+    }
+
+    #[test]
+    fn retry_after_starts_backoff_at_first_failure() {
+        let mut queue = TargetQueue::new();
+        queue.push(deliveries(2));
+        queue.start_next(START).unwrap();
+        fail(&mut queue, (START, START), Some(Duration::from_secs(30)), 0);
+        assert_eq!(queue.backoff_until(START), Some(START + Duration::from_secs(30)));
+        assert!(!queue.is_idle(START) && queue.start_next(START + Duration::from_secs(30)).is_some());
+    }
+}

@@ -1,0 +1,372 @@
+//! The conventions of the command line: confirmation, output formats, verbosity, timeouts, tables and completion.
+
+#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+
+use countersign_tests::{Agent, ControlPlane, Shell};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    io::Write,
+    net::TcpListener,
+    process::{Command, Output, Stdio},
+};
+
+const ALL: [&str; 5] = ["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN"];
+const REGISTER: [&str; 6] = ["agent", "register", "--email", "a@example.org", "--name", "Typed"];
+
+fn register(shell: &Shell) -> String {
+    shell.stdout(&["agent", "keygen"]);
+    shell.stdout(&REGISTER)
+}
+
+/// The exit code, standard output and standard error.
+fn parts(output: &Output) -> (Option<i32>, String, String) {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Runs `sh -c` with the command of these arguments as `$0` and `$@`.
+fn in_shell(shell: &Shell, script: &str, arguments: &[&str]) -> Command {
+    let command = shell.command(arguments);
+    let mut wrapper = Command::new("sh");
+    wrapper.args(["-c", script]).arg(command.get_program()).args(command.get_args());
+    wrapper.current_dir(command.get_current_dir().unwrap()).env_clear();
+    wrapper.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    wrapper
+}
+
+/// Runs a command on a terminal of this width, types `input`, and returns the exit code and what the terminal shows.
+fn on_terminal(shell: &Shell, columns: u16, arguments: &[&str], input: &str) -> (Option<i32>, String) {
+    let quoted = "for word in \"$0\" \"$@\"; do printf \"'%s' \" \"$word\"; done";
+    let script = format!("script -qec \"stty cols {columns} -echo; $({quoted})\" /dev/null");
+    let mut command = in_shell(shell, &script, arguments);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // The input stays open until the end: its end would reach the terminal before the question.
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let (code, shown, _) = parts(&output);
+    (code, shown.replace('\r', ""))
+}
+
+#[tokio::test]
+async fn irreversible_commands_without_a_terminal_require_yes() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    let agent = register(&shell);
+    shell.stdout(&["role", "create", "reader"]);
+    let webhook = shell.stdout(&["webhook", "create", "http://127.0.0.1:9999/", "--out", "secret"]);
+    let key = shell.json(&["key", "list"])[0]["keyId"].as_str().unwrap().to_owned();
+    let kid = shell.json(&["signing-key", "list"])[0]["kid"].as_str().unwrap().to_owned();
+    let before = shell.json(&["audit", "list", "--all-services", "--all"]);
+    for arguments in [
+        ["agent", "revoke", &agent],
+        ["role", "delete", "reader"],
+        ["webhook", "delete", &webhook],
+        ["webhook", "rotate-secret", &webhook],
+        ["key", "revoke", &key],
+        ["signing-key", "revoke", &kid],
+    ] {
+        let (code, error) = shell.failure(&arguments);
+        assert_eq!(code, 2, "{arguments:?}: {error}");
+        assert!(error.contains("confirmation required: ") && error.contains("\nNext: add --yes"), "{error}");
+        let (_, error) = shell.failure(&[&["-o", "json"], &arguments[..]].concat());
+        let error: Value = serde_json::from_str(&error).unwrap();
+        assert_eq!(error["error"]["code"], "USAGE", "{error}");
+    }
+    assert_eq!(shell.json(&["audit", "list", "--all-services", "--all"]), before, "nothing was changed");
+    assert_eq!(shell.json(&["role", "delete", "reader", "-y"])["deleted"], true);
+}
+
+#[tokio::test]
+async fn irreversible_commands_on_a_terminal_ask() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    let role = shell.stdout(&["role", "create", "reader"]);
+    for answer in ["n\n", "\n", "reader\n"] {
+        let (code, shown) = on_terminal(&shell, 200, &["role", "delete", "reader"], answer);
+        assert_eq!(code, Some(1), "{shown}");
+        assert!(shown.contains(&format!("Delete the role {role} (reader)")) && shown.contains("[y/N]"), "{shown}");
+        assert!(shown.contains("nothing was changed"), "{shown}");
+    }
+    assert!(shell.stdout(&["role", "list"]).contains("reader"));
+    let (code, shown) = on_terminal(&shell, 200, &["role", "delete", "reader"], "y\n");
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(!shell.stdout(&["role", "list"]).contains("reader"));
+}
+
+#[test]
+fn usage_errors_suggest_no_irreversible_command() {
+    let shell = Shell::new();
+    for (arguments, suggestion) in [
+        (&["role", "delet", "reader"][..], "delete"),
+        (&["key", "revok", "x"], "revoke"),
+        (&["agent", "revok", "x"], "revoke"),
+        (&["webhook", "rotate-secre", "x"], "rotate-secret"),
+        (&["role", "delete", "reader", "--ye"], "--yes"),
+    ] {
+        let (code, error) = shell.failure(arguments);
+        assert!(code == 2 && !error.contains(&format!("'{suggestion}'")), "{arguments:?}: {error}");
+    }
+    assert!(shell.failure(&["role", "lst"]).1.contains("'list'"), "other suggestions stay");
+    assert!(shell.failure(&["role", "list", "--quie"]).1.contains("'--quiet'"));
+}
+
+#[tokio::test]
+async fn quiet_prints_data_and_errors_only() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    let (code, printed, notes) = parts(&shell.run(&["-q", "role", "create", "reader"]));
+    assert_eq!((code, notes.as_str()), (Some(0), ""));
+    assert!(printed.starts_with("role_"), "{printed}");
+    let (code, error) = shell.failure(&["role", "assign", "reader", "nope", "--quiet"]);
+    assert!(code == 2 && error.contains("`nope` is not the id") && !error.contains("Next"), "{error}");
+}
+
+#[tokio::test]
+async fn timeout_limits_each_request() {
+    let shell = Shell::new();
+    // It accepts connections and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("https://{}/", silent.local_addr().unwrap());
+    // Without the option the request would take 30 s, and `timeout` would end it with exit code 124.
+    let arguments = ["doctor", "--url", &url, "--timeout", "300ms"];
+    let (code, _, error) = parts(&in_shell(&shell, "exec timeout 20 \"$0\" \"$@\"", &arguments).output().unwrap());
+    assert!(code == Some(4) && error.contains("timed out") && error.contains("--timeout"), "{code:?} {error}");
+    for wrong in ["5", "0s", "soon"] {
+        let (code, error) = shell.failure(&["doctor", "--url", &url, "--timeout", wrong]);
+        assert!(code == 2 && error.contains("write a duration with a unit"), "{wrong}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn verbose_prints_each_request_without_secrets() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    register(&shell);
+    let (_, _, trace) = parts(&shell.run(&["-v", "role", "list"]));
+    let expected = format!("GET {}/services/{}/roles: 200 in ", control.env["URL"], control.service());
+    assert!(trace.starts_with(&expected) && trace.contains("request id "), "{trace}");
+    let (_, token, trace) = parts(&shell.run(&["agent", "login", "--verbose"]));
+    assert_eq!(trace.matches("POST ").count(), 2, "{trace}");
+    for secret in [token.trim(), control.key(), control.human()] {
+        assert!(!trace.contains(secret), "{trace}");
+    }
+    let (_, _, trace) = parts(&shell.run(&["-v", "-o", "json", "role", "list"]));
+    let request: Value = serde_json::from_str(&trace).unwrap();
+    assert_eq!((&request["request"]["method"], &request["request"]["status"]), (&json!("GET"), &json!(200)));
+    assert!(request["request"]["requestId"].is_string(), "{trace}");
+    let url = format!("{}/health?token=s3cr3t", control.env["URL"]);
+    let (_, _, trace) = parts(&shell.run(&["-v", "agent", "call", &url, "--service-ca", &control.env["CA"]]));
+    assert!(trace.contains("/health: 200") && !trace.contains("s3cr3t"), "{trace}");
+}
+
+#[tokio::test]
+async fn json_is_the_format_of_notes_and_usage_errors_too() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    let (_, _, note) = parts(&shell.run(&["-o", "json", "role", "create", "reader"]));
+    let note: Value = serde_json::from_str(&note).unwrap();
+    assert_eq!(note["note"]["next"], "countersign role assign reader AGENT");
+    for arguments in [
+        &["-o", "json", "role", "lst"][..],
+        &["key", "create", "-ojson"],
+        &["role", "list", "--bogus", "--output=json"],
+        &["--output", "json"],
+        &["-o", "json", "audit", "list", "--since", "soon"],
+    ] {
+        let (code, printed, error) = parts(&shell.run(arguments));
+        assert_eq!((code, printed.as_str()), (Some(2), ""), "{arguments:?}");
+        let error: Value = serde_json::from_str(&error).unwrap_or_else(|_| panic!("{arguments:?}: {error}"));
+        assert_eq!(error["error"]["code"], "USAGE");
+        assert!(!error["error"]["message"].as_str().unwrap().is_empty(), "{error}");
+    }
+    let (_, _, error) = parts(&shell.run(&["-o", "json", "role", "create", "reader"]));
+    let error: Value = serde_json::from_str(&error).unwrap();
+    assert_eq!(error["error"]["code"], "CONFLICT");
+    assert!(error["error"]["requestId"].is_string(), "{error}");
+}
+
+#[tokio::test]
+async fn agent_is_a_positional_argument_and_the_old_option_works() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    let agent = register(&shell);
+    shell.stdout(&["role", "create", "reader"]);
+    let text = shell.stdout(&["role", "assign", "reader", &agent]);
+    assert!(text.contains(&format!("{agent} (Typed)")) && text.contains(" (reader)"), "names beside ids: {text}");
+    assert_eq!(shell.json(&["role", "revoke", "reader", "--agent", &agent])["revoked"], true);
+    assert!(shell.stdout(&["agent", "login", &agent]).contains('.'));
+    assert!(shell.stdout(&["agent", "exec", &agent, "--", "printenv", "COUNTERSIGN_TOKEN"]).contains('.'));
+    assert_eq!(shell.failure(&["role", "assign", "reader", &agent, "--agent", &agent]).0, 2);
+    for command in [&["role", "assign"][..], &["role", "revoke"], &["agent", "login"], &["agent", "call"]] {
+        let help = shell.stdout(&[command, &["--help"]].concat());
+        assert!(help.contains("[AGENT]") && !help.contains("--agent"), "{help}");
+    }
+}
+
+#[tokio::test]
+async fn times_are_durations_or_rfc_3339() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    let agent = register(&shell);
+    shell.stdout(&["role", "create", "reader"]);
+    for (option, value) in [("--expires", "8h"), ("--expires-at", "2w"), ("--expires", "2100-01-31T12:00:00Z")] {
+        let assigned = shell.json(&["role", "assign", "reader", &agent, option, value]);
+        assert!(assigned["expiresAt"].as_str().unwrap().ends_with('Z'), "{assigned}");
+    }
+    let count = |arguments: &[&str]| {
+        let entries = shell.json(&[&["audit", "list", "--all-services"], arguments].concat());
+        entries.as_array().unwrap().len()
+    };
+    assert!(count(&["--since", "5m"]) > 0 && count(&["--since", "2000-01-01T00:00:00Z"]) > 0);
+    assert_eq!((count(&["--until", "1h"]), count(&["--since", "2100-01-01T00:00:00Z"])), (0, 0));
+}
+
+#[tokio::test]
+async fn audit_list_states_its_filter_and_all_reads_every_page() {
+    const ROLES: usize = 205;
+    let control = ControlPlane::start().await;
+    for number in 0..ROLES {
+        control.create_role(&format!("role {number}"), &[]).await;
+    }
+    let agent = Agent::register(&control, "Listed").await;
+    control.assign(&agent.id, &control.create_role("reader", &[]).await).await;
+    let shell = Shell::with_env(&control, &ALL);
+    let (_, table, note) = parts(&shell.run(&["audit", "list", "--limit", "3"]));
+    assert_eq!(table.lines().count(), 1 + 3);
+    assert!(table.contains("(reader)") && table.contains(&format!("{} (Listed)", agent.id)), "{table}");
+    assert!(
+        note.starts_with(&format!("Filter: service {}. Showing the newest 3 entries.", control.service())),
+        "{note}"
+    );
+    assert!(note.contains("\nNext: --all"), "{note}");
+    for option in ["--action", "--act"] {
+        let arguments = ["audit", "list", option, "role.created", "--all", "-o", "json"];
+        let (code, entries, note) = parts(&shell.run(&arguments));
+        let entries: Vec<Value> = serde_json::from_str(&entries).unwrap();
+        assert_eq!((code, entries.len()), (Some(0), ROLES + 1));
+        assert_eq!(entries[0]["action"], "role.created");
+        assert!(note.contains("action role.created. Showing 206 entries."), "{note}");
+    }
+    assert_eq!(shell.failure(&["audit", "list", "--all", "--limit", "3"]).0, 2);
+}
+
+#[test]
+fn unreachable_url_is_shown_with_its_port() {
+    let shell = Shell::new();
+    let (code, error) = shell.failure(&["doctor", "--url", "https://localhost"]);
+    assert!(code == 4 && error.contains("cannot reach https://localhost:443/: "), "{code} {error}");
+    assert!(error.contains("8443 by default"), "{error}");
+    let (_, error) = shell.failure(&["doctor", "--url", "https://localhost:1"]);
+    assert!(error.contains("cannot reach https://localhost:1/: ") && !error.contains("8443"), "{error}");
+}
+
+#[tokio::test]
+async fn closed_or_full_standard_output_causes_no_panic() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    for arguments in
+        [&["--help"][..], &["--version"], &["role", "assign", "--help"], &["completions", "bash"], &["role", "list"]]
+    {
+        for arguments in [arguments.to_vec(), [&["-o", "json"], arguments].concat()] {
+            let (code, _, error) =
+                parts(&in_shell(&shell, "exec \"$0\" \"$@\" >/dev/full", &arguments).output().unwrap());
+            assert!(code == Some(1) && error.contains("standard output: "), "{arguments:?}: {code:?} {error}");
+            for script in ["exec \"$0\" \"$@\" >&-", "exec \"$0\" \"$@\" >&- 2>&-", "\"$0\" \"$@\" | true"] {
+                let (code, _, error) = parts(&in_shell(&shell, script, &arguments).output().unwrap());
+                assert!(code == Some(0) && !error.contains("panicked"), "{script} {arguments:?}: {code:?} {error}");
+            }
+        }
+    }
+    let (code, _, _) = parts(&in_shell(&shell, "exec \"$0\" \"$@\" 2>/dev/full", &["role", "lst"]).output().unwrap());
+    assert_eq!(code, Some(2));
+}
+
+#[tokio::test]
+async fn tables_fit_the_terminal_and_keep_ids() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    let description = "a long description that does not fit into a line of this terminal ".repeat(3);
+    let role = shell.stdout(&["role", "create", "reader", "--permission", "read", "--description", &description]);
+    let (_, shown) = on_terminal(&shell, 100, &["-q", "role", "list"], "");
+    let table: Vec<_> = shown.lines().filter(|line| !line.is_empty()).collect();
+    assert_eq!(table.len(), 2, "{shown}");
+    assert!(table.iter().all(|line| line.chars().count() <= 100), "{shown}");
+    assert!(table[1].starts_with(&role) && table[1].contains('…'), "{shown}");
+    let (_, shown) = on_terminal(&shell, 40, &["-q", "role", "list"], "");
+    assert!(shown.contains(&format!("id           {role}\n")) && shown.contains("name         reader\n"), "{shown}");
+    assert!(shell.stdout(&["role", "list"]).contains(description.trim()), "complete in a pipe");
+}
+
+#[tokio::test]
+async fn values_are_completed() {
+    let control = ControlPlane::start().await;
+    let mut shell = Shell::with_env(&control, &["URL", "CA"]);
+    let agent = register(&shell);
+    shell.export("_COUNTERSIGN_COMPLETE", "bash");
+    shell.export("_CLAP_IFS", "\n");
+    let mut candidates = |line: &[&str]| {
+        shell.export("_CLAP_COMPLETE_INDEX", &(line.len()).to_string());
+        shell.stdout(&[&["--", "countersign"], line].concat())
+    };
+    assert!(candidates(&["role", ""]).contains("assign"));
+    assert_eq!(candidates(&["key", "create", "--scope", ""]).lines().collect::<Vec<_>>(), ["full", "sync"]);
+    assert_eq!(candidates(&["--profile", ""]), "default");
+    assert!(candidates(&["role", "assign", "reader", "agent_"]).contains(&agent));
+    assert_eq!(candidates(&["webhook", "create", "--events", "agent.role_a"]), "agent.role_assigned");
+    let list = candidates(&["webhook", "create", "--events", "trust.feedback_received,agent.role_a"]);
+    assert!(list.contains("agent.role_assigned"), "{list}");
+    assert!(candidates(&["audit", "list", "--action", "role.as"]).contains("role.assigned"));
+}
+
+#[tokio::test]
+async fn doctor_creates_nothing() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    assert_eq!(shell.run(&["doctor"]).status.code(), Some(0));
+    assert!(!shell.profile_path("").exists(), "no folder for profiles");
+    register(&shell);
+    let files =
+        || fs::read_dir(shell.profile_path("")).unwrap().map(|file| file.unwrap().file_name()).collect::<Vec<_>>();
+    let before = files();
+    let checks = shell.json(&["doctor"]);
+    let agent = checks.as_array().unwrap().iter().find(|check| check["check"] == "agent").unwrap();
+    assert_eq!((&agent["status"], agent["message"].as_str().unwrap().ends_with("is active")), (&json!("ok"), true));
+    assert_eq!(shell.json(&["agent", "show"])["lastSeenAt"], Value::Null, "no login");
+    assert_eq!(files(), before);
+}
+
+#[tokio::test]
+async fn doctor_reports_rate_limits_as_warnings() {
+    let control = ControlPlane::start_with_default_limits_and(&["limits.management_per_minute=1"]).await;
+    let shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let (mut code, mut checks) = (None, Value::Null);
+    for _ in 0..3 {
+        let output = shell.run(&["-o", "json", "doctor"]);
+        (code, checks) = (output.status.code(), serde_json::from_slice(&output.stdout).unwrap());
+    }
+    let token = checks.as_array().unwrap().iter().find(|check| check["check"] == "human token").unwrap();
+    assert_eq!((code, &token["status"]), (Some(0), &json!("warning")), "{checks}");
+    assert!(token["next"].as_str().unwrap().starts_with("wait "), "{checks}");
+}
+
+#[tokio::test]
+async fn signing_key_rotate_states_when_and_why_the_switch_comes() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
+    let (_, _, note) = parts(&shell.run(&["signing-key", "rotate"]));
+    let rotation = shell.json(&["signing-key", "rotate"]);
+    let time = rotation["signsFrom"].as_str().unwrap();
+    assert!(note.contains(&format!("The switch comes at {time} (in ")) && note.contains("every sidecar"), "{note}");
+}
+
+#[test]
+fn help_groups_the_commands_and_has_examples() {
+    let help = Shell::new().stdout(&["--help"]);
+    for text in
+        ["Agent commands:\n  agent ", "Service commands:\n  service ", "Examples:", "Exit codes:", "Global options:"]
+    {
+        assert!(help.contains(text), "{text}: {help}");
+    }
+}

@@ -1,0 +1,62 @@
+//! Commands whose standard output or standard error cannot be written.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use countersign_tests::{ControlPlane, eventually, http::HttpClient};
+use std::{fs::File, process::Stdio};
+
+fn full() -> File {
+    File::options().write(true).open("/dev/full").unwrap()
+}
+
+#[tokio::test]
+async fn commands_report_a_full_standard_output() {
+    let control = ControlPlane::start_with(&["database.url="]).await;
+    for arguments in [
+        &["human-token", "mint", "--subject", "ann"][..],
+        &["openapi"],
+        &["config", "check"],
+        &["config", "print"],
+        &["audit", "verify"],
+        &["audit", "export"],
+    ] {
+        let output = control.prepare(arguments).stdout(full()).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
+        assert!(error.contains("standard output: No space left on device"), "{arguments:?}: {error}");
+        assert!(!error.contains("panicked"), "{arguments:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn commands_survive_a_closed_standard_output() {
+    let control = ControlPlane::start_with(&["database.url="]).await;
+    for arguments in [&["openapi"][..], &["config", "print"], &["audit", "export"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let output = control.prepare(arguments).stdout(writer).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}: {error}");
+        assert!(error.contains("Broken pipe") && !error.contains("panicked"), "{arguments:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn errors_keep_their_exit_code_with_a_full_standard_error() {
+    let control = ControlPlane::start_with(&["database.url="]).await;
+    for (arguments, code) in [(&["--set", "nonsense=1", "serve"][..], 2), (&["backup", "/nowhere/backup"], 1)] {
+        let status = control.prepare(arguments).stdout(Stdio::null()).stderr(full()).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{arguments:?}");
+    }
+}
+
+#[tokio::test]
+async fn development_says_that_its_rate_limits_are_raised() {
+    let control = ControlPlane::start_with(&["limits.auth_per_minute=2"]).await;
+    let logged = async || control.log().contains("rate limits that are not set are 1000000 calls").then_some(());
+    eventually("the limits are logged", logged, || control.log()).await;
+    let printed = String::from_utf8(control.command(&["config", "print"]).stdout).unwrap();
+    assert!(printed.contains("auth_per_minute = 2"), "{printed}");
+    let admin = HttpClient::plain(control.env["ADMIN_URL"].clone());
+    admin.get("/readyz").await.expect(200);
+}
