@@ -58,10 +58,10 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
 
 /// The agent as a service sees it, if the command has the API key of one.
 async fn service_fields(context: &Context, args: &ShowArgs, agent: &str) -> Result<Option<Fields>, CliError> {
-    let Some(key) = args.key.optional()? else { return Ok(None) };
     if args.service.service.is_none() && context.profile.service.is_none() {
         return Ok(None);
     }
+    let Some(key) = args.key.optional()? else { return Ok(None) };
     let service = context.service(&args.service)?;
     let record = context.api(&args.server)?.read_agent(key, &service, agent).await?;
     let names = ["name", "status", "trustScore", "createdAt", "lastSeenAt", "publicKeyHash"];
