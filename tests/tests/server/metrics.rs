@@ -163,6 +163,7 @@ async fn labels_have_a_fixed_set_of_values() {
     let control = ControlPlane::start().await;
     let count = async || scraped(&control.env["ADMIN_URL"]).await.lines().count();
     control.api.get("/nowhere").await.expect(404);
+    HttpResponse::send(control.api.request("PROPFIND", "/nowhere")).await;
     let before = count().await;
     for odd in ["/nowhere/else", "/services/x/y/z", "/%ff", "/auth//refresh"] {
         for method in ["GET", "PROPFIND", "FOO"] {
