@@ -170,10 +170,7 @@ async fn a_target_that_dies_before_its_commit_leaves_the_source_good_and_in_it_r
     fixture.postgres.kill();
     let output = moving.wait_with_output().await.unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        said.contains("it is unknown whether the target committed") && said.contains("run this again"),
-        "{said}"
-    );
+    assert!(said.contains("it is unknown whether the target committed") && said.contains("run this again"), "{said}");
     refuses_to_serve(&fixture.control, &[], INTERRUPTED).await;
     fixture.postgres.restart().await;
     let said = does(&fixture.control, &["migrate", "--to", &fixture.url]);
