@@ -5,7 +5,7 @@ use insta::assert_json_snapshot;
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn an_agent_is_registered_once_and_its_record_can_be_read() {
+async fn registration_is_idempotent_and_the_record_is_readable() {
     let control = ControlPlane::start().await;
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let body = json!({ "email": "a@example.org", "name": "Agent", "publicKey": key, "metadata": { "team": "blue" } });
@@ -47,7 +47,7 @@ async fn an_agent_is_registered_once_and_its_record_can_be_read() {
 }
 
 #[tokio::test]
-async fn roles_are_defined_listed_assigned_and_revoked() {
+async fn roles_are_created_listed_assigned_and_revoked() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let body = json!({ "name": "reader", "description": "Reads", "permissions": ["read", "list", "read"] });
@@ -86,7 +86,7 @@ async fn roles_are_defined_listed_assigned_and_revoked() {
 }
 
 #[tokio::test]
-async fn an_identity_stays_small_enough_for_headers() {
+async fn role_that_makes_an_identity_too_large_is_refused() {
     let control = ControlPlane::start().await;
     let long = |letter: &str, count: usize| -> Vec<String> {
         (0..count).map(|n| format!("{}{n:02}", letter.repeat(126))).collect()
@@ -156,7 +156,7 @@ impl Doors {
 }
 
 #[tokio::test]
-async fn routes_for_keys_refuse_every_other_credential() {
+async fn key_routes_refuse_every_other_credential() {
     let doors = Doors::open().await;
     let control = &doors.control;
     let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
@@ -181,7 +181,7 @@ async fn routes_for_keys_refuse_every_other_credential() {
 }
 
 #[tokio::test]
-async fn routes_for_people_refuse_every_other_credential() {
+async fn human_routes_refuse_every_other_credential() {
     let doors = Doors::open().await;
     let (stranger, token) = (doors.control.mint_human("stranger"), doors.agent.token().await);
     for route in &doors.for_people() {
@@ -199,7 +199,7 @@ async fn routes_for_people_refuse_every_other_credential() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_others_is_out_of_reach_and_out_of_sight() {
+async fn resources_of_other_services_are_refused_without_revealing_their_existence() {
     let doors = Doors::open().await;
     let control = &doors.control;
     let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
@@ -218,7 +218,7 @@ async fn what_belongs_to_others_is_out_of_reach_and_out_of_sight() {
 }
 
 #[tokio::test]
-async fn an_owner_manages_what_is_theirs_with_their_own_token() {
+async fn owner_manages_services_and_agents_with_a_human_token() {
     let control = ControlPlane::start().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let made = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
@@ -238,7 +238,61 @@ async fn an_owner_manages_what_is_theirs_with_their_own_token() {
 }
 
 #[tokio::test]
-async fn bad_bodies_name_the_field_and_the_fix() {
+async fn owner_of_an_agent_reads_it_and_other_users_do_not() {
+    let control = ControlPlane::start().await;
+    let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
+    let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
+    let body = json!({ "email": "a@example.org", "name": "Agent", "publicKey": key });
+    let agent = text(&control.api.send_as(&alice, "POST", "/auth/register", body).await.expect(201)["agentId"]);
+    let path = control.path(&format!("/agents/{agent}"));
+    for token in [alice.as_str(), control.human(), control.key()] {
+        assert_eq!(control.api.get_as(token, &path).await.expect(200)["id"], agent.as_str());
+    }
+    let unknown = control.path(&format!("/agents/{}", agent.replace("agent_0", "agent_1")));
+    for (token, path) in [(&bob, &path), (&bob, &unknown), (&alice, &unknown)] {
+        assert_eq!(
+            control.api.get_as(token, path).await.error(),
+            (403, "INSUFFICIENT_PERMISSIONS", "not_yours"),
+            "{path}"
+        );
+    }
+    assert_eq!(control.api.get_as(control.human(), &unknown).await.text("/error/code"), "AGENT_NOT_FOUND");
+    let elsewhere = format!("/services/{}/agents/{agent}", control.service().replace("svc_0", "svc_1"));
+    assert_eq!(control.api.get_as(&alice, &elsewhere).await.text("/error/code"), "SERVICE_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn refusals_say_what_is_required_and_what_the_caller_has() {
+    let control = ControlPlane::start().await;
+    let (bob, sync) = (control.mint_human("bob"), control.create_key(control.service(), "sync").await);
+    let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
+    let details = async |credential: &str, path: &str| {
+        let mut details = control.api.get_as(credential, path).await.expect(403)["error"]["details"].take();
+        let issuer = details["actual"].as_object_mut().unwrap().remove("issuer");
+        assert_eq!(issuer.is_some(), details["actual"]["subject"].is_string(), "a user is named with their issuer");
+        details
+    };
+    let (service, roles) = (control.service(), control.path("/roles"));
+    let scope =
+        json!({ "reason": "scope_insufficient", "required": { "scope": "full" }, "actual": { "scope": "sync" } });
+    assert_eq!(details(&sync, &roles).await, scope);
+    assert_eq!(details(&sync, "/status").await, scope);
+    let not_yours =
+        json!({ "reason": "not_yours", "required": { "serviceId": service }, "actual": { "serviceId": other } });
+    assert_eq!(details(&other_key, &roles).await, not_yours);
+    assert_eq!(details(&other_key, &control.path("/verify")).await, not_yours);
+    let (owner_or_admin, bob_details) = (json!({ "access": ["owner", "administrator"] }), json!({ "subject": "bob" }));
+    let owner = json!({ "reason": "not_yours", "required": owner_or_admin, "actual": bob_details });
+    for path in [&roles, &control.path("/keys"), &format!("/audit?serviceId={service}")] {
+        assert_eq!(details(&bob, path).await, owner, "{path}");
+    }
+    let admin =
+        json!({ "reason": "admin_required", "required": { "access": ["administrator"] }, "actual": bob_details });
+    assert_eq!(details(&bob, "/signing-keys").await, admin);
+}
+
+#[tokio::test]
+async fn invalid_bodies_are_refused_with_field_and_reason() {
     let control = ControlPlane::start().await;
     let send = async |body: &str, content_type: &str| {
         let request =
@@ -254,11 +308,11 @@ async fn bad_bodies_name_the_field_and_the_fix() {
           "fields": {
             "email": "must be an e-mail address of at most 254 characters",
             "name": "is required",
-            "nmae": "is not known here",
+            "nmae": "is not a known field",
             "publicKey": "must be a string"
           }
         },
-        "message": "`email` must be an e-mail address of at most 254 characters; `name` is required; `publicKey` must be a string; `nmae` is not known here"
+        "message": "`email` must be an e-mail address of at most 254 characters; `name` is required; `publicKey` must be a string; `nmae` is not a known field"
       }
     }
     "#);
@@ -289,7 +343,7 @@ async fn bad_bodies_name_the_field_and_the_fix() {
 }
 
 #[tokio::test]
-async fn every_error_has_the_one_shape() {
+async fn errors_have_code_message_and_details() {
     let control = ControlPlane::start().await;
     let cases = [
         ("GET", "/nothing", 404, "NOT_FOUND"),
@@ -324,7 +378,7 @@ async fn every_error_has_the_one_shape() {
 }
 
 #[tokio::test]
-async fn health_and_keys_are_for_everybody() {
+async fn health_and_jwks_are_public() {
     let control = ControlPlane::start().await;
     let mut health = control.api.get("/health").await.expect(200);
     assert_eq!(health["backends"]["database"].take(), engines::database_name());

@@ -37,7 +37,7 @@ async fn scraped(at: &str) -> String {
 }
 
 #[tokio::test]
-async fn everything_is_there_from_the_start_and_well_named() {
+async fn all_metrics_exist_from_the_start_with_valid_names() {
     let control = ControlPlane::start().await;
     let text = scraped(&control.env["ADMIN_URL"]).await;
     let engine = engines::database_name();
@@ -68,7 +68,7 @@ async fn monitoring_page_lists_every_metric() {
 
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "the test looks at a clock of its own")]
-async fn prometheus_counts_what_was_done() {
+async fn prometheus_counts_requests_and_logins() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let targets = [("control-plane", control.env["ADMIN_URL"].as_str()), ("ext-authz", sidecar.admin.url.as_str())];
@@ -133,7 +133,7 @@ async fn prometheus_counts_what_was_done() {
 }
 
 #[tokio::test]
-async fn prometheus_counts_what_is_told_to_webhooks() {
+async fn prometheus_counts_webhook_deliveries() {
     let control = ControlPlane::start().await;
     let prometheus = Prometheus::scraping(&[("control-plane", &control.env["ADMIN_URL"])]).await;
     let receiver = Upstream::start().await;
@@ -159,7 +159,7 @@ async fn prometheus_counts_what_is_told_to_webhooks() {
 }
 
 #[tokio::test]
-async fn labels_are_closed_whatever_is_sent() {
+async fn labels_have_a_fixed_set_of_values() {
     let control = ControlPlane::start().await;
     let count = async || scraped(&control.env["ADMIN_URL"]).await.lines().count();
     control.api.get("/nowhere").await.expect(404);

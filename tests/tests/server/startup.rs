@@ -18,7 +18,7 @@ fn control_plane(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
 type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
 
 #[test]
-fn what_cannot_be_meant_is_refused_with_the_choices() {
+fn invalid_engine_combinations_are_refused_with_the_choices() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
     let cases: [Case; 14] = [
@@ -50,7 +50,7 @@ fn what_cannot_be_meant_is_refused_with_the_choices() {
 }
 
 #[test]
-fn a_database_that_does_not_answer_is_named_with_what_went_wrong_and_without_its_password() {
+fn unreachable_database_is_reported_without_its_password() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
     let url = "database.url=postgres://somebody:hunter2@127.0.0.1:1/x";
@@ -89,7 +89,7 @@ async fn a_development_database_is_refused_without_dev_and_under_another_master_
 }
 
 #[tokio::test]
-async fn it_stops_gracefully_and_comes_back_as_it_was() {
+async fn graceful_stop_and_restart_keep_the_state() {
     let mut control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let token = agent.token().await;
@@ -103,7 +103,7 @@ async fn it_stops_gracefully_and_comes_back_as_it_was() {
 }
 
 #[tokio::test]
-async fn a_log_that_nobody_reads_any_more_stops_nothing() {
+async fn closed_log_output_does_not_stop_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(tools::binary("countersign-control-plane"));
     command.args(["--dev", "--set", &format!("data_dir={}", folder.path().display())]);
@@ -126,7 +126,7 @@ async fn a_log_that_nobody_reads_any_more_stops_nothing() {
 }
 
 #[tokio::test]
-async fn files_with_secrets_are_for_their_owner_only() {
+async fn secret_files_are_readable_by_the_owner_only() {
     let control = ControlPlane::start_with(&["database.url="]).await;
     for name in ["dev.env", "master.key", "operator.key", "ca.key", "countersign.db", "countersign.db-wal"] {
         let mode = control.folder().join(name).metadata().unwrap().permissions().mode();
@@ -135,7 +135,7 @@ async fn files_with_secrets_are_for_their_owner_only() {
 }
 
 #[tokio::test]
-async fn the_signing_key_is_sealed_at_rest() {
+async fn signing_key_is_encrypted_at_rest() {
     let control = ControlPlane::start_with(&["database.url="]).await;
     let kept = ["countersign.db", "countersign.db-wal"]
         .map(|name| std::fs::read(control.folder().join(name)).unwrap_or_default());

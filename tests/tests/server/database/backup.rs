@@ -19,7 +19,7 @@ fn path_of(folder: &Path, name: &str) -> String {
 
 /// Whoever is answered before the backup begins is in it, and nobody waits for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_under_load_holds_all_that_was_answered_before() {
+async fn backup_under_load_contains_all_acknowledged_changes() {
     let (control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let (answered, stop) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicBool::new(false)));
     let write = |writer: usize| {
@@ -66,7 +66,7 @@ async fn a_backup_under_load_holds_all_that_was_answered_before() {
 }
 
 #[tokio::test]
-async fn nothing_is_overwritten_and_nothing_half_is_left() {
+async fn backup_overwrites_nothing_and_leaves_no_partial_file() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let there = path_of(folder.path(), "there");
     std::fs::write(&there, "something dear").unwrap();
@@ -97,7 +97,7 @@ async fn nothing_is_overwritten_and_nothing_half_is_left() {
 }
 
 #[tokio::test]
-async fn without_a_database_nothing_is_made_and_postgresql_is_left_to_its_tools() {
+async fn backup_without_a_database_and_on_postgresql_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut control = ControlPlane::start().await;
     control.kill();

@@ -97,7 +97,7 @@ impl Fixture {
 
 /// The target keeps everything, and nobody was there to be told.
 #[tokio::test]
-async fn a_move_that_is_killed_while_the_target_commits_leaves_the_source_refused() {
+async fn transfer_killed_during_commit_leaves_the_source_refused() {
     let mut fixture = Fixture::make().await;
     fixture.hold_commits("").await;
     fixture.kill_in_commit().await;
@@ -125,7 +125,7 @@ async fn a_move_that_is_killed_while_the_target_commits_leaves_the_source_refuse
 
 /// The target keeps nothing, and nobody was there to be told.
 #[tokio::test]
-async fn a_move_that_was_killed_goes_on_into_an_empty_target() {
+async fn killed_transfer_continues_into_an_empty_target() {
     let mut fixture = Fixture::make().await;
     fixture.hold_commits("RAISE EXCEPTION 'there is no room';").await;
     // Whoever hears the target say no takes the mark back.
@@ -148,7 +148,7 @@ async fn a_move_that_was_killed_goes_on_into_an_empty_target() {
 }
 
 #[tokio::test]
-async fn a_target_that_dies_before_its_commit_leaves_the_source_good_and_in_it_refused() {
+async fn target_that_fails_before_commit_leaves_the_source_usable() {
     let mut fixture = Fixture::make().await;
     fixture.hold_commits("").await;
     let mut holder = open(&fixture.url).await;
@@ -180,7 +180,7 @@ async fn a_target_that_dies_before_its_commit_leaves_the_source_good_and_in_it_r
 /// In whatever moment. It rarely hits the commit itself, where the tests above wait.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "moments are parts of how long it takes")]
-async fn killed_at_any_moment_at_most_one_of_the_two_is_good() {
+async fn transfer_killed_at_any_time_leaves_at_most_one_usable_database() {
     const MOMENTS: u32 = 10;
     let mut fixture = Fixture::make().await;
     let began = Instant::now();

@@ -6,7 +6,7 @@ use sqlx::{Connection, Executor, PgConnection, migrate::Migrator};
 use std::{process::Command, time::Duration};
 
 #[tokio::test]
-async fn what_is_no_regular_file_is_no_backup() {
+async fn backup_that_is_not_a_regular_file_is_refused() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     control.terminate().await;
     let pipe = folder.path().join("pipe").to_str().unwrap().to_owned();
@@ -23,7 +23,7 @@ async fn what_is_no_regular_file_is_no_backup() {
 }
 
 #[tokio::test]
-async fn whoever_has_no_master_key_is_told_where_it_is_looked_for() {
+async fn missing_master_key_is_reported_with_its_locations() {
     let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
     control.terminate().await;
     let (key, url) = (control.folder().join("master.key"), postgres.database().await);
@@ -40,7 +40,7 @@ async fn whoever_has_no_master_key_is_told_where_it_is_looked_for() {
 
 /// As PostgreSQL is since its version 15: who does not own a database makes nothing in it.
 #[tokio::test]
-async fn whoever_may_not_make_tables_is_told_what_lets_them() {
+async fn missing_table_privilege_is_reported_with_the_grant() {
     let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
     control.terminate().await;
     let url = postgres.database().await;
@@ -61,7 +61,7 @@ async fn whoever_may_not_make_tables_is_told_what_lets_them() {
 
 /// SQLite keeps what PostgreSQL cannot, and somebody must say where it is.
 #[tokio::test]
-async fn a_character_that_postgresql_cannot_hold_is_named_with_its_row() {
+async fn character_unsupported_by_postgresql_is_reported_with_its_row() {
     let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
     let agent = Agent::register(&control, "agent").await;
     control.terminate().await;
@@ -74,7 +74,7 @@ async fn a_character_that_postgresql_cannot_hold_is_named_with_its_row() {
 }
 
 #[tokio::test]
-async fn an_empty_postgresql_is_nothing_to_settle_and_stays_empty() {
+async fn settle_leaves_an_empty_postgresql_empty() {
     let (control, postgres) = (ControlPlane::start().await, Postgres::start().await);
     let url = postgres.database().await;
     let there = format!("database.url={url}");
@@ -116,7 +116,7 @@ async fn a_wrong_master_key_is_refused_before_the_schema_is_touched() {
 
 /// Those of before the eighth step do not say who they are: nobody without a name may be there.
 #[tokio::test]
-async fn nothing_is_settled_while_somebody_may_serve() {
+async fn settle_is_refused_while_a_server_may_run() {
     let postgres = Postgres::start().await;
     let url = postgres.database().await;
     let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
@@ -134,7 +134,7 @@ async fn nothing_is_settled_while_somebody_may_serve() {
 
 /// Killed between two steps, it leaves a second name for the database that is in its place still.
 #[tokio::test]
-async fn a_second_name_that_a_killed_restoration_left_is_taken_away() {
+async fn hard_link_left_by_a_killed_restore_is_removed() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let database = control.folder().join("countersign.db");
     let file = folder.path().join("backup").to_str().unwrap().to_owned();
@@ -160,7 +160,7 @@ async fn a_second_name_that_a_killed_restoration_left_is_taken_away() {
 
 /// It was killed after it had put aside what SQLite keeps beside the database, which holds all that is newest.
 #[tokio::test]
-async fn what_a_killed_restoration_put_aside_is_put_back() {
+async fn database_set_aside_by_a_killed_restore_is_put_back() {
     let mut control = ControlPlane::start().await;
     control.create_role("newest", &["read"]).await;
     control.kill();

@@ -75,7 +75,7 @@ async fn assert_recorded(control: &ControlPlane) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_may_have_changed_since_the_backup_is_not_believed() {
+async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let sidecar = Sidecar::start(&control).await;
     let mut before = Before::make(&control).await;
@@ -109,7 +109,7 @@ async fn what_may_have_changed_since_the_backup_is_not_believed() {
 
 /// Whoever copies a backup into place by hand is told; without a file, `restore` settles it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_that_was_copied_into_place_is_not_served_until_it_is_settled() {
+async fn copied_backup_is_not_served_until_it_is_settled() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let sidecar = Sidecar::start(&control).await;
     let before = Before::make(&control).await;
@@ -126,7 +126,7 @@ async fn a_backup_that_was_copied_into_place_is_not_served_until_it_is_settled()
 
 /// What was asked before is known by what it says, and not by when: clocks of machines differ.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_challenge_of_a_replica_whose_clock_is_ahead_is_of_before_too() {
+async fn restore_revokes_challenges_of_a_replica_with_a_fast_clock() {
     let (mut control, ahead) = (ControlPlane::start().await, ManualClock::new());
     let agent = Agent::register(&control, "agent").await;
     control.terminate().await;
@@ -148,7 +148,7 @@ async fn a_challenge_of_a_replica_whose_clock_is_ahead_is_of_before_too() {
 }
 
 #[tokio::test]
-async fn what_is_no_good_backup_changes_nothing() {
+async fn invalid_backup_changes_nothing() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let at = |name: &str| folder.path().join(name);
     let path = |name: &str| at(name).to_str().unwrap().to_owned();
@@ -204,7 +204,7 @@ async fn what_is_no_good_backup_changes_nothing() {
 
 /// A damaged database is replaced and kept, with what lies beside it; and where there is none, one is put.
 #[tokio::test]
-async fn a_backup_takes_the_place_of_what_is_damaged_or_gone() {
+async fn backup_replaces_a_damaged_or_missing_database() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let (file, database) = (folder.path().join("good"), control.folder().join("countersign.db"));
     let path = file.to_str().unwrap();
@@ -235,7 +235,7 @@ fn bend(database: &[u8]) -> Vec<u8> {
 
 /// PostgreSQL is dumped and restored by its own tools; who forgets the rest is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn on_postgresql_a_restored_dump_is_not_served_until_it_is_settled() {
+async fn restored_postgresql_dump_is_not_served_until_it_is_settled() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
     let url = postgres.database().await;
     let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
@@ -260,7 +260,7 @@ async fn on_postgresql_a_restored_dump_is_not_served_until_it_is_settled() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_serves_ends_when_a_dump_takes_the_place_of_their_database() {
+async fn running_server_stops_when_a_dump_replaces_its_database() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
     let url = postgres.database().await;
     let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
@@ -291,7 +291,7 @@ fn tool(program: &str, arguments: &[&str]) {
 }
 
 #[tokio::test]
-async fn an_older_backup_is_brought_up_to_date() {
+async fn older_backup_is_migrated() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let before = Before::make(&control).await;
     let file = folder.path().join("backup");

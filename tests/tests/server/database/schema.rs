@@ -12,7 +12,7 @@ fn newest() -> i64 {
 }
 
 #[tokio::test]
-async fn an_empty_database_gets_its_schema_and_says_so_once() {
+async fn migrate_creates_the_schema_and_reports_it_once() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
     let url = postgres.database().await;
     let file = folder.path().join("data").join("countersign.db");
@@ -37,7 +37,7 @@ async fn an_empty_database_gets_its_schema_and_says_so_once() {
 
 /// As before an upgrade: with replicas that serve.
 #[tokio::test]
-async fn it_does_not_disturb_who_serves() {
+async fn migrate_does_not_disturb_a_running_server() {
     let postgres = Postgres::start().await;
     let setting = format!("database.url={}", postgres.database().await);
     for control in [ControlPlane::start().await, ControlPlane::start_with(&[&setting]).await] {
@@ -48,7 +48,7 @@ async fn it_does_not_disturb_who_serves() {
 
 /// What a standby says may be old, and it takes no writes.
 #[tokio::test]
-async fn no_command_works_with_a_standby() {
+async fn commands_refuse_a_standby() {
     let (mut postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
     control.terminate().await;
     let url = postgres.database().await;
@@ -63,7 +63,7 @@ async fn no_command_works_with_a_standby() {
 }
 
 #[tokio::test]
-async fn many_at_once_make_one_schema() {
+async fn concurrent_migrations_create_one_schema() {
     let postgres = Postgres::start().await;
     let url = postgres.database().await;
     let folder = tempfile::tempdir().unwrap();

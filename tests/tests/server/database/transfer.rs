@@ -77,7 +77,7 @@ async fn login(control: &ControlPlane, agent: &Agent) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everything_moves_and_goes_on() {
+async fn transfer_copies_all_data_and_the_server_continues() {
     let (postgres, receiver) = (Postgres::start().await, Receiver::good().await);
     let (url, mut control) = (postgres.database().await, ControlPlane::start().await);
     let sidecar = Sidecar::start(&control).await;
@@ -123,7 +123,7 @@ async fn everything_moves_and_goes_on() {
 }
 
 #[tokio::test]
-async fn a_target_that_is_not_empty_stays_as_it_is() {
+async fn transfer_refuses_a_target_that_is_not_empty() {
     let postgres = Postgres::start().await;
     let (url, foreign) = (postgres.database().await, postgres.database().await);
     let mut control = ControlPlane::start().await;
@@ -151,7 +151,7 @@ async fn a_target_that_is_not_empty_stays_as_it_is() {
 
 /// Whoever writes without our lock, as somebody with a shell of SQLite.
 #[tokio::test]
-async fn a_source_that_somebody_writes_to_is_not_moved() {
+async fn transfer_refuses_a_source_in_use() {
     let (postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
     control.terminate().await;
     let mut writer = open_file(&database(&control)).await;
@@ -165,7 +165,7 @@ async fn a_source_that_somebody_writes_to_is_not_moved() {
 
 /// Killed in the middle, it leaves the target as empty as it was, and the source as good.
 #[tokio::test]
-async fn an_interrupted_move_is_none() {
+async fn interrupted_transfer_changes_nothing() {
     let (postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
     let url = postgres.database().await;
     control.terminate().await;
@@ -196,7 +196,7 @@ async fn an_interrupted_move_is_none() {
 
 /// A receiver that is down keeps what it is to get, wherever the database is.
 #[tokio::test]
-async fn what_is_on_its_way_to_a_webhook_arrives_from_there() {
+async fn pending_webhook_deliveries_are_sent_from_the_target() {
     let (postgres, receiver) = (Postgres::start().await, Receiver::start(Reply::Status(500)).await);
     let mut control = ControlPlane::start_with(&["webhooks.retry_seconds=1,1,1,1,1,1,1,1,1"]).await;
     let agent = Agent::register(&control, "agent").await;

@@ -17,7 +17,7 @@ fn unsaid(control: &ControlPlane, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn a_command_that_cannot_say_what_it_did_says_that_it_did_it() {
+async fn command_with_a_full_output_still_reports_that_it_succeeded() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
     let mut control = ControlPlane::start().await;
     let file = folder.path().join("backup").to_str().unwrap().to_owned();
