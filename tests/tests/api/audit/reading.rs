@@ -166,7 +166,7 @@ async fn audit_list_shows_entries_the_human_user_may_read() {
     let some = shell.json(&["audit", "list", "--all-services", "--agent", &agent.id, "--act", "agent.registered"]);
     assert_eq!(some.as_array().unwrap().len(), 1);
     let (code, error) = shell.failure(&["audit", "list", "--act", "role.made"]);
-    assert!(code == 2 && error.contains("`act` must be one of"), "{code} {error}");
+    assert!(code == 2 && error.contains("`action` must be one of"), "{code} {error}");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("sven"));
     assert_eq!(shell.failure(&["audit", "list"]).0, 3);
 }
