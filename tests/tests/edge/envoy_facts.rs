@@ -1,7 +1,7 @@
-//! What Envoy does, as far as the sidecar relies on it: "Measured on Envoy 1.40" in the design, by the
-//! numbers there. A newer Envoy that fails here has changed its mind.
+//! Facts about Envoy that the sidecar relies on, measured on Envoy 1.40. If one fails, a newer Envoy behaves
+//! differently.
 //!
-//! Each fact is shown with a scripted authorizer, and its consequence with the real sidecar.
+//! Each fact is tested with a scripted authorizer, and its consequence with the real sidecar.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test says what it expects")]
 

@@ -1,6 +1,6 @@
-//! Forged and bent access tokens: the API and the sidecar refuse every one, for the same reason.
+//! Forged and modified access tokens: API and sidecar refuse each of them with the same reason.
 
-#![expect(clippy::unwrap_used, reason = "a forgery that cannot be made ends the test")]
+#![expect(clippy::unwrap_used, reason = "a test whose forgery cannot be created has failed")]
 
 mod bent;
 mod forged;
@@ -33,14 +33,14 @@ async fn assert_all_refused(verifiers: &Verifiers<'_>, cases: impl IntoIterator<
 }
 
 #[tokio::test]
-async fn forged_tokens_are_refused_by_both_for_the_same_reason() {
+async fn forged_tokens_are_refused_by_both_with_the_same_reason() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
     let verifiers = Verifiers::new(&at, &sidecar);
     let agent = Agent::register(&at, "Victim").await;
     let (token, other) = (agent.token().await, Agent::register(&at, "Other").await.token().await);
     let known = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { id, .. } if *id == agent.id);
-    verifiers.agree("the token is good before it is bent", &token, known).await;
+    verifiers.agree("the unmodified token is accepted", &token, known).await;
 
     let forger = Forger::of(&at, &token).await;
     let cases = [
@@ -52,16 +52,16 @@ async fn forged_tokens_are_refused_by_both_for_the_same_reason() {
         bent::texts(&forger, &token),
     ];
     assert_all_refused(&verifiers, cases.into_iter().flatten()).await;
-    verifiers.agree("the token is still good", &token, known).await;
+    verifiers.agree("the unmodified token is still accepted", &token, known).await;
 }
 
 #[tokio::test]
-async fn no_character_of_a_token_can_be_changed_or_cut_off() {
+async fn tokens_with_a_changed_or_missing_character_are_refused() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
     let verifiers = Verifiers::new(&at, &sidecar);
     let token = Agent::register(&at, "Victim").await.token().await;
-    verifiers.agree("the token is good", &token, |outcome| matches!(outcome, VerifyOutcome::Accepted { .. })).await;
+    verifiers.agree("the token is accepted", &token, |outcome| matches!(outcome, VerifyOutcome::Accepted { .. })).await;
     let mut faults = Vec::new();
     for (name, bent) in bent::changed_characters(&token).into_iter().chain(bent::truncated(&token)) {
         let (api, sidecar) = verifiers.verify(&bent).await;
@@ -73,7 +73,7 @@ async fn no_character_of_a_token_can_be_changed_or_cut_off() {
 }
 
 #[tokio::test]
-async fn tokens_from_elsewhere_are_refused_by_both() {
+async fn tokens_of_another_issuer_are_refused_by_both() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
     let verifiers = Verifiers::new(&at, &sidecar);
@@ -104,7 +104,7 @@ async fn tokens_from_elsewhere_are_refused_by_both() {
 }
 
 #[tokio::test]
-async fn a_token_is_dead_at_both_when_it_expires() {
+async fn expired_tokens_are_refused_by_both() {
     let at = ControlPlane::start_with(&["tokens.access_seconds=2"]).await;
     let sidecar = Sidecar::start(&at).await;
     let verifiers = Verifiers::new(&at, &sidecar);
@@ -117,7 +117,7 @@ async fn a_token_is_dead_at_both_when_it_expires() {
     assert_eq!(claims["exp"], at_second.as_second());
 }
 
-/// What both make of the values of `X-Agent-Token`, byte by byte.
+/// The outcomes of both for values of `X-Agent-Token`, byte by byte.
 async fn judge_headers(verifiers: &Verifiers<'_>, values: &[&[u8]]) -> (VerifyOutcome, VerifyOutcome) {
     let path = verifiers.control.path("/verify");
     let mut asked = verifiers.control.api.request("GET", &path).bearer_auth(verifiers.key);
@@ -140,7 +140,7 @@ async fn judge_headers(verifiers: &Verifiers<'_>, values: &[&[u8]]) -> (VerifyOu
 }
 
 #[tokio::test]
-async fn what_is_not_one_token_is_refused_by_both_for_the_same_reason() {
+async fn malformed_token_headers_are_refused_by_both_with_the_same_reason() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
     let verifiers = Verifiers::new(&at, &sidecar);
@@ -184,7 +184,7 @@ async fn what_is_not_one_token_is_refused_by_both_for_the_same_reason() {
 }
 
 #[tokio::test]
-async fn both_read_the_scheme_alike() {
+async fn both_parse_the_scheme_equally() {
     let at = ControlPlane::start().await;
     let sidecar = Sidecar::start(&at).await;
     let verifiers = Verifiers::new(&at, &sidecar);

@@ -1,4 +1,4 @@
-//! The running control plane under input that nobody meant: requests and streams.
+//! Fuzzes the running control plane: requests and sync streams.
 
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
 
@@ -8,18 +8,18 @@ mod fuzz_streams;
 use countersign_tests::{ControlPlane, http::HttpClient};
 use std::time::Duration;
 
-/// Whatever came before: it answers, and no part of it has panicked.
+/// Asserts that the control plane answers and that nothing panicked.
 async fn is_well(control: &ControlPlane) {
     let health = control.api.get("/health").await;
     assert_eq!((health.status, health.text("/status")), (200, "healthy"), "{}", health.body);
     assert!(!control.log().contains("panicked"), "{}", control.log());
 }
 
-/// A figure of the admin port.
+/// A value of `/metrics`.
 async fn figure(control: &ControlPlane, name: &str) -> Option<f64> {
     let text = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
     text.as_str()?.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-/// How long a server may take for one answer on a busy machine.
+/// Deadline of one response on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);

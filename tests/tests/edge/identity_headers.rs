@@ -1,6 +1,6 @@
-//! Identity headers cannot be forged: in no spelling, by no path, over no version of HTTP.
+//! Identity headers cannot be forged: in no spelling, on no path and with no version of HTTP.
 //!
-//! Two keep them out, the listener and the sidecar; each is also tested without the other.
+//! Listener and sidecar both remove them; each is also tested without the other.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test says what it expects")]
 
@@ -10,7 +10,7 @@ use countersign_tests::{
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// What the sidecar says about an agent, and why it refused one.
+/// The headers with which the sidecar describes an agent or a refusal.
 const OURS: [&str; 8] = [
     "x-agent-id",
     "x-agent-name",
@@ -22,10 +22,10 @@ const OURS: [&str; 8] = [
     "x-agent-reason",
 ];
 
-/// What HTTP allows in a name beside letters and digits (RFC 9110, section 5.6.2).
+/// The characters of a header name besides letters and digits (RFC 9110, section 5.6.2).
 const SEPARATORS: &[u8; 15] = b"!#$%&'*+-.^_`|~";
 
-/// So many forged headers fit into a request, beside others.
+/// Number of forged headers that fit into a request.
 const BATCH: usize = 80;
 
 #[derive(Debug, Clone, Copy)]
@@ -35,7 +35,7 @@ enum Wire {
 }
 
 #[tokio::test]
-async fn no_spelling_of_an_identity_header_gets_past_the_shipped_envoy() {
+async fn example_envoy_removes_every_spelling_of_identity_headers() {
     let (environment, token) = environment().await;
     for wire in [Wire::Http1, Wire::Http2] {
         assert_forgeries_fail(&environment.envoy.site, wire, "/", Some(&token)).await;
@@ -46,7 +46,7 @@ async fn no_spelling_of_an_identity_header_gets_past_the_shipped_envoy() {
 }
 
 #[tokio::test]
-async fn no_spelling_of_an_identity_header_gets_past_the_sidecar_alone() {
+async fn sidecar_alone_removes_every_spelling_of_identity_headers() {
     let (environment, token) = environment().await;
     let envoy = unstripped(&environment).await;
     assert_forgeries_fail(&envoy.site, Wire::Http1, "/", Some(&token)).await;
@@ -54,7 +54,7 @@ async fn no_spelling_of_an_identity_header_gets_past_the_sidecar_alone() {
 }
 
 #[tokio::test]
-async fn no_spelling_of_an_identity_header_gets_past_the_listener_if_the_sidecar_cannot_see_it() {
+async fn listener_removes_spellings_that_the_sidecar_does_not_receive() {
     let (environment, token) = environment().await;
     let filter = "failure_mode_allow: false";
     let blinkers = "allowed_headers: { patterns: [{ exact: authorization }] }";
@@ -65,7 +65,7 @@ async fn no_spelling_of_an_identity_header_gets_past_the_listener_if_the_sidecar
 }
 
 #[tokio::test]
-async fn what_is_no_header_name_is_refused_by_envoy() {
+async fn envoy_refuses_invalid_header_names() {
     let (environment, token) = environment().await;
     for (case, line) in [
         ("a space before the colon", b"x-agent-id : forged".as_slice()),
@@ -85,7 +85,7 @@ async fn what_is_no_header_name_is_refused_by_envoy() {
 }
 
 #[tokio::test]
-async fn tricks_with_other_headers_neither_add_nor_take_an_identity() {
+async fn other_headers_neither_add_nor_remove_an_identity() {
     let (environment, token) = environment().await;
     let bare = unstripped(&environment).await;
     let get = || RawRequest::get("/").bearer(&token);
@@ -111,7 +111,7 @@ async fn tricks_with_other_headers_neither_add_nor_take_an_identity() {
 }
 
 #[tokio::test]
-async fn names_that_only_resemble_ours_pass_untouched() {
+async fn similar_header_names_pass_unchanged() {
     let (environment, token) = environment().await;
     for name in ["x-agent-color", "x_agent_color", "x-agent", "x-agent-", "x-agent-ids", "x-agentid", "x-agent--id"]
         .into_iter()
@@ -130,7 +130,7 @@ async fn names_that_only_resemble_ours_pass_untouched() {
 }
 
 #[tokio::test]
-async fn the_token_ends_at_envoy_and_other_credentials_do_not() {
+async fn envoy_removes_the_agent_token_and_passes_other_credentials() {
     let (environment, token) = environment().await;
     let bearer = format!("Bearer {token}");
     for path in ["/", "/open"] {
@@ -164,7 +164,7 @@ async fn the_token_ends_at_envoy_and_other_credentials_do_not() {
 }
 
 #[tokio::test]
-async fn a_token_header_in_another_spelling_is_neither_read_nor_passed_on() {
+async fn other_spellings_of_the_token_header_are_ignored_and_removed() {
     let (environment, token) = environment().await;
     for name in ["x_agent_token", "x-agent_token", "X-Agent.Token", "x~agent!token"] {
         let refused = RawRequest::get("/").with(name, &token).send_until_checked(&environment.envoy.site).await;
@@ -177,7 +177,7 @@ async fn a_token_header_in_another_spelling_is_neither_read_nor_passed_on() {
 }
 
 #[tokio::test]
-async fn names_of_people_arrive_encoded_and_decode_to_what_they_were() {
+async fn names_arrive_percent_encoded() {
     let environment = Environment::start().await;
     let roles = ["billing, eu", "Größe 100%", "plain"];
     let permissions = ["a:read", "100%", "%2C", r#"say:"hi""#];
@@ -206,7 +206,7 @@ async fn names_of_people_arrive_encoded_and_decode_to_what_they_were() {
 }
 
 #[tokio::test]
-async fn another_prefix_is_guarded_like_ours() {
+async fn configured_prefix_is_protected_like_the_default() {
     let (environment, token) = environment().await;
     let key = environment.control.create_key(environment.control.service(), "sync").await;
     let sidecar = Sidecar::start_with(&environment.control, &[&key], &["headers.prefix=x-caller-"]);
@@ -222,7 +222,7 @@ async fn another_prefix_is_guarded_like_ours() {
     }
 }
 
-/// The whole stage and the token of an agent with a role.
+/// All servers, and the token of an agent with a role.
 async fn environment() -> (Environment, String) {
     let environment = Environment::start().await;
     let (agent, _) = environment.agent("reader", &["read"]).await;
@@ -230,14 +230,14 @@ async fn environment() -> (Environment, String) {
     (environment, token)
 }
 
-/// The shipped Envoy, whose listener strips nothing.
+/// The example Envoy with a listener that removes no headers.
 async fn unstripped(environment: &Environment) -> Envoy {
     let edit = |text: String| replaced(&text, "(?i)x[^a-z0-9]agent", "nothing");
     Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, edit).await
 }
 
-/// Sends every spelling of our names and expects at the service what is there without them: the truth
-/// about the one with the token, nothing about the one without.
+/// Sends every spelling of the identity headers. The service must receive the same as without them: the real identity
+/// with a token, none without.
 async fn assert_forgeries_fail(site: &HttpClient, wire: Wire, path: &str, token: Option<&str>) {
     let truth = identity(&sent(site, wire, path, token, &[]).await);
     assert_eq!(truth.len(), if token.is_some() { 7 } else { 0 }, "{path}: {truth:?}");
@@ -250,7 +250,7 @@ async fn assert_forgeries_fail(site: &HttpClient, wire: Wire, path: &str, token:
     assert!(passed.is_empty(), "{} forgeries passed on {path} over {wire:?}, such as {few:?}", passed.len());
 }
 
-/// What the service saw of a request with these headers, each with a forged value.
+/// The headers that the service receives for a request with these headers, each with a forged value.
 async fn sent(site: &HttpClient, wire: Wire, path: &str, token: Option<&str>, forged: &[String]) -> Value {
     let answer = match wire {
         Wire::Http1 => {
@@ -272,7 +272,7 @@ async fn sent(site: &HttpClient, wire: Wire, path: &str, token: Option<&str>, fo
     answer.expect(200)
 }
 
-/// Every way to write our names with other separators, in alternating cases.
+/// Every spelling of the identity headers with other separators and alternating case.
 fn spellings() -> Vec<String> {
     let separated = OURS.into_iter().flat_map(|name| {
         let mut parts = name.split('-');
@@ -294,7 +294,7 @@ fn in_case(name: &str, style: usize) -> String {
     name.chars().enumerate().map(letter).collect()
 }
 
-/// The headers that a careless service could take for ours.
+/// The headers that a service could mistake for identity headers.
 fn identity(seen: &Value) -> BTreeMap<String, Value> {
     let fold = |name: &str| -> String {
         name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect()
@@ -310,7 +310,7 @@ fn value(identity: &BTreeMap<String, Value>, name: &str) -> String {
     identity[name][0].as_str().unwrap().to_owned()
 }
 
-/// The items of the one value of a header, as a service would read them.
+/// The items of a header with one value, split as a service would.
 fn decoded(values: &Value) -> Vec<String> {
     let [value] = values.as_array().unwrap().as_slice() else { panic!("{values}") };
     value.as_str().unwrap().split(',').map(percent_decoded).collect()

@@ -1,4 +1,4 @@
-//! The largest identity there can be gets to the service through Envoy unharmed, and one above it does not come to be.
+//! The largest possible identity passes Envoy unchanged, and a larger one cannot be created.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
@@ -6,10 +6,10 @@ use countersign_tests::{Agent, Environment, HttpResponse, control_plane::text, e
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
-/// Four bytes, of which each takes three characters in a header.
+/// Four bytes in UTF-8; each is percent-encoded as three characters.
 const WIDE: &str = "🤖";
 
-/// Names of 64 characters at the most, of 2048 bytes together with the commas between them.
+/// Role names: at most 64 characters each, and 2048 bytes joined by commas.
 fn role_names() -> Vec<String> {
     let mut names: Vec<_> = ('\u{1f600}'..'\u{1f607}').map(|other| format!("{other}{}", WIDE.repeat(63))).collect();
     let used: usize = names.iter().map(|name| name.len() + 1).sum();
@@ -20,7 +20,7 @@ fn role_names() -> Vec<String> {
     names
 }
 
-/// Names of 128 characters at the most, of 4096 bytes together with the commas between them.
+/// Permissions: at most 128 characters each, and 4096 bytes joined by commas.
 fn permissions() -> Vec<String> {
     let mut permissions: Vec<_> = (0..31).map(|number| format!("{number:02}{}", "%".repeat(126))).collect();
     permissions.push("~".repeat(4096 - 31 * 129));
@@ -34,7 +34,7 @@ fn items(header: &Value) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn the_largest_identity_reaches_the_service_and_one_above_is_a_conflict() {
+async fn largest_identity_reaches_the_service_and_a_larger_one_returns_409() {
     let environment = Environment::start().await;
     let control = &environment.control;
     let name = WIDE.repeat(128);
@@ -69,7 +69,7 @@ async fn the_largest_identity_reaches_the_service_and_one_above_is_a_conflict() 
     for client in [&environment.envoy.site.client, &over_2] {
         for header in ["authorization", "x-agent-token"] {
             let request = client.get(&environment.envoy.site.url).header(header, format!("Bearer {token}"));
-            // On a busy machine Envoy may not wait long enough for the authorizer.
+            // On a busy machine Envoy's timeout may pass before the authorizer answers.
             let judged = async || {
                 Some(HttpResponse::send(request.try_clone().unwrap()).await).filter(|answer| answer.status != 503)
             };

@@ -1,10 +1,10 @@
-//! Whatever happens to an agent, the API and the sidecar say the same about it.
+//! API and sidecar have the same outcome for every change of an agent.
 
 use countersign_tests::{Agent, ControlPlane, Sidecar, Verifiers, VerifyOutcome};
 use secrecy::ExposeSecret;
 use serde_json::json;
 
-/// A control plane with three services, and one sidecar that guards them all.
+/// A control plane with three services, and one sidecar for all of them.
 struct Court {
     control: ControlPlane,
     sidecar: Sidecar,
@@ -46,7 +46,7 @@ impl Court {
             assert_eq!(
                 self.first().verify(token).await.0,
                 VerifyOutcome::refused(401, "token_revoked"),
-                "the API knows at once"
+                "the API refuses it at once"
             );
             self.first().agree("it was revoked", token, refused(401, "token_revoked")).await;
         }
@@ -59,7 +59,7 @@ impl Court {
         assert_eq!(changed["acceptsUnboundTokens"], accepted);
     }
 
-    /// Makes a role at another service and assigns it.
+    /// Creates a role at another service and assigns it.
     async fn assign_at(&self, (service, key): &(String, String), agent: &Agent, role: &str, permissions: &[&str]) {
         let body = json!({ "name": role, "permissions": permissions });
         let made = self.control.api.send_as(key, "POST", &format!("/services/{service}/roles"), body).await.expect(201);
@@ -89,14 +89,14 @@ fn refused(status: u16, reason: &'static str) -> impl Fn(&VerifyOutcome) -> bool
     move |outcome| *outcome == VerifyOutcome::refused(status, reason)
 }
 
-/// The instant some seconds from now, as the API wants it.
-#[expect(clippy::disallowed_methods, reason = "the test plays a person who looks at a clock")]
+/// A time in some seconds, in RFC 3339.
+#[expect(clippy::disallowed_methods, reason = "the test uses the machine's clock, as a client does")]
 fn in_seconds(seconds: i64) -> String {
     (jiff::Timestamp::now() + jiff::SignedDuration::from_secs(seconds)).to_string()
 }
 
 #[tokio::test]
-async fn roles_that_come_and_go() {
+async fn assigned_and_revoked_roles() {
     let court = Court::open().await;
     let (first, control) = (court.first(), &court.control);
     let name = "Ålesund 100%, \"West\"";
@@ -134,7 +134,7 @@ async fn roles_that_come_and_go() {
 }
 
 #[tokio::test]
-async fn roles_that_expire() {
+async fn expiring_roles() {
     let court = Court::open().await;
     let (first, control) = (court.first(), &court.control);
     let agent = court.agent("Guest").await;
@@ -164,7 +164,7 @@ async fn roles_that_expire() {
 }
 
 #[tokio::test]
-async fn roles_that_are_deleted_and_made_again_under_the_same_name() {
+async fn deleted_and_recreated_roles() {
     let court = Court::open().await;
     let (first, control) = (court.first(), &court.control);
     let (agent, witness) = (court.agent("Heir").await, court.agent("Witness").await);
@@ -198,7 +198,7 @@ async fn roles_that_are_deleted_and_made_again_under_the_same_name() {
 }
 
 #[tokio::test]
-async fn agents_that_are_suspended_reactivated_and_revoked() {
+async fn suspended_reactivated_and_revoked_agents() {
     let court = Court::open().await;
     let (first, control) = (court.first(), &court.control);
     let agent = court.agent("Suspect").await;
@@ -211,25 +211,25 @@ async fn agents_that_are_suspended_reactivated_and_revoked() {
     control.set_status(&agent.id, "suspended").await.expect(200);
     first.agree("it is suspended", &old, refused(403, "agent_suspended")).await;
     first
-        .agree("a bent token stays a bent token", &old[..old.len() - 2], |said| {
+        .agree("the signature is checked before the status", &old[..old.len() - 2], |said| {
             matches!(said, VerifyOutcome::Refused(401, _))
         })
         .await;
     control.set_status(&agent.id, "active").await.expect(200);
-    first.agree("the old token stays dead", &old, refused(401, "token_revoked")).await;
+    first.agree("the old token stays revoked", &old, refused(401, "token_revoked")).await;
     let new = agent.token().await;
-    first.agree("a new token lives", &new, &good).await;
+    first.agree("a new token is accepted", &new, &good).await;
 
     control.set_status(&agent.id, "revoked").await.expect(200);
     for token in [&old, &new] {
-        first.agree("it is revoked for good", token, refused(403, "agent_revoked")).await;
+        first.agree("the agent is revoked", token, refused(403, "agent_revoked")).await;
     }
     assert_eq!(control.set_status(&agent.id, "active").await.status, 409);
     first.agree("still", &new, refused(403, "agent_revoked")).await;
 }
 
 #[tokio::test]
-async fn logins_that_end_because_a_refresh_token_was_used_twice() {
+async fn sessions_ended_by_refresh_token_reuse() {
     let court = Court::open().await;
     let first = court.first();
     let agent = court.agent("Thief").await;
@@ -237,17 +237,17 @@ async fn logins_that_end_because_a_refresh_token_was_used_twice() {
     let next = agent.api.refresh(&stolen).await.expect("refreshed");
     let tokens = [&stolen, &next].map(|tokens| tokens.access_token.expose_secret());
     for token in tokens {
-        first.agree("before the theft", token, known(&agent, "Thief", &[], &[])).await;
+        first.agree("before the reuse", token, known(&agent, "Thief", &[], &[])).await;
     }
     agent.api.refresh(&stolen).await.expect_err("it was used");
     for token in tokens {
-        first.agree("the login has ended", token, refused(401, "token_revoked")).await;
+        first.agree("the session has ended", token, refused(401, "token_revoked")).await;
     }
-    first.agree("another login lives on", &other, known(&agent, "Thief", &[], &[])).await;
+    first.agree("another session continues", &other, known(&agent, "Thief", &[], &[])).await;
 }
 
 #[tokio::test]
-async fn access_tokens_and_logins_that_are_revoked() {
+async fn revoked_access_tokens_and_sessions() {
     let mut court = Court::open().await;
     let agent = court.agent("Leaver").await;
     let (login, other) = (agent.login().await, agent.token().await);
@@ -259,10 +259,10 @@ async fn access_tokens_and_logins_that_are_revoked() {
     }
 
     court.revoke_at_once(one, &[one]).await;
-    court.first().agree("a sibling of the same login", sibling, &alive).await;
-    let last = agent.api.refresh(&next).await.expect("the login goes on");
+    court.first().agree("another token of the same session", sibling, &alive).await;
+    let last = agent.api.refresh(&next).await.expect("the session continues");
     let newest = last.access_token.expose_secret();
-    court.first().agree("issued after its sibling was revoked", newest, &alive).await;
+    court.first().agree("issued after another token was revoked", newest, &alive).await;
 
     court.revoke_at_once(last.refresh_token.expose_secret(), &[one, sibling, newest]).await;
     let refused_refresh = agent.api.refresh(&last).await.expect_err("the login has ended").to_string();
@@ -274,13 +274,13 @@ async fn access_tokens_and_logins_that_are_revoked() {
     court.sidecar.restart();
     court.sidecar.await_ready().await;
     for token in [one, sibling, newest] {
-        court.first().agree("death is remembered", token, refused(401, "token_revoked")).await;
+        court.first().agree("the revocation is remembered", token, refused(401, "token_revoked")).await;
     }
     court.first().agree("another login", &other, &alive).await;
 }
 
 #[tokio::test]
-async fn a_service_changes_its_mind_about_unbound_tokens() {
+async fn unbound_tokens_after_a_service_changes_its_setting() {
     let mut court = Court::open().await;
     let agent = court.agent("Traveller").await;
     let unbound = agent.token().await;
@@ -293,7 +293,7 @@ async fn a_service_changes_its_mind_about_unbound_tokens() {
         } else {
             strict.agree("since they are refused", &unbound, refused(401, "token_unbound")).await;
         }
-        first.agree("another service is not concerned", &unbound, &welcome).await;
+        first.agree("another service is not affected", &unbound, &welcome).await;
     }
     court.sidecar.kill();
     court.accept_unbound(&court.strict.0, false).await;
@@ -304,7 +304,7 @@ async fn a_service_changes_its_mind_about_unbound_tokens() {
 }
 
 #[tokio::test]
-async fn tokens_of_other_services_and_of_none() {
+async fn tokens_bound_to_another_service_or_unbound() {
     let court = Court::open().await;
     let (first, second, strict) = (court.first(), court.at(&court.second), court.at(&court.strict));
     let agent = court.agent("Traveller").await;
@@ -338,7 +338,7 @@ async fn tokens_of_other_services_and_of_none() {
 }
 
 #[tokio::test]
-async fn after_restarts_of_either() {
+async fn outcomes_after_restarts_of_control_plane_and_sidecar() {
     let mut court = Court::open().await;
     let agent = court.agent("Survivor").await;
     let role = court.control.create_role("reader", &["read"]).await;

@@ -1,4 +1,4 @@
-//! The life of signing keys: rotation without one refusal, and emergency revocation without one allow.
+//! Signing keys: rotation without a refused token, and emergency revocation without an accepted one.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test says what it expects")]
 
@@ -12,7 +12,7 @@ mod revoked;
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde_json::Value;
 
-/// The key that a token says it is signed with.
+/// The `kid` of a token.
 fn kid(token: &str) -> String {
     let header = BASE64_URL_SAFE_NO_PAD.decode(token.split('.').next().unwrap()).unwrap();
     serde_json::from_slice::<Value>(&header).unwrap()["kid"].as_str().unwrap().to_owned()

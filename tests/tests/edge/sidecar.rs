@@ -1,4 +1,4 @@
-//! The sidecar through its life: before its first view, cut off from the control plane, back again.
+//! The sidecar before its first view, without a connection to the control plane, and after reconnecting.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
@@ -10,7 +10,7 @@ use countersign_tests::{
 use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
 use serde_json::json;
 
-/// A sidecar that follows the first service, and a token of an agent that holds a role there.
+/// A sidecar of the first service, and the token of an agent with a role there.
 async fn guarded() -> (ControlPlane, Sidecar, Agent, String) {
     guarded_with(&[]).await
 }
@@ -26,13 +26,13 @@ async fn guarded_with(settings: &[&str]) -> (ControlPlane, Sidecar, Agent, Strin
     (control, sidecar, agent, token)
 }
 
-/// Waits until the sidecar lets the token pass.
+/// Waits until the sidecar accepts the token.
 async fn allowed(sidecar: &Sidecar, token: &str) -> CheckResult {
     let allowed = async || Some(sidecar.check_token(token).await).filter(|verdict| verdict.status == 200);
-    eventually("the token passes", allowed, || sidecar.log()).await
+    eventually("the token is accepted", allowed, || sidecar.log()).await
 }
 
-/// Waits until the sidecar refuses the token; gives the status and the reason.
+/// Waits until the sidecar refuses the token. Returns status and reason.
 async fn refused(sidecar: &Sidecar, token: &str) -> (u16, String) {
     let refused = async || Some(sidecar.check_token(token).await).filter(|verdict| verdict.status != 200);
     let verdict = eventually("the token is refused", refused, || sidecar.log()).await;
@@ -40,7 +40,7 @@ async fn refused(sidecar: &Sidecar, token: &str) -> (u16, String) {
 }
 
 #[tokio::test]
-async fn before_its_first_view_it_refuses_everything_with_503() {
+async fn sidecar_without_a_view_refuses_with_503() {
     let mut control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let token = agent.token().await;
@@ -64,7 +64,7 @@ async fn before_its_first_view_it_refuses_everything_with_503() {
 }
 
 #[tokio::test]
-async fn without_contact_it_goes_on_until_its_view_is_too_old_and_then_refuses() {
+async fn disconnected_sidecar_decides_until_its_view_is_stale() {
     let (mut control, sidecar, _, token) = guarded_with(&["sync.max_staleness_seconds=3"]).await;
     control.kill();
     assert_eq!(sidecar.check_token(&token).await.status, 200, "it still knows");
@@ -74,7 +74,7 @@ async fn without_contact_it_goes_on_until_its_view_is_too_old_and_then_refuses()
 }
 
 #[tokio::test]
-async fn every_change_arrives_and_death_is_final() {
+async fn changes_arrive_and_agent_revocation_is_final() {
     let (control, sidecar, agent, token) = guarded().await;
     control.set_status(&agent.id, "suspended").await.expect(200);
     assert_eq!(refused(&sidecar, &token).await, (403, "agent_suspended".into()));
@@ -93,7 +93,7 @@ async fn every_change_arrives_and_death_is_final() {
 }
 
 #[tokio::test]
-async fn a_refresh_token_used_twice_kills_the_access_tokens_of_its_login_at_the_proxy() {
+async fn refresh_token_reuse_revokes_access_tokens_of_its_session() {
     let (control, sidecar, agent, _) = guarded().await;
     let login = agent.login().await;
     let second = agent.api.refresh(&login).await.unwrap();
@@ -106,7 +106,7 @@ async fn a_refresh_token_used_twice_kills_the_access_tokens_of_its_login_at_the_
 }
 
 #[tokio::test]
-async fn a_token_older_than_a_role_of_its_name_does_not_speak_of_it() {
+async fn token_does_not_grant_a_newer_role_of_the_same_name() {
     let (control, sidecar, _, token) = guarded().await;
     let other = Agent::register(&control, "other").await;
     let early = other.token_for(control.service()).await;
@@ -118,7 +118,7 @@ async fn a_token_older_than_a_role_of_its_name_does_not_speak_of_it() {
 }
 
 #[tokio::test]
-async fn an_assignment_ends_at_its_second_with_the_control_plane_down() {
+async fn assignment_expires_while_the_control_plane_is_down() {
     let (mut control, sidecar, agent, _) = guarded().await;
     let role = control.create_role("visitor", &["visit"]).await;
     let end = ahead(2);
@@ -137,7 +137,7 @@ async fn an_assignment_ends_at_its_second_with_the_control_plane_down() {
 }
 
 #[tokio::test]
-async fn several_services_are_guarded_by_one_sidecar_and_nothing_is_mixed() {
+async fn one_sidecar_serves_several_services_separately() {
     let control = ControlPlane::start().await;
     let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
     let agent = Agent::register(&control, "agent").await;
@@ -157,11 +157,11 @@ async fn several_services_are_guarded_by_one_sidecar_and_nothing_is_mixed() {
     assert_eq!(at(&[]).await.0, 503, "no default among several services");
 }
 
-/// Context extensions, and what they must lead to.
+/// Context extensions and the expected outcome.
 type Case = (&'static [(&'static str, &'static str)], (u16, &'static str));
 
 #[tokio::test]
-async fn rules_of_the_route_are_obeyed_and_unknown_ones_refused() {
+async fn route_rules_apply_and_unknown_ones_are_refused() {
     let (_control, sidecar, _, token) = guarded().await;
     let bearer = format!("Bearer {token}");
     let cases: [Case; 12] = [
@@ -185,7 +185,7 @@ async fn rules_of_the_route_are_obeyed_and_unknown_ones_refused() {
 }
 
 #[tokio::test]
-async fn what_is_no_request_is_denied_and_never_allowed() {
+async fn check_without_http_request_is_denied() {
     let (_control, sidecar, _, _) = guarded().await;
     let mut without_http = request(&[], &[]);
     without_http.attributes.as_mut().unwrap().request.as_mut().unwrap().http = None;
@@ -197,7 +197,7 @@ async fn what_is_no_request_is_denied_and_never_allowed() {
 }
 
 #[tokio::test]
-async fn it_listens_on_tcp_too_and_tells_its_figures_and_stops_gracefully() {
+async fn sidecar_listens_on_tcp_reports_metrics_and_stops_gracefully() {
     let control = ControlPlane::start().await;
     let listen = format!("listen.grpc=127.0.0.1:{}", free_port());
     let mut sidecar = Sidecar::start_with(&control, &[control.key()], &[&listen]);
@@ -218,7 +218,7 @@ async fn it_listens_on_tcp_too_and_tells_its_figures_and_stops_gracefully() {
 }
 
 #[tokio::test]
-async fn no_token_and_no_key_is_ever_logged() {
+async fn tokens_and_keys_are_not_logged() {
     let (control, sidecar, agent, token) = guarded().await;
     let login = agent.login().await;
     let refresh = secrecy::ExposeSecret::expose_secret(&login.refresh_token).to_owned();
@@ -243,7 +243,7 @@ fn now() -> jiff::Timestamp {
     jiff::Timestamp::now()
 }
 
-/// The whole second that is at least `seconds` ahead.
+/// A time at a whole second, at least `seconds` from now.
 fn ahead(seconds: i64) -> String {
     jiff::Timestamp::from_second(now().as_second() + seconds + 1).unwrap().to_string()
 }

@@ -1,4 +1,4 @@
-//! The sync stream, as a follower of another make would read it.
+//! The sync stream, tested with an independent client.
 
 use countersign_proto::v1::{Ping, follow_request::Message as Ask, sync_client::SyncClient};
 use countersign_tests::{
@@ -12,7 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request};
 
 #[tokio::test]
-async fn a_snapshot_then_changes_in_commit_order_each_stamped() {
+async fn stream_sends_snapshot_then_changes_in_commit_order_with_revisions() {
     let control = ControlPlane::start().await;
     let role = control.create_role("reader", &["read"]).await;
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
@@ -21,7 +21,7 @@ async fn a_snapshot_then_changes_in_commit_order_each_stamped() {
     let info = page.info.unwrap();
     assert_eq!((info.service_id.as_str(), info.issuer.as_str()), (control.service(), control.env["URL"].as_str()));
     assert_eq!((info.accepts_unbound_tokens, info.max_staleness_seconds), (true, 3600));
-    assert_eq!(page.keys.unwrap().points.len(), 2, "the key that signs, and the next");
+    assert_eq!(page.keys.unwrap().points.len(), 2, "the signing key and the next one");
     assert_eq!(page.roles.as_ref().unwrap().roles[0].id, role);
     assert!(page.roles.unwrap().roles[0].created_revision <= page.revision);
 
@@ -41,7 +41,7 @@ async fn a_snapshot_then_changes_in_commit_order_each_stamped() {
 }
 
 #[tokio::test]
-async fn a_pong_comes_behind_every_change_that_it_covers() {
+async fn pong_follows_every_change_that_it_covers() {
     let control = ControlPlane::start().await;
     let role = control.create_role("reader", &["read"]).await;
     let agent = Agent::register(&control, "agent").await;
@@ -58,7 +58,7 @@ async fn a_pong_comes_behind_every_change_that_it_covers() {
 }
 
 #[tokio::test]
-async fn a_follower_resumes_from_its_revision_and_gets_everything_if_that_is_unknown() {
+async fn stream_resumes_from_a_revision_or_sends_a_snapshot() {
     let control = ControlPlane::start().await;
     let role = control.create_role("reader", &["read"]).await;
     let agent = Agent::register(&control, "agent").await;
@@ -70,7 +70,7 @@ async fn a_follower_resumes_from_its_revision_and_gets_everything_if_that_is_unk
 
     let mut resumed = Follower::start(&control, control.key(), known).await.unwrap();
     let (terms, missed) = (resumed.delta().await, resumed.delta().await);
-    assert!(terms.info.is_some() && terms.revision == known, "what holds of the service comes first");
+    assert!(terms.info.is_some() && terms.revision == known, "the settings of the service come first");
     assert_eq!(missed.agents.len(), 1, "two changes of one facet are one record");
     assert!(missed.agents[0].roles.as_ref().unwrap().grants.is_empty());
     assert!(missed.keys.is_none() && missed.roles.is_none());
@@ -82,7 +82,7 @@ async fn a_follower_resumes_from_its_revision_and_gets_everything_if_that_is_unk
 }
 
 #[tokio::test]
-async fn role_changes_stay_with_their_service_and_status_goes_to_all() {
+async fn role_changes_go_to_their_service_and_status_changes_to_all() {
     let control = ControlPlane::start().await;
     let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
     let role = control.create_role("reader", &["read"]).await;
@@ -93,14 +93,14 @@ async fn role_changes_stay_with_their_service_and_status_goes_to_all() {
 
     control.assign(&agent.id, &role).await;
     let (deltas, pong) = other.ping(1).await.unwrap();
-    assert!(deltas.is_empty() && pong.revision > page.revision, "the view advances without being told of it");
+    assert!(deltas.is_empty() && pong.revision > page.revision, "the revision advances without a change");
     control.set_status(&agent.id, "revoked").await.expect(200);
     let delta = other.delta().await;
     assert!(delta.agents[0].status.is_some() && delta.agents[0].roles.is_none());
 }
 
 #[tokio::test]
-async fn a_role_that_is_deleted_is_one_change_however_many_hold_it() {
+async fn role_deletion_is_one_change_for_any_number_of_holders() {
     let control = ControlPlane::start().await;
     let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
     let role = control.create_role("reader", &["read"]).await;
@@ -119,14 +119,14 @@ async fn a_role_that_is_deleted_is_one_change_however_many_hold_it() {
     assert!(deleted.revision > page.revision && deleted.agents.is_empty() && deleted.revocations.is_empty());
     assert!(deleted.roles.expect("the service's roles").roles.is_empty());
     let (deltas, pong) = other.ping(1).await.unwrap();
-    assert!(deltas.is_empty() && pong.revision == deleted.revision, "it does not concern other services");
+    assert!(deltas.is_empty() && pong.revision == deleted.revision, "other services do not receive it");
 
     let mut anew = Follower::start(&control, control.key(), 0).await.unwrap();
     assert!(anew.snapshot().await.roles.unwrap().roles.is_empty());
 }
 
 #[tokio::test]
-async fn what_is_revoked_is_told_once() {
+async fn revocation_is_sent_once() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let (login, other) = (agent.login().await, agent.login().await);
@@ -146,11 +146,11 @@ async fn what_is_revoked_is_told_once() {
     }
     let (revisions, counts): (Vec<_>, Vec<_>) = told.iter().map(|(count, revision)| (*revision, *count)).unzip();
     assert_eq!(counts, [1, 0, 0, 1, 0, 0, 0, 0, 0]);
-    assert_eq!((revisions[0], revisions[3]), (revisions[2], revisions[8]), "what is dead already is no change");
+    assert_eq!((revisions[0], revisions[3]), (revisions[2], revisions[8]), "revoking twice is no change");
 }
 
 #[tokio::test]
-async fn an_expired_token_has_nothing_to_be_revoked() {
+async fn revoking_an_expired_token_is_no_change() {
     let control = ControlPlane::start_with(&["tokens.access_seconds=1"]).await;
     let token = Agent::register(&control, "agent").await.token().await;
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
@@ -162,7 +162,7 @@ async fn an_expired_token_has_nothing_to_be_revoked() {
 }
 
 #[tokio::test]
-async fn only_a_good_key_follows_and_a_revoked_one_is_cut_at_its_next_ping() {
+async fn stream_requires_a_valid_key_and_ends_at_the_ping_after_its_revocation() {
     let control = ControlPlane::start().await;
     for bad in ["", "nonsense", control.service(), control.human(), &format!("{}0", control.key())] {
         let refused = Follower::start(&control, bad, 0).await.err().map(|status| status.code());
@@ -180,7 +180,7 @@ async fn only_a_good_key_follows_and_a_revoked_one_is_cut_at_its_next_ping() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_revoked_is_cut_off_also_if_its_follower_never_pings() {
+async fn stream_of_a_revoked_key_ends_without_a_ping() {
     let control = ControlPlane::start().await;
     let body = json!({ "name": "silent", "scope": "sync" });
     let made = control.api.send_as(control.human(), "POST", &control.path("/keys"), body).await.expect(201);
@@ -192,7 +192,7 @@ async fn a_key_that_is_revoked_is_cut_off_also_if_its_follower_never_pings() {
 }
 
 #[tokio::test]
-async fn much_at_once_comes_in_messages_of_bounded_size_and_only_the_last_moves_the_revision() {
+async fn large_change_is_split_and_only_the_last_message_advances_the_revision() {
     const AGENTS: usize = 260;
     let control = ControlPlane::start().await;
     let role = control.create_role("reader", &["read"]).await;
@@ -218,7 +218,7 @@ async fn much_at_once_comes_in_messages_of_bounded_size_and_only_the_last_moves_
 }
 
 #[tokio::test]
-async fn a_stream_that_does_not_begin_with_hello_is_refused() {
+async fn stream_without_hello_is_refused() {
     let control = ControlPlane::start().await;
     let (asks, receiver) = mpsc::channel(8);
     asks.send(follow_request(Ask::Ping(Ping { number: 1 }))).await.unwrap();

@@ -1,10 +1,10 @@
-//! The main job: an agent that owns nothing but a key gets through a real Envoy to a service.
+//! The main path: an agent with nothing but a key reaches a service through Envoy.
 
 use countersign_tests::{Environment, eventually};
 use serde_json::json;
 
 #[tokio::test]
-async fn from_a_key_to_headers_and_back_to_a_refusal() {
+async fn agent_with_a_key_reaches_the_service_until_its_role_is_revoked() {
     let environment = Environment::start().await;
     let refused = environment.envoy.site.get("/").await;
     assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_missing"));

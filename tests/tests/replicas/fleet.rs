@@ -1,10 +1,9 @@
-//! Several control planes on one PostgreSQL, as a fleet runs them: what must be so whichever of them is asked, and
-//! whatever fails around them.
+//! Several control planes on one PostgreSQL: guarantees that hold for all replicas together, also during failures.
 //!
-//! Whatever takes long is bounded; `FLEET_SECONDS` makes the order of the feed be watched for longer.
+//! `FLEET_SECONDS` sets how long `order` runs.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-#![expect(clippy::print_stdout, reason = "what is measured here is worth reading")]
+#![expect(clippy::unwrap_used, reason = "a panic fails the test")]
+#![expect(clippy::print_stdout, reason = "prints measurements")]
 
 mod hang;
 mod line;
@@ -26,17 +25,17 @@ use tokio::sync::{Mutex, MutexGuard};
 
 static ALONE: Mutex<()> = Mutex::const_new(());
 
-/// Waits until no other test that measures time runs here.
+/// Serializes the tests that put the machine under load.
 async fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().await
 }
 
-/// A control plane of the fleet that uses this database.
+/// A replica on this database.
 async fn replica(database: &str) -> ControlPlane {
     ControlPlane::start_replica(database, &[]).await
 }
 
-/// An agent that talks to whichever replica it is sent to.
+/// An agent that can call any replica.
 struct Member {
     id: String,
     key: PrivateKey,
@@ -49,13 +48,13 @@ impl Member {
         Self { id: text(&at.api.post("/auth/register", body).await.expect(201)["agentId"]), key }
     }
 
-    /// A challenge with its answer.
+    /// A challenge id and its signature, as the body of a login.
     async fn answered(&self, at: &HttpClient) -> Value {
         let challenge = at.post("/auth/challenge", json!({ "agentId": self.id })).await.expect(200);
         json!({ "challengeId": challenge["challengeId"], "signature": self.key.sign(&text(&challenge["nonce"])) })
     }
 
-    /// Access and refresh token, and what else a login gives.
+    /// The response to a login.
     async fn login(&self, at: &ControlPlane) -> Value {
         at.api.post("/auth/authenticate", self.answered(&at.api).await).await.expect(200)
     }
@@ -65,12 +64,12 @@ impl Member {
     }
 }
 
-/// Since the machine was started.
+/// Time since boot.
 fn now() -> Duration {
     SystemClock.since_boot()
 }
 
-/// A share of some durations: 0.5 gives the median.
+/// A quantile of durations: 0.5 is the median.
 fn quantile(durations: &mut [Duration], share: f64) -> Duration {
     durations.sort_unstable();
     #[expect(

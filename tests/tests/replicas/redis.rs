@@ -1,8 +1,8 @@
-//! Limits that replicas count together in a Redis, and what is so while it is not there.
+//! Rate limits and change messages of replicas that share a Redis.
 //!
-//! `together` is about what is counted, `lost` about a Redis that hangs, dies, is full or is not there yet, `places` about
-//! passwords and a first cluster, `cluster` and `sentinels` about what becomes of real ones, `certificates` about TLS, `wakes`
-//! about the word that something changed; `fixture` has the replicas.
+//! `together` tests the counts, `lost` a Redis that hangs, dies, is full or is missing, `places` passwords, users and
+//! a single-node cluster, `cluster` and `sentinels` failovers, `certificates` TLS, and `wakes` the messages about
+//! changes. `fixture` starts the replicas.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 

@@ -33,14 +33,14 @@ fn read(line: &str) -> Line {
     Line {
         method: method.to_owned(),
         path: path.to_owned(),
-        access: access(who, path),
+        access: access(who),
         category: Some(category.to_owned()).filter(|category| category != "free"),
         good: good.parse().expect(line),
         errors: errors.split(',').map(str::trim).filter(|code| !code.is_empty()).map(str::to_owned).collect(),
     }
 }
 
-fn access(who: &str, path: &str) -> Access {
+fn access(who: &str) -> Access {
     match who {
         "none" => Access::Public,
         "none or human" => Access::PublicOrHuman,
@@ -49,7 +49,6 @@ fn access(who: &str, path: &str) -> Access {
         "owner, admin" => Access::Owner,
         "full key, owner, admin" => Access::Manager,
         "full key, sync key" => Access::Verifier,
-        "full key" if path.contains("{service}") => Access::FullKey,
         "full key" => Access::AnyFullKey,
         other => panic!("unknown caller `{other}` in docs/use/api.md"),
     }

@@ -74,16 +74,15 @@ pub fn expected_results(access: Access) -> [Expected; 14] {
     const H: Expected = HUMAN_INVALID;
     const E: Expected = EXPIRED;
     match access {
-        //                    nothing      full sync   revoked other's    id access refresh admin stranger expired chal. garb. raw
-        Access::Public =>       [OK,          OK, OK,    OK, OK,        OK, OK, OK, OK, OK,        OK, OK, OK, OK],
+        //                        nothing      full sync   revoked other's    id access refresh admin stranger expired chal. garb. raw
+        Access::Public =>        [OK,          OK, OK,    OK, OK,        OK, OK, OK, OK, OK,        OK, OK, OK, OK],
         Access::PublicOrHuman => [OK,          H,  H,     H,  H,         H,  H,  H,  OK, OK,        E,  H,  H,  MALFORMED],
-        Access::Verifier =>   [KEY_MISSING, OK, OK,    K,  NOT_YOURS, K,  K,  K,  K,  K,         K,  K,  K,  MALFORMED],
-        Access::FullKey =>    [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  K,  K,  K,  K,         K,  K,  K,  MALFORMED],
-        Access::AnyFullKey => [KEY_MISSING, OK, SCOPE, K,  OK,        K,  K,  K,  K,  K,         K,  K,  K,  MALFORMED],
-        Access::Manager =>    [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  H,  H,  OK, NOT_YOURS, E,  H,  H,  MALFORMED],
-        Access::Owner =>      [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NOT_YOURS, E,  H,  H,  MALFORMED],
+        Access::Verifier =>      [KEY_MISSING, OK, OK,    K,  NOT_YOURS, K,  K,  K,  K,  K,         K,  K,  K,  MALFORMED],
+        Access::AnyFullKey =>    [KEY_MISSING, OK, SCOPE, K,  OK,        K,  K,  K,  K,  K,         K,  K,  K,  MALFORMED],
+        Access::Manager =>       [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  H,  H,  OK, NOT_YOURS, E,  H,  H,  MALFORMED],
+        Access::Owner =>         [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NOT_YOURS, E,  H,  H,  MALFORMED],
         Access::HumanUser =>     [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, OK,        E,  H,  H,  MALFORMED],
-        Access::Admin =>      [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NO_ADMIN,  E,  H,  H,  MALFORMED],
+        Access::Admin =>         [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NO_ADMIN,  E,  H,  H,  MALFORMED],
     }
 }
 

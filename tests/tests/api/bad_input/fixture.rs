@@ -200,7 +200,7 @@ impl Fixture {
         match route.access {
             Access::Public | Access::PublicOrHuman => request,
             Access::Verifier => request.bearer_auth(self.control.key()).header("x-agent-token", &self.token),
-            Access::FullKey | Access::AnyFullKey | Access::Manager => request.bearer_auth(self.control.key()),
+            Access::AnyFullKey | Access::Manager => request.bearer_auth(self.control.key()),
             Access::Owner | Access::HumanUser | Access::Admin => request.bearer_auth(self.control.human()),
         }
     }

@@ -138,9 +138,7 @@ impl RefusalFixture {
             (Access::Public, "/auth/refresh") => self.with(route, "refreshToken", self.refresh.as_str()).await,
             (Access::Owner | Access::Admin, _) => self.with_credential(route, &self.stranger).await,
             (Access::AnyFullKey, _) => self.with_credential(route, &self.sync_key).await,
-            (Access::Verifier | Access::FullKey | Access::Manager, _) => {
-                self.with_credential(route, &self.other_key).await
-            }
+            (Access::Verifier | Access::Manager, _) => self.with_credential(route, &self.other_key).await,
             (Access::Public | Access::PublicOrHuman | Access::HumanUser, path) => panic!("{path} accepts every caller"),
         }
     }

@@ -11,8 +11,6 @@ pub enum Access {
     PublicOrHuman,
     /// The service's keys of either scope.
     Verifier,
-    /// The service's keys of full scope.
-    FullKey,
     /// Any service's keys of full scope.
     AnyFullKey,
     /// The service's keys of full scope, its owner, administrators.
@@ -211,7 +209,7 @@ pub const ROUTES: &[Route] = &[
     ),
     route("GET", "/services/{service}/agents", Access::Manager, 200, &[]),
     route("DELETE", "/services/{service}/roles/{role}", Access::Manager, 200, &[]).repeated(404),
-    route("GET", "/services/{service}/agents/{agent}", Access::FullKey, 200, &[]),
+    route("GET", "/services/{service}/agents/{agent}", Access::Manager, 200, &[]),
     route(
         "POST",
         "/services/{service}/agents/{agent}/roles",

@@ -1,5 +1,5 @@
-//! A database that hangs, dies or cannot be reached: everybody is answered in time, sidecars go on, and it is as
-//! before soon after.
+//! A database that hangs, dies or is unreachable: the API responds in time, sidecars continue, and everything
+//! recovers.
 
 use super::{
     line::Line,
@@ -11,18 +11,18 @@ use countersign_tests::{ControlPlane, Postgres, Sidecar};
 /// Checks that the sidecar must answer during each outage.
 const CHECKS: u32 = 10;
 
-/// What happens to the database, and how it ends.
+/// A failure of the database and its end.
 trait Trouble {
     fn begin(&mut self);
     async fn end(&mut self);
 }
 
-/// Takes a control plane and its sidecar through it, twice.
+/// Runs a failure twice against a control plane and its sidecar.
 async fn go_through(what: &str, control: &ControlPlane, trouble: &mut impl Trouble) {
     let (steady, warm, clients) = (Clients::of(control).await, Clients::of(control).await, Clients::of(control).await);
     let sidecar = Sidecar::start(control).await;
     let checks = Checks::begin(&sidecar, &steady.token).await;
-    // Connections are open, and statements prepared.
+    // Opens connections and prepares statements.
     let before = warm.ask_all().await;
     assert!(before.iter().all(|asked| asked.status < 500), "{before:?}");
     for round in 0..2 {
@@ -55,7 +55,7 @@ impl Trouble for Stopped {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgresql_that_hangs() {
+async fn api_returns_503_and_recovers_when_postgresql_hangs() {
     let postgres = Postgres::start().await;
     let control = replica(&postgres.database().await).await;
     go_through("all of PostgreSQL stopped", &control, &mut Stopped(postgres)).await;
@@ -74,7 +74,7 @@ impl Trouble for Killed {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgresql_that_is_killed() {
+async fn api_returns_503_and_recovers_when_postgresql_is_killed() {
     let postgres = Postgres::start().await;
     let control = replica(&postgres.database().await).await;
     go_through("PostgreSQL killed", &control, &mut Killed(postgres)).await;
@@ -87,7 +87,7 @@ impl Trouble for Dead {
         self.0.die();
     }
 
-    /// First the old connections live again, then only new ones do.
+    /// The first time all connections work again, the second time only new ones.
     async fn end(&mut self) {
         self.1 += 1;
         if self.1 == 1 { self.0.come_back() } else { self.0.come_back_anew() }
@@ -95,17 +95,17 @@ impl Trouble for Dead {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgresql_that_cannot_be_reached() {
+async fn api_returns_503_and_recovers_when_postgresql_is_unreachable() {
     let postgres = Postgres::start().await;
     let line = Line::to(&postgres).await;
     let control = replica(&line.by(&postgres, &postgres.database().await)).await;
     go_through("a dead line", &control, &mut Dead(line, 0)).await;
 }
 
-/// Some of the server's processes stop, as one that waits for a bad disk does: who gets such a connection waits once,
-/// and the next ones do not.
+/// Some server processes stop, as they do when a disk hangs: a request on such a connection waits once, later ones do
+/// not.
 #[tokio::test(flavor = "multi_thread")]
-async fn some_backends_that_hang() {
+async fn requests_recover_when_some_backends_hang() {
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let control = replica(&database).await;

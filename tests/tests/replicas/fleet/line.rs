@@ -1,4 +1,4 @@
-//! The line to the database, which can go dead: what is sent into it vanishes, and no end of it notices.
+//! A TCP proxy to the database that can silently drop all data.
 
 use countersign_tests::Postgres;
 use std::{
@@ -17,18 +17,18 @@ use tokio::{
     sync::watch,
 };
 
-/// Whether bytes pass, and connections of which age.
+/// Which connections pass data.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// All pass.
+    /// All.
     Good,
-    /// None pass.
+    /// None.
     Dead,
-    /// Those pass that were made since, as when a router has forgotten the others.
+    /// Only connections made since, as after a router has lost its state.
     GoodAnew(u64),
 }
 
-/// A line that leads to a server.
+/// A proxy to a server.
 pub struct Line {
     address: SocketAddr,
     state: watch::Sender<State>,
@@ -55,7 +55,7 @@ impl Line {
         Self { address, state, made }
     }
 
-    /// The URL of a database, by this line.
+    /// A database URL through the proxy.
     pub fn by(&self, postgres: &Postgres, url: &str) -> String {
         url.replace(&postgres.address().to_string(), &self.address.to_string())
     }
@@ -64,12 +64,12 @@ impl Line {
         self.state.send_replace(State::Dead);
     }
 
-    /// Good again for connections that are made from now on.
+    /// Passes data of new connections only.
     pub fn come_back_anew(&self) {
         self.state.send_replace(State::GoodAnew(self.made.load(Ordering::SeqCst)));
     }
 
-    /// Good again, and what was sent in between arrives.
+    /// Passes data again, including data sent meanwhile.
     pub fn come_back(&self) {
         self.state.send_replace(State::Good);
     }
@@ -84,7 +84,7 @@ async fn pump(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut state: watch:
             State::Dead => false,
             State::GoodAnew(first) => number >= *first,
         };
-        // An end that is over is not told either.
+        // A closed connection is not reported while no data passes.
         if state.wait_for(passes).await.is_err() {
             return;
         }

@@ -1,5 +1,5 @@
-//! Followers miss nothing, in whatever order transactions end at several replicas: every change that the feed notes
-//! was told, stamped with its revision, before anything later.
+//! Followers miss no change, in whatever order transactions end at several replicas: every change of the feed is sent
+//! with its revision before any later change.
 
 use super::{Member, alone, now, replica};
 use countersign_proto::v1::{AgentChanges, Delta, follow_response::Message as Told, revocation::Subject};
@@ -18,20 +18,20 @@ use tokio::task::JoinHandle;
 
 const WRITERS: usize = 50;
 
-/// How long they write, unless `FLEET_SECONDS` says otherwise.
+/// Duration of the writes in seconds, unless `FLEET_SECONDS` is set.
 const SECONDS: u64 = 15;
 
-/// A facet and whose it is, with the revision of its newest change.
+/// Facet and subject with the revision of the newest change.
 type Stamps = BTreeMap<(String, String), i64>;
 
-/// What a follower was told at once, from where it was before.
+/// The changes of one batch, and the revision before it.
 struct Batch {
     since: i64,
     revision: i64,
     stamps: Stamps,
 }
 
-/// Everything that one follower was told, and what roles it then knows everybody to hold.
+/// Everything that a follower received, and the roles that follow from it.
 struct Heard {
     batches: Vec<Batch>,
     roles: BTreeMap<String, BTreeSet<String>>,
@@ -43,7 +43,7 @@ impl Heard {
         self.batches.last().unwrap().revision
     }
 
-    /// Takes a message; all of a batch but the last leave the revision where it is.
+    /// Adds a message. Only the last message of a batch advances the revision.
     fn take(&mut self, open: &mut Stamps, delta: &Delta) {
         for record in &delta.agents {
             open.extend(stamps(record));
@@ -78,7 +78,7 @@ fn stamps(record: &AgentChanges) -> impl Iterator<Item = ((String, String), i64)
     revisions.into_iter().filter_map(move |(facet, revision)| Some(((facet.to_owned(), id.clone()), revision?)))
 }
 
-/// Follows until `until` is heard. With `breaks`, the stream is broken again and again and taken up where it was.
+/// Follows until the revision `until`. With `breaks`, reconnects after that many messages.
 fn follow(at: Arc<ControlPlane>, key: String, until: Arc<AtomicI64>, breaks: Option<u32>) -> JoinHandle<Heard> {
     tokio::spawn(async move {
         let mut follower = Follower::start(&at, &key, 0).await.unwrap();
@@ -96,7 +96,7 @@ fn follow(at: Arc<ControlPlane>, key: String, until: Arc<AtomicI64>, breaks: Opt
             }
             messages += 1;
             if breaks.is_some_and(|breaks| messages % breaks == 0) {
-                // In the middle of a batch too: what was told of it is told again.
+                // In the middle of a batch too: the rest of the batch is sent again.
                 open.clear();
                 follower = Follower::start(&at, &key, heard.newest()).await.unwrap();
                 heard.resumed += 1;
@@ -106,7 +106,7 @@ fn follow(at: Arc<ControlPlane>, key: String, until: Arc<AtomicI64>, breaks: Opt
     })
 }
 
-/// Every change that the database noted for a service, in commit order.
+/// Every change of a service in the feed, in commit order.
 async fn noted(database: &str, service: &str) -> Vec<(i64, (String, String))> {
     let sql = format!(
         "SELECT CAST(revision AS TEXT) || ' ' || facet || ' ' || subject FROM changes \
@@ -121,13 +121,13 @@ async fn noted(database: &str, service: &str) -> Vec<(i64, (String, String))> {
     parsed.collect()
 }
 
-/// Holds what was heard against what was noted: of each stretch all of it, with the revision of the newest change.
+/// Asserts that each batch contains all changes of its range with their newest revision.
 fn compare(name: &str, heard: &Heard, noted: &[(i64, (String, String))]) {
     let mut told = 0;
     for Batch { since, revision, stamps } in &heard.batches[1..] {
         let within = noted.iter().filter(|(at, _)| at > since && at <= revision);
         let expected: Stamps = within.map(|(at, what)| (what.clone(), *at)).collect();
-        // What was told before may come again.
+        // Earlier changes may be repeated.
         let news: Stamps = stamps.iter().filter(|(_, at)| *at > since).map(|(what, at)| (what.clone(), *at)).collect();
         assert_eq!(news, expected, "{name}: from {since} to {revision}");
         told += news.len();
@@ -137,7 +137,7 @@ fn compare(name: &str, heard: &Heard, noted: &[(i64, (String, String))]) {
     println!("{name}: {} batches with {told} records, taken up again {} times", heard.batches.len(), heard.resumed);
 }
 
-/// One writer, with an agent of its own, at both replicas in turn.
+/// Writes at both replicas in turn, with its own agent.
 async fn write(replicas: [&ControlPlane; 2], roles: &[String], end: Duration, done: &AtomicU64) {
     let agent = Member::register(replicas[0]).await;
     let assign = replicas[0].path(&format!("/agents/{}/roles", agent.id));
@@ -164,7 +164,7 @@ async fn write(replicas: [&ControlPlane; 2], roles: &[String], end: Duration, do
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn fifty_writers_at_two_replicas_and_no_follower_misses_a_change() {
+async fn followers_miss_no_change_of_fifty_writers_at_two_replicas() {
     let _alone = alone().await;
     let seconds = std::env::var("FLEET_SECONDS").map_or(SECONDS, |text| text.parse().unwrap());
     let postgres = Postgres::start().await;
@@ -193,7 +193,7 @@ async fn fifty_writers_at_two_replicas_and_no_follower_misses_a_change() {
     }
 }
 
-/// Who holds what, as the database knows it.
+/// The role assignments in the database.
 async fn held(database: &str, service: &str) -> BTreeSet<String> {
     let sql = format!("SELECT agent_id || ' ' || role_id FROM assignments WHERE service_id = '{service}'");
     Database::connect(database).await.texts(&sql).await.into_iter().collect()

@@ -1,4 +1,4 @@
-//! What clients ask while something fails, and how they are answered.
+//! Requests of clients during a failure, and their responses.
 
 use super::{Member, now};
 use countersign_tests::{
@@ -20,13 +20,13 @@ use std::{
 };
 use tokio::task::JoinHandle;
 
-/// What no request may take, whatever hangs.
+/// Deadline of a request during a failure.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// How often everything is asked at once: more than there are connections to the database.
+/// Concurrent requests of each kind: together more than there are database connections.
 const AT_ONCE: usize = 4;
 
-/// What a client was answered.
+/// A response and its duration.
 #[derive(Debug)]
 pub struct Asked {
     pub what: &'static str,
@@ -35,14 +35,14 @@ pub struct Asked {
     pub body: Value,
 }
 
-/// A client that has what it takes to ask everything.
+/// A client with all credentials.
 pub struct Clients<'a> {
     pub at: &'a ControlPlane,
     agent: Member,
     pub token: String,
     refresh: String,
     role: String,
-    /// Answered before, so that to submit it needs nothing more.
+    /// The body of a login that needs no further challenge.
     login: Value,
 }
 
@@ -57,7 +57,7 @@ impl<'a> Clients<'a> {
         Self { at, agent, token, refresh, role, login }
     }
 
-    /// What only reads.
+    /// Requests that only read.
     pub fn reads(&self) -> Vec<(&'static str, RequestBuilder)> {
         let at = self.at;
         let verify = at.api.request("GET", &at.path("/verify")).bearer_auth(at.key());
@@ -71,7 +71,7 @@ impl<'a> Clients<'a> {
         ]
     }
 
-    /// What writes.
+    /// Requests that write.
     pub fn writes(&self) -> Vec<(&'static str, RequestBuilder)> {
         let at = self.at;
         let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
@@ -96,7 +96,7 @@ impl<'a> Clients<'a> {
         ]
     }
 
-    /// Asks everything, several times at once; nothing takes too long.
+    /// Sends all requests several times concurrently, and asserts the deadline.
     pub async fn ask_all(&self) -> Vec<Asked> {
         let all = (0..AT_ONCE).flat_map(|_| self.reads().into_iter().chain(self.writes()));
         let asked = join_all(all.map(|(what, request)| ask(what, request))).await;
@@ -106,7 +106,7 @@ impl<'a> Clients<'a> {
         asked
     }
 
-    /// That all are refused, and how.
+    /// Asserts that all requests return 503. Returns the longest duration.
     pub async fn assert_all_unavailable(&self) -> Duration {
         let asked = self.ask_all().await;
         for Asked { what, status, body, took } in &asked {
@@ -116,7 +116,7 @@ impl<'a> Clients<'a> {
         asked.iter().map(|asked| asked.took).max().unwrap()
     }
 
-    /// Waits until reads and writes succeed again, several times over; says how long that took.
+    /// Waits until reads and writes succeed. Returns the duration.
     pub async fn await_recovery(&self) -> Duration {
         let began = now();
         let good = async || {
@@ -130,18 +130,18 @@ impl<'a> Clients<'a> {
             }
             statuses.is_subset(&BTreeSet::from([200, 201])).then_some(())
         };
-        eventually("everything is as before", good, || self.at.log()).await;
+        eventually("all requests succeed again", good, || self.at.log()).await;
         now().saturating_sub(began)
     }
 
-    /// Overall status and that of the database in `/health`, which answers although the database hangs.
+    /// Status code, overall status and database check of `/health`, which responds although the database hangs.
     pub async fn health(&self) -> (u16, String, String) {
         let asked = ask("health", self.at.api.request("GET", "/health")).await;
         assert!(asked.took < LONGEST, "health took {:?}", asked.took);
         (asked.status, text(&asked.body["status"]), text(&asked.body["checks"]["database"]))
     }
 
-    /// Waits until `/health` says so.
+    /// Waits until `/health` returns this.
     pub async fn await_health(&self, status: u16, overall: &str, database: &str) {
         let wanted = (status, overall.to_owned(), database.to_owned());
         let mut last = None;
@@ -149,7 +149,7 @@ impl<'a> Clients<'a> {
             last = Some(self.health().await);
             (last.as_ref() == Some(&wanted)).then_some(())
         };
-        eventually(&format!("health says {wanted:?}"), says, || self.at.log()).await;
+        eventually(&format!("health is {wanted:?}"), says, || self.at.log()).await;
     }
 }
 
@@ -161,7 +161,7 @@ async fn ask(what: &'static str, request: RequestBuilder) -> Asked {
     Asked { what, status, took, body }
 }
 
-/// Asks a sidecar about the same token, again and again.
+/// Checks a token at a sidecar, again and again.
 pub struct Checks {
     ends: Arc<AtomicBool>,
     count: Arc<AtomicU32>,
@@ -169,7 +169,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Begins. The sidecar must always allow the token.
+    /// Starts. The sidecar must allow every check.
     pub async fn begin(sidecar: &Sidecar, token: &str) -> Self {
         let (ends, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
         let (over, answered, mut client) = (Arc::clone(&ends), Arc::clone(&count), sidecar.client().await);

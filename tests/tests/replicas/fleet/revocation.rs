@@ -1,4 +1,4 @@
-//! A role that is revoked at one replica is refused by a sidecar that follows another, soon.
+//! A role revoked at one replica is refused by a sidecar of another replica.
 
 use super::{Member, alone, now, quantile, replica};
 use countersign_tests::{
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 const REVOCATIONS: usize = 500;
 
-/// So many are under way at a time.
+/// Concurrent revocations.
 const AT_A_TIME: usize = 10;
 
-/// Agents that hold a role, each with a token that says so.
+/// Agents with a role, each with a token issued after the assignment.
 async fn holders(at: &ControlPlane) -> (String, Vec<(Member, String)>) {
     let role = at.create_role("reader", &["read"]).await;
     let holder = async |_| {
@@ -26,7 +26,7 @@ async fn holders(at: &ControlPlane) -> (String, Vec<(Member, String)>) {
     (role, holders)
 }
 
-/// How long the sidecar still lets each agent pass after its role was revoked at `at`.
+/// Times for which the sidecar still allows an agent after its role was revoked at `at`.
 async fn revoke_all(at: &ControlPlane, sidecar: &Sidecar) -> Vec<Duration> {
     let (role, holders) = holders(at).await;
     let client = sidecar.client().await;
@@ -41,7 +41,7 @@ async fn revoke_all(at: &ControlPlane, sidecar: &Sidecar) -> Vec<Duration> {
         assert!(at.revoke(&agent.id, &role).await);
         let began = now();
         while check(&token).await != 403 {
-            assert!(now().saturating_sub(began) < Duration::from_secs(20), "it is never refused");
+            assert!(now().saturating_sub(began) < Duration::from_secs(20), "the sidecar still allows the token");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         now().saturating_sub(began)
@@ -49,7 +49,7 @@ async fn revoke_all(at: &ControlPlane, sidecar: &Sidecar) -> Vec<Duration> {
     stream::iter(holders).map(revoke).buffer_unordered(AT_A_TIME).collect().await
 }
 
-/// Prints how long the revocations took to reach the sidecar. Each of them did: [`revoke_all`] waits for it.
+/// Prints how long the revocations took to reach the sidecar; [`revoke_all`] waits for each.
 fn print_times(what: &str, mut took: Vec<Duration>) {
     assert_eq!(took.len(), REVOCATIONS);
     let [median, most, all] = [0.5, 0.99, 1.0].map(|share| quantile(&mut took, share));
@@ -59,12 +59,12 @@ fn print_times(what: &str, mut took: Vec<Duration>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_replica_revokes_a_sidecar_of_another_refuses() {
+async fn sidecar_refuses_roles_revoked_at_another_replica() {
     let _alone = alone().await;
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let (one, other) = tokio::join!(replica(&database), replica(&database));
-    // A key of the first one's service, at the second one's port.
+    // A key of the service of the first replica, used at the second.
     let key = one.create_key(one.service(), "sync").await;
     let sidecar = Sidecar::start_with(&other, &[&key], &[]);
     sidecar.await_ready().await;
@@ -72,7 +72,7 @@ async fn what_one_replica_revokes_a_sidecar_of_another_refuses() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn so_it_is_with_redis() {
+async fn sidecar_refuses_roles_revoked_at_another_replica_with_redis() {
     let _alone = alone().await;
     let (postgres, redis) = (Postgres::start().await, Redis::start().await);
     let (database, url) = (postgres.database().await, format!("redis.url={}", redis.url()));

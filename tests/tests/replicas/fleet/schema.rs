@@ -1,11 +1,11 @@
-//! A rolling upgrade: replicas of before serve beside a schema that is newer than they know, and start on it again.
+//! Rolling upgrades: replicas of the old version run with a newer schema, and can start with it.
 
 use super::{Member, replica};
 use countersign_tests::{ControlPlane, Database, Postgres};
 use serde_json::json;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
-/// What a later version might do: only add, as CONTRIBUTING.md demands.
+/// Additive changes, which CONTRIBUTING.md allows to a later version.
 const LATER: [&str; 5] = [
     "ALTER TABLE agents ADD COLUMN later_text TEXT",
     "ALTER TABLE services ADD COLUMN later_number BIGINT NOT NULL DEFAULT 7",
@@ -14,7 +14,7 @@ const LATER: [&str; 5] = [
     "CREATE INDEX later_by_agent ON later (agent_id)",
 ];
 
-/// Brings the schema to a version that this binary does not know.
+/// Applies the changes with an unknown schema version.
 async fn upgrade(database: &str, postgres: bool) {
     sqlx::any::install_default_drivers();
     let mut connection = AnyConnection::connect(database).await.unwrap();
@@ -30,7 +30,7 @@ async fn upgrade(database: &str, postgres: bool) {
     connection.close().await.unwrap();
 }
 
-/// Uses whatever touches the tables that have changed.
+/// Calls endpoints that use the changed tables.
 async fn use_it(one: &ControlPlane, other: &ControlPlane, role: &str) {
     let agent = Member::register(one).await;
     other
@@ -49,7 +49,7 @@ async fn use_it(one: &ControlPlane, other: &ControlPlane, role: &str) {
 async fn upgrade_under_replicas(database: &str, postgres: bool) {
     let (one, mut other) = (replica(database).await, replica(database).await);
     let role = one.create_role("reader", &["read"]).await;
-    // Several times, so that statements are prepared at every connection.
+    // Several times, so that statements are prepared on every connection.
     for _ in 0..5 {
         use_it(&one, &other, &role).await;
     }
@@ -57,7 +57,7 @@ async fn upgrade_under_replicas(database: &str, postgres: bool) {
     for _ in 0..5 {
         use_it(&one, &other, &role).await;
     }
-    // One of before that starts again, as it does if its machine fails in the middle of the upgrade.
+    // A replica of the old version that starts during the upgrade.
     other.restart().await;
     use_it(&one, &other, &role).await;
     use_it(&one, &replica(database).await, &role).await;
@@ -67,13 +67,13 @@ async fn upgrade_under_replicas(database: &str, postgres: bool) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_schema_that_is_newer_is_served_on_postgresql() {
+async fn replica_runs_with_a_newer_schema_on_postgresql() {
     let postgres = Postgres::start().await;
     upgrade_under_replicas(&postgres.database().await, true).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_schema_that_is_newer_is_served_on_sqlite() {
+async fn replica_runs_with_a_newer_schema_on_sqlite() {
     let folder = tempfile::tempdir().unwrap();
     upgrade_under_replicas(&format!("sqlite://{}", folder.path().join("shared.db").display()), false).await;
 }

@@ -1,5 +1,5 @@
-//! A challenge yields one token pair and a refresh token one successor, over all replicas together, also if one of
-//! them is killed while it answers.
+//! A challenge yields one token pair and a refresh token one successor across all replicas, even if one is killed
+//! while it responds.
 
 use super::{Member, replica};
 use countersign_tests::{ControlPlane, Database, HttpResponse, Postgres, Redis, control_plane::text};
@@ -12,13 +12,13 @@ const ATTEMPTS: usize = 50;
 const REFRESHES: usize = 200;
 const KILLS: usize = 6;
 
-/// What came of many attempts: how often each outcome, and what those got that succeeded.
+/// Outcomes of many attempts with their counts, and the bodies of the successful ones.
 struct Outcome {
     counts: BTreeMap<String, usize>,
     pairs: Vec<Value>,
 }
 
-/// Sends the same request at once to all replicas in turn; an attempt at one that is gone is `gone`.
+/// Sends a request concurrently to the replicas in turn. An attempt without a response counts as `gone`.
 fn submit(replicas: &[&ControlPlane], path: &str, body: &Value) -> JoinSet<Option<HttpResponse>> {
     let mut attempts = JoinSet::new();
     for number in 0..ATTEMPTS {
@@ -38,14 +38,14 @@ async fn outcome(mut attempts: JoinSet<Option<HttpResponse>>) -> Outcome {
     Outcome { counts, pairs }
 }
 
-/// How many logins there are, as the database knows them.
+/// Number of sessions in the database.
 async fn logins(database: &str) -> usize {
     let counted = Database::connect(database).await.texts("SELECT CAST(COUNT(*) AS TEXT) FROM sessions").await;
     counted[0].parse().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_challenges_submitted_fifty_times_each_at_two_replicas_yield_two_hundred_pairs() {
+async fn challenges_submitted_fifty_times_at_two_replicas_yield_one_pair_each() {
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let (one, other) = tokio::join!(replica(&database), replica(&database));
@@ -62,7 +62,7 @@ async fn two_hundred_challenges_submitted_fifty_times_each_at_two_replicas_yield
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refresh_token_used_fifty_times_at_two_replicas_has_one_successor_and_ends_its_login() {
+async fn refresh_token_used_fifty_times_at_two_replicas_yields_one_successor_and_ends_its_session() {
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let (one, other) = tokio::join!(replica(&database), replica(&database));
@@ -73,7 +73,7 @@ async fn a_refresh_token_used_fifty_times_at_two_replicas_has_one_successor_and_
         let Outcome { counts, pairs } = outcome(submit(&[&one, &other], "/auth/refresh", &refresh)).await;
         let refused = counts.iter().filter(|(outcome, _)| outcome.starts_with("401 refresh_re")).map(|(_, n)| n);
         assert_eq!((counts.get("200"), refused.sum()), (Some(&1), ATTEMPTS - 1), "round {round}: {counts:?}");
-        // It was used again, so the login is over, at both.
+        // The reuse ended the session at both replicas.
         let successor = json!({ "refreshToken": pairs[0]["refreshToken"] });
         for at in [&one, &other] {
             assert_eq!(at.api.post("/auth/refresh", successor.clone()).await.error().2, "refresh_revoked");
@@ -83,9 +83,9 @@ async fn a_refresh_token_used_fifty_times_at_two_replicas_has_one_successor_and_
     }
 }
 
-/// Who was answered by the one that died may not know it; but nobody gets a second pair.
+/// The killed replica may not have delivered its response, but there is never a second pair.
 #[tokio::test(flavor = "multi_thread")]
-async fn also_if_one_of_them_is_killed_while_it_answers() {
+async fn single_use_holds_if_a_replica_is_killed_while_it_responds() {
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let (one, mut other) = tokio::join!(replica(&database), replica(&database));
@@ -97,13 +97,13 @@ async fn also_if_one_of_them_is_killed_while_it_answers() {
         let before = logins(&database).await;
         let submitted = submit(&[&one, &other], "/auth/authenticate", &login);
         let refreshed = submit(&[&one, &other], "/auth/refresh", &refresh);
-        // Each time a little later in what they do.
+        // The kill comes later in each round.
         tokio::time::sleep(std::time::Duration::from_millis(15 * number as u64)).await;
         other.kill();
         let (logged_in, refreshed) = (outcome(submitted).await, outcome(refreshed).await);
         gone += logged_in.counts.get("0 gone").unwrap_or(&0) + refreshed.counts.get("0 gone").unwrap_or(&0);
         assert!(logged_in.pairs.len() <= 1 && refreshed.pairs.len() <= 1, "{number}");
-        assert_eq!(logins(&database).await - before, 1, "it was the login of one, whoever was told");
+        assert_eq!(logins(&database).await - before, 1, "at most one login succeeded");
         other.restart().await;
         for at in [&one, &other] {
             let again = at.api.post("/auth/authenticate", login.clone()).await;
@@ -111,12 +111,12 @@ async fn also_if_one_of_them_is_killed_while_it_answers() {
             assert_eq!(at.api.post("/auth/refresh", refresh.clone()).await.status, 401, "{number}");
         }
     }
-    assert!(gone > 0, "nobody was in the middle of anything");
+    assert!(gone > 0, "no kill interrupted a request");
 }
 
-/// Nothing of this is in Redis: it may forget, and it may remember what is long past.
+/// Single use does not depend on Redis, which may lose data or restore old data.
 #[tokio::test(flavor = "multi_thread")]
-async fn whatever_becomes_of_redis() {
+async fn single_use_holds_if_redis_loses_or_restores_data() {
     let (postgres, mut redis) = (Postgres::start().await, Redis::start().await);
     let (database, url) = (postgres.database().await, format!("redis.url={}", redis.url()));
     let settings = [url.as_str()];

@@ -1,4 +1,4 @@
-//! A disk that is soon full, and can be emptied again.
+//! A small file system that can be filled and emptied.
 
 use std::{
     fs::File,
@@ -8,7 +8,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// A file system of its own, in memory. Only root may make one.
+/// A tmpfs. Only root can mount one.
 pub struct Small {
     folder: TempDir,
 }
@@ -32,7 +32,7 @@ impl Small {
         self.folder.path()
     }
 
-    /// Takes all the room that is left.
+    /// Fills the file system.
     pub fn fill(&self) {
         let mut file = File::options().create(true).append(true).open(self.ballast()).unwrap();
         for size in [1 << 20, 4096] {
@@ -40,7 +40,7 @@ impl Small {
         }
     }
 
-    /// Gives it back.
+    /// Deletes the file that fills it.
     pub fn empty(&self) {
         std::fs::remove_file(self.ballast()).unwrap();
     }

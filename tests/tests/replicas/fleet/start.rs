@@ -1,4 +1,4 @@
-//! Replicas that start at once on an empty database make one deployment of it.
+//! Replicas that start concurrently on an empty database create one deployment.
 
 use super::{Member, replica};
 use countersign_tests::{
@@ -9,7 +9,7 @@ use serde_json::json;
 
 const REPLICAS: usize = 10;
 
-/// One deployment, one key that signs and one that is next, one head for each chain of the audit.
+/// Asserts one deployment, one signing key, one next key, and one head for each audit chain.
 async fn assert_one_deployment(database: &str) {
     let mut database = Database::connect(database).await;
     for (sql, expected) in [
@@ -25,7 +25,7 @@ async fn assert_one_deployment(database: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ten_replicas_that_start_at_once_on_an_empty_database_are_one_deployment() {
+async fn ten_concurrent_replicas_on_an_empty_database_create_one_deployment() {
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let replicas = join_all((0..REPLICAS).map(|_| replica(&database))).await;
@@ -42,9 +42,9 @@ async fn ten_replicas_that_start_at_once_on_an_empty_database_are_one_deployment
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
 }
 
-/// The same without `--dev`.
+/// Without `--dev`.
 #[tokio::test(flavor = "multi_thread")]
-async fn so_are_those_that_run_in_earnest() {
+async fn concurrent_production_replicas_create_one_deployment() {
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let (issuer, key, folder) = (Issuer::start(&[]).await, SigningKey::p256("p"), tempfile::tempdir().unwrap());
@@ -66,9 +66,9 @@ async fn so_are_those_that_run_in_earnest() {
     }
 }
 
-/// Whoever brings another master key is kept out, and the others do not notice.
+/// The other replicas continue.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_with_another_master_key_is_kept_out() {
+async fn replica_with_another_master_key_refuses_to_start() {
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let one = replica(&database).await;

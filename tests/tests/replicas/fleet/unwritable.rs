@@ -1,5 +1,5 @@
-//! A database that takes no writes, because it is full or read-only: writes are refused with 503, what is there can be
-//! read, tokens are verified, and `/health` says `degraded`, until it is as before by itself.
+//! A full or read-only database: writes return 503, reads and verifications succeed, `/health` is `degraded`, and
+//! everything recovers.
 
 use super::{
     outage::{Checks, Clients},
@@ -16,14 +16,14 @@ async fn statuses(requests: Vec<(&'static str, RequestBuilder)>) -> Vec<(&'stati
     join_all(asked).await
 }
 
-/// `begin` and `end` say what happens to the database.
+/// `begin` starts the failure and `end` ends it.
 async fn go_through(control: &ControlPlane, begin: impl AsyncFn(), end: impl AsyncFn()) {
     let (steady, clients) = (Clients::of(control).await, Clients::of(control).await);
     let sidecar = Sidecar::start(control).await;
     let checks = Checks::begin(&sidecar, &steady.token).await;
     clients.await_health(200, "healthy", "up").await;
     begin().await;
-    // On a full disk some writes still find room.
+    // Some writes still fit on a full disk.
     let mut refused = 0;
     let degraded = async || {
         let answers = statuses(clients.writes()).await;
@@ -31,8 +31,8 @@ async fn go_through(control: &ControlPlane, begin: impl AsyncFn(), end: impl Asy
         refused += answers.iter().filter(|(_, status)| *status == 503).count();
         (clients.health().await == (200, "degraded".to_owned(), "degraded".to_owned())).then_some(())
     };
-    eventually("health says that it cannot be written", degraded, || control.log()).await;
-    assert!(refused > 0, "who says so if no write was refused?");
+    eventually("health is degraded", degraded, || control.log()).await;
+    assert!(refused > 0, "no write was refused");
     for _ in 0..3 {
         for (what, status) in statuses(steady.reads()).await {
             assert_eq!(status, 200, "{what}\n{}", control.log());
@@ -46,7 +46,7 @@ async fn go_through(control: &ControlPlane, begin: impl AsyncFn(), end: impl Asy
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgresql_that_became_read_only() {
+async fn read_only_postgresql_degrades_and_recovers() {
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let control = replica(&database).await;
@@ -56,15 +56,15 @@ async fn a_postgresql_that_became_read_only() {
     };
     let begin = async || {
         switch("on").await;
-        // As a failover does; the setting is for connections that are made from now on.
+        // As after a failover. The setting applies to new connections.
         postgres.run(format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")).await;
     };
-    // Nobody ends those that were made meanwhile: to drop them is up to whoever learns that they are read-only.
+    // Nothing closes the read-only connections: the control plane must drop them itself.
     go_through(&control, begin, async || switch("off").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_postgresql_on_a_disk_that_is_full() {
+async fn postgresql_on_a_full_disk_degrades_and_recovers() {
     let disk = Small::make(64);
     let postgres = Postgres::start().await;
     let folder = disk.path().join("space");
@@ -75,7 +75,7 @@ async fn a_postgresql_on_a_disk_that_is_full() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_sqlite_on_a_disk_that_is_full() {
+async fn sqlite_on_a_full_disk_degrades_and_recovers() {
     let disk = Small::make(32);
     let file = disk.path().join("countersign.db");
     let control = replica(&format!("sqlite://{}", file.display())).await;

@@ -1,4 +1,4 @@
-//! TLS: who is believed, what is shown, and under which names servers are.
+//! TLS to Redis: trusted CAs, client certificates and host names.
 
 use super::{
     fixture::{logged, says},
@@ -10,7 +10,7 @@ use std::{path::Path, process::Command};
 const AT_NAME: &str = "localhost";
 const AT_ADDRESS: &str = "127.0.0.1";
 
-/// Redis is not there for it, and it serves all the same.
+/// The control plane serves without Redis.
 async fn serves_without(settings: &[&str]) -> ControlPlane {
     let control = alone(settings).await;
     says(&control, "down").await;
@@ -18,11 +18,11 @@ async fn serves_without(settings: &[&str]) -> ControlPlane {
     control
 }
 
-/// How often what a busy machine may miss is tried.
+/// Attempts of a step that a busy machine may miss.
 const TRIES: usize = 5;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn tls_is_believed_by_the_authority_that_is_named_and_by_no_other() {
+async fn redis_certificate_must_come_from_the_configured_ca() {
     let (tls_files, others) = (TlsFiles::for_servers_at(AT_NAME), TlsFiles::for_servers_at(AT_NAME));
     let redis = Redis::start_with_tls(&tls_files, &["tls-auth-clients no"]).await;
     let url = format!("redis.url={}", redis.url());
@@ -35,7 +35,7 @@ async fn tls_is_believed_by_the_authority_that_is_named_and_by_no_other() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_certificate_is_shown_to_a_redis_that_demands_one() {
+async fn client_certificate_is_sent_to_a_redis_that_requires_it() {
     let (tls_files, others) = (TlsFiles::for_servers_at(AT_NAME), TlsFiles::for_servers_at(AT_NAME));
     let redis = Redis::start_with_tls(&tls_files, &[]).await;
     let url = format!("redis.url={}", redis.url());
@@ -46,17 +46,17 @@ async fn a_certificate_is_shown_to_a_redis_that_demands_one() {
     serves_without(&[&url, &ca_file, &certificate, &private_key]).await;
 }
 
-/// What a cluster or a Sentinel calls its servers must be what their certificates are for: whoever sees it otherwise is
-/// told at the start, and not left to guess.
+/// Servers that a cluster or a Sentinel announces must match their certificates; otherwise the log says so at
+/// startup.
 #[tokio::test(flavor = "multi_thread")]
-async fn servers_are_known_by_the_names_that_are_announced() {
+async fn certificates_are_checked_against_announced_host_names() {
     for host in [AT_NAME, AT_ADDRESS] {
         let tls_files = TlsFiles::for_servers_at(host);
         let cluster = Redis::start_cluster_with_tls(&tls_files).await;
         let url = format!("redis.url={}", cluster.url());
         let [ca_file, certificate, private_key] = tls_files.settings();
         let settings = [url.as_str(), "redis.kind=cluster", &ca_file, &certificate, &private_key];
-        // It says that it is at 127.0.0.1.
+        // It announces 127.0.0.1.
         if host == AT_ADDRESS {
             says(&alone(&settings).await, "up").await;
             continue;
@@ -65,7 +65,7 @@ async fn servers_are_known_by_the_names_that_are_announced() {
         let mut control = serves_without(&settings).await;
         for _ in 0..TRIES {
             if logged(&control, &said) == 0 {
-                // It is looked for a second, which a busy machine may use up.
+                // The lookup takes at most a second, which a busy machine may exceed.
                 control = serves_without(&settings).await;
             }
         }
@@ -79,7 +79,7 @@ async fn servers_are_known_by_the_names_that_are_announced() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sentinels_announce_addresses_too() {
+async fn certificates_are_checked_against_addresses_announced_by_sentinels() {
     let tls_files = TlsFiles::for_servers_at(AT_ADDRESS);
     let master = Redis::start_with_tls(&tls_files, &[]).await;
     let _replica = Redis::start_replica_of(&master, &[]).await;
@@ -91,7 +91,7 @@ async fn sentinels_announce_addresses_too() {
     serves_without(&by_sentinel).await;
 }
 
-/// What is said of these settings by a start and by a check.
+/// The errors of a start and of `config check` with these settings.
 fn refusals(settings: &[String], folder: &Path) -> [(Option<i32>, String); 2] {
     [&["--dev"][..], &["config", "check", "--dev"]].map(|arguments| {
         let mut command = Command::new(tools::binary("countersign-control-plane"));
@@ -106,7 +106,7 @@ fn refusals(settings: &[String], folder: &Path) -> [(Option<i32>, String); 2] {
 }
 
 #[test]
-fn files_that_are_no_good_are_refused_by_name() {
+fn invalid_tls_files_are_refused_with_the_setting() {
     let (tls_files, others) = (TlsFiles::for_servers_at(AT_NAME), TlsFiles::for_servers_at(AT_NAME));
     let folder = tempfile::tempdir().unwrap();
     let junk = folder.path().join("junk");

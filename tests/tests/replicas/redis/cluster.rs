@@ -1,4 +1,5 @@
-//! A cluster of three masters with a replica each: slots move, nodes hang and die, and the ones that are named are gone.
+//! A cluster of three masters with one replica each: slots move, nodes hang and die, and the configured nodes are
+//! down.
 
 use super::{
     fixture::{Caller, Fleet, MOST, is_copied},
@@ -13,7 +14,7 @@ fn settings(url: &str) -> Vec<String> {
     vec![format!("redis.url={url}"), "redis.kind=cluster".to_owned()]
 }
 
-/// A key of the deployment: all of them are in one slot.
+/// A key of the deployment. All its keys are in one slot.
 async fn some_key(cluster: &RedisCluster) -> String {
     for node in cluster.nodes() {
         let keys: Vec<String> = node.command(&["KEYS", "*:proven:*"]).await;
@@ -33,7 +34,7 @@ async fn moved(cluster: &RedisCluster, key: &str, to: usize) {
     }
 }
 
-/// How many of so many calls pass, one after the other, by turns at both.
+/// Number of sequential calls, alternating between the replicas, that are not limited.
 async fn passed(fleet: &Fleet, caller: &Caller, calls: usize) -> usize {
     let mut passed = 0;
     for call in 0..calls {
@@ -42,7 +43,7 @@ async fn passed(fleet: &Fleet, caller: &Caller, calls: usize) -> usize {
     passed
 }
 
-/// Waits until both listen at these nodes, and hears there what a change at one says.
+/// Waits until both replicas listen at these nodes and receive a message there.
 async fn both_hear_at(cluster: &RedisCluster, fleet: &Fleet, key: &str, nodes: &[usize]) {
     let channel = format!("{}}}:changed", key.split_once('}').unwrap().0);
     let both = async || {
@@ -60,11 +61,11 @@ async fn both_hear_at(cluster: &RedisCluster, fleet: &Fleet, key: &str, nodes: &
     assert!(matches!(word, Ok(Some(_))), "{word:?}");
 }
 
-/// How often a slot is moved, for three moves that nothing disturbed.
+/// Maximum number of slot moves to get three undisturbed ones.
 const MOVES: usize = 10;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_are_counted_together_while_their_slot_moves_and_words_go_on_where_a_node_hangs() {
+async fn counts_survive_slot_moves_and_messages_survive_a_hanging_node() {
     let user = format!("{MAY} {MAY_IN_A_CLUSTER}");
     let cluster = RedisCluster::start_with(&[&user, "cluster-require-full-coverage no"]).await;
     let fleet = Fleet::start(&settings(&limited(&cluster.url_of(&[0, 1])))).await;
@@ -75,15 +76,15 @@ async fn calls_are_counted_together_while_their_slot_moves_and_words_go_on_where
     for _ in 0..MOVES {
         let (losses, to) = (fleet.losses(), (from + 1) % 3);
         cluster.begin_slot_migration(&key, from, to).await;
-        // Who is counted already is counted where that is, and who is new is sent to the other (ASK).
+        // Existing counts are at the source; new keys are redirected to the target (ASK).
         let newcomer = fleet.caller().await;
         let before = [passed(&fleet, &caller, 4).await, passed(&fleet, &newcomer, 10).await];
         cluster.finish_slot_migration(&key, from, to).await;
-        // Now everybody is there (MOVED).
+        // All keys are at the target (MOVED).
         let after = [passed(&fleet, &newcomer, MOST).await, passed(&fleet, &caller, 4).await];
         from = to;
         if fleet.losses() > losses {
-            // A busy machine: a call took too long, and who is counted alone is counted anew.
+            // On a busy machine a call may time out. Counts made while Redis was unreachable are discarded.
             caller = fleet.counts_together().await;
             continue;
         }
@@ -104,7 +105,7 @@ async fn calls_are_counted_together_while_their_slot_moves_and_words_go_on_where
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_dies_and_its_replica_goes_on_although_no_other_node_was_named() {
+async fn failover_is_followed_with_a_single_configured_node() {
     let tls_files = TlsFiles::for_servers_at("localhost");
     let mut cluster = RedisCluster::start_with_tls(&tls_files).await;
     let fleet = Fleet::start(&[&settings(&cluster.url_of(&[0]))[..], &tls_files.settings()].concat()).await;

@@ -1,4 +1,4 @@
-//! Two control planes on one PostgreSQL and one Redis, with a limit that is soon reached.
+//! Two control planes on one PostgreSQL and one Redis, with a low rate limit.
 
 use countersign_tests::{
     ControlPlane, HttpResponse, Postgres, Redis, control_plane::replica_settings, eventually, http::HttpClient,
@@ -7,22 +7,22 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-/// How many calls of management pass in a minute.
+/// Management calls per minute.
 pub const MOST: usize = 40;
 
-/// How many are made at once.
+/// Concurrent calls in a crowd.
 const CROWD: usize = 100;
 
-/// On a machine that is busy with other tests Redis may answer too late, which is for other tests.
+/// Attempts, because on a busy machine a call to Redis may time out, which other tests cover.
 pub const TRIES: usize = 5;
 
-/// How many calls a stopwatch is held to: fewer than a crowd, which keeps a busy machine waiting for itself.
+/// Calls with a measured duration: fewer than a crowd, so that they do not wait for each other.
 const FEW: usize = 6;
 
-/// Another master is found within seconds, and windows are a minute long.
+/// Deadline of a failover: it takes seconds, and windows last a minute.
 const FOR_EVER: Duration = Duration::from_secs(45);
 
-/// Nothing may take longer, whatever became of Redis.
+/// Deadline of a request while Redis is lost. A request that waits for Redis gets 503 earlier.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 pub struct Fleet {
@@ -31,19 +31,19 @@ pub struct Fleet {
     _postgres: Postgres,
 }
 
-/// A service, which calls for its roles.
+/// A service that lists its roles.
 #[derive(Clone)]
 pub struct Caller {
     key: String,
     path: String,
 }
 
-/// What came of a crowd of calls: what was left after each call that passed, the most first.
+/// Remaining calls in the responses of a crowd, in descending order.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Crowd(Vec<usize>);
 
 impl Fleet {
-    /// Starts two with these settings of `[redis]`.
+    /// Starts two replicas with these `[redis]` settings.
     pub async fn start(redis: &[String]) -> Self {
         let postgres = Postgres::start().await;
         let database = postgres.database().await;
@@ -56,18 +56,18 @@ impl Fleet {
         [&self.one, &self.other]
     }
 
-    /// Somebody who has not called yet.
+    /// A service without calls.
     pub async fn caller(&self) -> Caller {
         let (service, key) = self.one.create_service(json!({ "name": "caller" })).await;
         Caller { path: format!("/services/{service}/roles"), key }
     }
 
-    /// Calls all at once, by turns at one and the other.
+    /// Sends concurrent calls, alternating between the replicas.
     pub async fn crowd(&self, caller: &Caller) -> Crowd {
         self.crowd_at(caller, &self.both()).await
     }
 
-    /// The same at these only.
+    /// Sends concurrent calls to these replicas.
     pub async fn crowd_at(&self, caller: &Caller, at: &[&ControlPlane]) -> Crowd {
         let mut crowd = JoinSet::new();
         for call in 0..CROWD {
@@ -79,15 +79,15 @@ impl Fleet {
         Crowd(left)
     }
 
-    /// Nobody waits, not even those who find out that Redis is lost.
-    #[expect(clippy::disallowed_methods, reason = "a stopwatch of the test itself")]
+    /// Asserts that requests do not wait for a lost Redis, including the first ones that notice it.
+    #[expect(clippy::disallowed_methods, reason = "measures durations in the test")]
     pub async fn nobody_waits(&self) {
         let mut few = JoinSet::new();
         for call in 0..FEW {
             let site = self.both()[call % 2].api.clone();
             few.spawn(async move {
                 let began = Instant::now();
-                // This asks twice: whether to look up whose the token is, and then whether it passes.
+                // This request asks Redis twice: before the token is looked up, and for the limit.
                 site.post("/auth/revoke", json!({ "token": format!("nonsense {call}") })).await.expect(200);
                 began.elapsed()
             });
@@ -96,7 +96,7 @@ impl Fleet {
         assert!(longest < PATIENCE, "{longest:?}");
     }
 
-    /// A crowd is counted in Redis: as many pass as may, over both. Whose calls these were.
+    /// Asserts that a crowd is counted in Redis, together for both replicas. Returns its caller.
     pub async fn counts_together(&self) -> Caller {
         for _ in 0..TRIES {
             let caller = self.caller().await;
@@ -108,7 +108,7 @@ impl Fleet {
         panic!("Redis was too slow every time");
     }
 
-    /// It is still counted in Redis: nobody passes.
+    /// Asserts that the calls of a caller are still counted: the limit is exhausted.
     pub async fn remembers(&self, caller: &Caller) {
         for _ in 0..TRIES {
             if let Some(crowd) = self.undisturbed_crowd(caller).await {
@@ -118,14 +118,14 @@ impl Fleet {
         panic!("Redis was too slow every time");
     }
 
-    /// Whether a call passes at one of both.
+    /// Whether a call passes at a replica.
     pub async fn passes_at(&self, caller: &Caller, replica: usize) -> bool {
         call_once(&self.both()[replica % 2].api, caller).await.is_some()
     }
 
-    /// Calls, one after the other at both, until both have lost Redis since `losses` and have it again: how long that
-    /// took, and how many calls passed at each.
-    #[expect(clippy::disallowed_methods, reason = "a stopwatch of the test itself")]
+    /// Calls both replicas in turn until both have lost Redis since `losses` and reconnected. Returns the duration
+    /// and the calls that passed at each.
+    #[expect(clippy::disallowed_methods, reason = "measures durations in the test")]
     pub async fn hammered_through_a_loss(&self, caller: &Caller, losses: usize) -> (Duration, [usize; 2]) {
         let (began, mut passed) = (Instant::now(), [0, 0]);
         loop {
@@ -141,13 +141,13 @@ impl Fleet {
         }
     }
 
-    /// Of who had nothing left in Redis before and has nothing after, no more calls passed than each may let alone.
+    /// Asserts that each replica allowed at most the limit to a caller who has exhausted it in Redis.
     #[track_caller]
     pub fn is_limited_alone(&self, passed: [usize; 2]) {
         assert!(passed.iter().all(|passed| *passed <= MOST), "{passed:?}\n{}", self.one.log());
     }
 
-    /// A crowd, if Redis was there for all of it.
+    /// A crowd, if neither replica lost Redis meanwhile.
     pub async fn undisturbed_crowd(&self, caller: &Caller) -> Option<Crowd> {
         self.says("up").await;
         let losses = self.losses();
@@ -155,12 +155,12 @@ impl Fleet {
         (self.losses() == losses).then_some(crowd)
     }
 
-    /// How often either has lost Redis.
+    /// Number of losses of Redis at both replicas.
     pub fn losses(&self) -> usize {
         self.both().map(|control| logged(control, "redis connection lost")).iter().sum()
     }
 
-    /// Waits until both say this of Redis.
+    /// Waits until both replicas report this check.
     pub async fn says(&self, check: &str) {
         for control in self.both() {
             says(control, check).await;
@@ -169,7 +169,7 @@ impl Fleet {
 }
 
 impl Crowd {
-    /// Exactly so many passed, each counted after the other.
+    /// Asserts that exactly this many calls passed, each counted once.
     #[track_caller]
     pub fn is_counted(&self, passed: usize) {
         assert_eq!(self.0, (0..passed).rev().collect::<Vec<_>>());
@@ -186,7 +186,7 @@ async fn call_once(site: &HttpClient, caller: &Caller) -> Option<usize> {
     Some(left)
 }
 
-/// Waits until all that was counted so far is there too.
+/// Waits until a replica has everything that the master has now.
 pub async fn is_copied(master: &Redis, replica: &Redis) {
     let now = offset(master, "master_repl_offset:").await;
     let copied = async || (offset(replica, "slave_repl_offset:").await >= now).then_some(());
@@ -198,7 +198,7 @@ async fn offset(redis: &Redis, name: &str) -> Option<u64> {
     said.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-/// What its answer says is left.
+/// Remaining calls in the `RateLimit` header.
 fn left(answer: &HttpResponse) -> usize {
     let said = answer.header("ratelimit");
     said.split_once(";r=")
@@ -210,7 +210,7 @@ pub async fn health(control: &ControlPlane) -> Value {
     control.api.get("/health").await.expect(200)
 }
 
-/// Waits until health says this of Redis, and the whole is as it should be then.
+/// Waits until health reports this Redis check and the overall status that follows from it.
 pub async fn says(control: &ControlPlane, check: &str) {
     let expected = if check == "up" { "healthy" } else { "degraded" };
     let said = async || {
@@ -221,14 +221,14 @@ pub async fn says(control: &ControlPlane, check: &str) {
     eventually(&format!("redis is {check}"), said, || control.log()).await;
 }
 
-/// What the admin port says of a metric.
+/// A value of `/metrics`.
 pub async fn metric(control: &ControlPlane, name: &str) -> Option<f64> {
     let text = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
     let text = text.as_str().unwrap().to_owned();
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.parse().ok())
 }
 
-/// How often it has logged something.
+/// Number of occurrences in the log.
 pub fn logged(control: &ControlPlane, text: &str) -> usize {
     control.log().matches(text).count()
 }

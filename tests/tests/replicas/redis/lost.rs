@@ -1,4 +1,4 @@
-//! A Redis that hangs, dies, says no, or is not there yet: each replica counts alone, and nobody waits.
+//! A Redis that hangs, dies, refuses writes or is missing: each replica counts alone, and no request waits.
 
 use super::fixture::{Fleet, MOST, health, logged, metric, says};
 use countersign_tests::{ControlPlane, Redis, http::HttpClient, prometheus::lint};
@@ -7,7 +7,7 @@ const LOST: &str = "redis connection lost";
 const THERE: &str = "redis connected";
 const UP: &str = r#"countersign_redis_up{kind="single"}"#;
 
-/// Each replica limits alone: of the same caller, as many pass at each.
+/// Asserts that each replica applies the full limit on its own.
 async fn is_counted_alone(fleet: &Fleet) {
     let caller = fleet.caller().await;
     for control in fleet.both() {
@@ -18,7 +18,7 @@ async fn is_counted_alone(fleet: &Fleet) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn while_it_hangs_each_counts_alone_and_after_that_together() {
+async fn replicas_count_alone_while_redis_hangs_and_together_afterwards() {
     let redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
     let caller = fleet.counts_together().await;
@@ -35,7 +35,7 @@ async fn while_it_hangs_each_counts_alone_and_after_that_together() {
     }
 
     redis.resume();
-    // It remembers what was counted before.
+    // Redis still has the earlier counts.
     fleet.remembers(&caller).await;
     for control in fleet.both() {
         assert_eq!(logged(control, THERE), logged(control, LOST) + 1, "{}", control.log());
@@ -45,7 +45,7 @@ async fn while_it_hangs_each_counts_alone_and_after_that_together() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_dies_and_comes_back_empty() {
+async fn replicas_count_alone_while_redis_is_down_and_together_after_an_empty_restart() {
     let mut redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
     fleet.says("up").await;
@@ -58,7 +58,7 @@ async fn it_dies_and_comes_back_empty() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_is_full_and_says_no() {
+async fn replicas_count_alone_while_redis_is_full() {
     let redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
     fleet.says("up").await;
@@ -70,7 +70,7 @@ async fn it_is_full_and_says_no() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_control_plane_starts_without_it_and_finds_it_later() {
+async fn control_plane_starts_without_redis_and_connects_later() {
     let mut redis = Redis::start().await;
     redis.kill();
     let control = ControlPlane::start_with_default_limits_and(&[&format!("redis.url={}", redis.url())]).await;
@@ -87,7 +87,7 @@ async fn a_control_plane_starts_without_it_and_finds_it_later() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_redis_nothing_is_said_to_be_lost() {
+async fn control_plane_without_redis_reports_no_loss() {
     let control = ControlPlane::start_with_default_limits().await;
     let health = health(&control).await;
     assert_eq!(health["status"], "healthy");

@@ -1,4 +1,4 @@
-//! Passwords, limited users and the smallest cluster.
+//! Passwords, restricted users and a cluster of one node.
 
 use super::fixture::{Fleet, says};
 use countersign_tests::{ControlPlane, Redis, eventually};
@@ -8,7 +8,7 @@ pub async fn alone(settings: &[&str]) -> ControlPlane {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_password_opens_and_is_never_logged() {
+async fn password_is_used_and_not_logged() {
     let redis = Redis::start_with_password("hunter2-4711").await;
     let control = alone(&[&format!("redis.url={}", redis.url())]).await;
     says(&control, "up").await;
@@ -20,20 +20,20 @@ async fn a_password_opens_and_is_never_logged() {
     }
 }
 
-/// As README says it to operators.
+/// The permissions that the documentation names.
 pub const MAY: &str = "user limited on >secret ~{countersign:* &{countersign:* -@all +eval +evalsha +time +llen +lindex +ltrim \
                    +rpush +del +pexpire +publish +subscribe +unsubscribe +ping";
 
-/// What README adds for a cluster.
+/// The additional permissions for a cluster.
 pub const MAY_IN_A_CLUSTER: &str = "+cluster|slots +asking";
 
-/// The URL for that user.
+/// The URL of this user.
 pub fn limited(url: &str) -> String {
     url.replace("://", "://limited:secret@")
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_who_may_do_no_more_than_it_takes_suffices() {
+async fn user_with_the_documented_permissions_suffices() {
     let redis = Redis::start_with(&[MAY]).await;
     let fleet = Fleet::start(&[format!("redis.url={}", limited(&redis.url()))]).await;
     let caller = fleet.counts_together().await;
@@ -48,7 +48,7 @@ async fn a_user_who_may_do_no_more_than_it_takes_suffices() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_cluster_it_is_counted_together() {
+async fn replicas_count_together_in_a_single_node_cluster() {
     let redis = Redis::start_cluster_with(&[&format!("{MAY} {MAY_IN_A_CLUSTER}")]).await;
     let settings = [format!("redis.url={}", limited(&redis.url())), "redis.kind=cluster".to_owned()];
     let fleet = Fleet::start(&settings).await;

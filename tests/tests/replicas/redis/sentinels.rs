@@ -1,5 +1,5 @@
-//! A lonely Sentinel; and three that ask who asks, one of them dead, a master with two replicas, and TLS with a certificate
-//! of ours.
+//! A single Sentinel; three Sentinels with authentication, one of them dead; a master with two replicas; TLS with a
+//! client certificate.
 
 use super::{
     fixture::{Caller, Fleet, is_copied},
@@ -7,18 +7,18 @@ use super::{
 };
 use countersign_tests::{Redis, Sentinel, TlsFiles, eventually};
 
-/// What it is now. A Sentinel that changes it ends connections, this one's too.
+/// The current role of a server. A Sentinel that changes it closes connections, including this one.
 async fn role(redis: &Redis) -> Option<String> {
     let said: String = redis.try_command(&["INFO", "replication"]).await.ok()?;
     Some(said.lines().find_map(|line| line.strip_prefix("role:"))?.trim().to_owned())
 }
 
-/// A master with a copy of what it counts, and a fleet that a Sentinel leads to it.
+/// A master with a replica, and control planes that find it through a Sentinel.
 struct Watched {
     master: Redis,
     replica: Redis,
     fleet: Fleet,
-    /// Who has nothing left.
+    /// A caller who has exhausted the limit.
     caller: Caller,
     _sentinel: Sentinel,
 }
@@ -30,7 +30,7 @@ impl Watched {
         let replica = Redis::start_replica_of(&master, &[&user]).await;
         let sentinel = Sentinel::watching(&master).await;
         let settings = [
-            // The user is that of Redis; this Sentinel asks for none.
+            // The user of Redis; this Sentinel requires none.
             format!("redis.url={}", limited(&sentinel.url())),
             "redis.kind=sentinel".to_owned(),
             "redis.sentinel_master=limits".to_owned(),
@@ -43,7 +43,7 @@ impl Watched {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_of_three_agree_on_another_master_and_the_old_one_misleads_nobody() {
+async fn failover_by_a_quorum_is_followed_and_the_old_master_is_not_used() {
     let tls_files = TlsFiles::for_servers_at("localhost");
     let user = format!("{MAY} +role");
     let mut old = Redis::start_with_tls(&tls_files, &[&user, "replica-announce-ip localhost"]).await;
@@ -72,11 +72,11 @@ async fn two_of_three_agree_on_another_master_and_the_old_one_misleads_nobody() 
     fleet.is_limited_alone(passed);
     fleet.remembers(&caller).await;
 
-    // It comes back as what it was, and is made a replica.
+    // The old master returns as master and is made a replica.
     old.restart().await;
     let demoted = async || (role(&old).await? == "slave").then_some(());
     eventually("it is a replica", demoted, || sentinels[1].log()).await;
-    // Where two became a master in turn, the first one is told a little later.
+    // After two failovers the first server is reconfigured a little later.
     let one_left = async || (role(&one).await? != role(&other).await?).then_some(());
     eventually("one of the others is the master", one_left, || sentinels[1].log()).await;
     fleet.remembers(&caller).await;
@@ -86,14 +86,14 @@ async fn two_of_three_agree_on_another_master_and_the_old_one_misleads_nobody() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_master_that_becomes_a_replica_is_left_and_one_that_becomes_a_master_is_found() {
+async fn demoted_master_is_left_and_the_new_master_is_found() {
     let Watched { master, replica, fleet, caller, _sentinel } = Watched::start().await;
     let losses = fleet.losses();
-    // It keeps its connections, and says READONLY to whoever counts.
+    // It keeps its connections and answers READONLY.
     master.command::<()>(&["REPLICAOF", "127.0.0.1", &replica.port().to_string()]).await;
     let lost = async || (fleet.losses() >= losses + 2).then_some(());
     eventually("it is lost", lost, || fleet.one.log()).await;
-    // If that did not come too late to be heard.
+    // Unless the answer came too late.
     let log = fleet.one.log();
     assert!(log.contains("ReadOnly") || log.contains("no answer in time"), "{log}");
     master.command::<()>(&["REPLICAOF", "NO", "ONE"]).await;
@@ -101,7 +101,7 @@ async fn a_master_that_becomes_a_replica_is_left_and_one_that_becomes_a_master_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sentinels_lead_to_the_next_master_which_remembers() {
+async fn failover_keeps_the_counts() {
     let Watched { mut master, replica, fleet, caller, _sentinel } = Watched::start().await;
     master.kill();
     fleet.nobody_waits().await;

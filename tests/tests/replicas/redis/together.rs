@@ -1,14 +1,14 @@
-//! What is counted, over both.
+//! Counts of both replicas together.
 
 use super::fixture::{Fleet, MOST, TRIES};
 use countersign_tests::{ControlPlane, Redis};
 use serde_json::json;
 
-/// How many calls come free while the crowd is there.
+/// Calls whose window ends while the crowd runs.
 const FREE: usize = 15;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exactly_as_many_pass_as_may_also_where_the_window_ends() {
+async fn exactly_the_limit_passes_also_at_the_end_of_a_window() {
     let redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
     for _ in 0..TRIES {
@@ -24,7 +24,7 @@ async fn exactly_as_many_pass_as_may_also_where_the_window_ends() {
     panic!("Redis was too slow every time");
 }
 
-/// As if some of those calls were a minute ago, and the others half of one.
+/// Moves some counted calls a minute back and the others half a minute.
 async fn half_a_minute_passes(redis: &Redis) {
     let keys: Vec<String> = redis.command(&["KEYS", "*:proven:*"]).await;
     for key in keys {
@@ -39,7 +39,7 @@ async fn half_a_minute_passes(redis: &Redis) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_agent_is_counted_at_both_and_a_service_too() {
+async fn agents_and_services_are_counted_across_replicas() {
     let redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
     fleet.says("up").await;
@@ -60,11 +60,11 @@ async fn an_agent_is_counted_at_both_and_a_service_too() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn deployments_that_share_a_redis_are_counted_apart() {
+async fn deployments_that_share_a_redis_are_counted_separately() {
     let redis = Redis::start().await;
     let url = format!("redis.url={}", redis.url());
     let settings = [url.as_str(), "limits.auth_address_per_minute=5"];
-    // Each has a master key of its own.
+    // Each deployment has its own master key.
     let one = ControlPlane::start_with_default_limits_and(&settings).await;
     let other = ControlPlane::start_with_default_limits_and(&settings).await;
     for control in [&one, &other] {
@@ -77,7 +77,7 @@ async fn deployments_that_share_a_redis_are_counted_apart() {
     }
     let keys: Vec<String> = redis.command(&["KEYS", "*"]).await;
     assert!(keys.iter().all(|key| key.starts_with("{countersign:")), "{keys:?}");
-    // What was forgotten begins anew.
+    // After a flush, counting starts again.
     redis.flush().await;
     one.api.post("/auth/revoke", json!({ "token": "nonsense" })).await.expect(200);
     let tags: std::collections::BTreeSet<_> = keys.iter().filter_map(|key| key.split('}').next()).collect();

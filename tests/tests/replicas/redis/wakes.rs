@@ -1,4 +1,4 @@
-//! The word that something changed.
+//! Messages that wake other replicas after a change.
 
 use super::fixture::{Fleet, metric};
 use countersign_tests::{ControlPlane, HttpClient, Redis, eventually};
@@ -9,19 +9,19 @@ use tokio_stream::StreamExt;
 /// Changes that are each published once.
 const CHANGES: usize = 20;
 
-/// How often a replica reads the changes although no message came.
+/// Interval of the poll.
 const POLL: Duration = Duration::from_millis(250);
 
-/// Background jobs read too: together with the poll, at most so many reads for each poll.
+/// Maximum reads per poll, including background jobs.
 const BACKGROUND: f64 = 5.0;
 
-/// Messages between two looks at the metrics.
+/// Messages between two scrapes of the metrics.
 const MESSAGES: usize = 100;
 
-/// Reads that messages must cause, beyond those of polls and background jobs.
+/// Reads beyond polls and background jobs that messages must cause.
 const READS: f64 = 50.0;
 
-/// How long a busy machine may take for that.
+/// Deadline on a busy machine.
 const DEADLINE: Duration = Duration::from_mins(1);
 
 pub async fn listen(redis: &Redis, channel: &str) -> PubSubStream {
@@ -31,7 +31,7 @@ pub async fn listen(redis: &Redis, channel: &str) -> PubSubStream {
     connection.into_on_message()
 }
 
-/// The channel, when both listen to it.
+/// Waits until both replicas subscribe; returns the channel.
 async fn channel(redis: &Redis) -> String {
     let both = async || {
         let channels: Vec<String> = redis.command(&["PUBSUB", "CHANNELS", "{countersign:*"]).await;
@@ -42,13 +42,13 @@ async fn channel(redis: &Redis) -> String {
     eventually("both listen", both, || redis.log()).await
 }
 
-/// Waits for the message about a change. It is empty: it only says that something changed.
+/// Waits for the next message, which is empty.
 async fn next_message(messages: &mut PubSubStream) {
     let message = tokio::time::timeout(DEADLINE, messages.next()).await.unwrap().unwrap();
     assert_eq!(message.get_payload_bytes(), b"");
 }
 
-/// Read transactions of a replica so far.
+/// Number of read transactions of a replica.
 async fn reads(control: &ControlPlane) -> f64 {
     let text = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.expect(200);
     let reads = text
@@ -74,8 +74,8 @@ async fn each_change_is_published_once_and_not_repeated_by_the_other_replica() {
     assert!(more.is_err(), "{more:?}");
 }
 
-/// Without a message a replica finds a change only when it polls, so the test counts what it reads: more than polls and
-/// background jobs can explain.
+/// Without messages a replica reads only when it polls. So the test counts reads: more than polls and background jobs
+/// explain.
 #[tokio::test(flavor = "multi_thread")]
 #[expect(clippy::disallowed_methods, reason = "the number of polls follows from the time that has passed")]
 async fn a_message_makes_a_replica_read_changes_without_waiting_for_its_poll() {
@@ -97,17 +97,17 @@ async fn a_message_makes_a_replica_read_changes_without_waiting_for_its_poll() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_loss_they_listen_again() {
+async fn replicas_subscribe_again_after_a_loss() {
     let mut redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
     channel(&redis).await;
     redis.kill();
     fleet.says("down").await;
-    // Others find it by looking.
+    // The other replica finds the change by polling.
     let before = metric(&fleet.other, "countersign_feed_revision").await;
     fleet.one.create_role("meanwhile", &[]).await;
     let known = async || (metric(&fleet.other, "countersign_feed_revision").await > before).then_some(());
-    eventually("the other knows", known, || fleet.other.log()).await;
+    eventually("the other replica has the change", known, || fleet.other.log()).await;
     redis.restart().await;
     fleet.says("up").await;
     channel(&redis).await;
