@@ -53,7 +53,7 @@ fn invalid_engine_combinations_are_refused_with_the_choices() {
 fn unreachable_database_is_reported_without_its_password() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
-    let url = "database.url=postgres://somebody:hunter2@127.0.0.1:1/x";
+    let url = "database.url=postgres://user:hunter2@127.0.0.1:1/x";
     let listen = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:0"));
     let [api, sync, admin] = listen.each_ref().map(String::as_str);
     let output = control_plane(

@@ -26,7 +26,7 @@ async fn requests_are_answered_while_every_attempt_to_a_dead_target_is_still_ope
     for _ in 0..REQUESTS {
         let challenge = source.challenge(Some(control.service())).await;
         let signature = source.signature(&challenge);
-        source.response(&challenge, &signature).await.expect(200);
+        source.answer(&challenge, &signature).await.expect(200);
         source.revoke().await;
         source.assign().await;
     }

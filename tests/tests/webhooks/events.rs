@@ -216,14 +216,14 @@ async fn failed_login_events_have_the_reason() {
 
     let challenge = source.challenge(service).await;
     let signature = source.signature(&challenge);
-    source.response(&challenge, &signature).await.expect(200);
-    assert_eq!(source.response(&challenge, &signature).await.error().2, "challenge_used");
+    source.answer(&challenge, &signature).await.expect(200);
+    assert_eq!(source.answer(&challenge, &signature).await.error().2, "challenge_used");
     let challenge = source.challenge(service).await;
     let signature = source.signature(&challenge);
     let end: jiff::Timestamp = challenge["expiresAt"].as_str().unwrap().parse().unwrap();
     let expired = async || (SystemClock.now().micros() > end.as_microsecond()).then_some(());
     eventually("the challenge expires", expired, String::new).await;
-    assert_eq!(source.response(&challenge, &signature).await.error().2, "challenge_expired");
+    assert_eq!(source.answer(&challenge, &signature).await.error().2, "challenge_expired");
 
     let pair = source.agent.api.login(&source.agent.key, &source.agent.id, service).await.unwrap();
     let refresh = json!({ "refreshToken": pair.refresh_token.expose_secret() });
@@ -232,7 +232,7 @@ async fn failed_login_events_have_the_reason() {
     let challenge = source.challenge(service).await;
     control.set_status(&source.agent.id, "suspended").await.expect(200);
     let signature = source.signature(&challenge);
-    assert_eq!(source.response(&challenge, &signature).await.error().2, "agent_suspended");
+    assert_eq!(source.answer(&challenge, &signature).await.error().2, "agent_suspended");
     receiver.until(4).await;
     await_all_events(&target, &receiver).await;
 

@@ -73,8 +73,8 @@ async fn clients_that_disconnect_from_envoy_release_files_and_memory() {
     while let Some(result) = callers.join_next().await {
         result.unwrap();
     }
-    let answered = async || (environment.call("/", &token).await.status == 200).then_some(());
-    eventually("a good request passes", answered, || environment.sidecar.log()).await;
+    let passes = async || (environment.call("/", &token).await.status == 200).then_some(());
+    eventually("a good request passes", passes, || environment.sidecar.log()).await;
     let refused = environment.call("/", "nonsense").await;
     assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_malformed"));
     await_usage(&environment.sidecar, before).await;

@@ -148,7 +148,7 @@ fn values(signer: &Signer, control: &ControlPlane, other_service: &str, other: &
         ("a role with NUL", json!({ "roles": ["reader\0"] }), CLAIMS),
         ("a role with a line end", json!({ "roles": ["reader\r\nx-agent-roles: admin"] }), CLAIMS),
         ("a role too long", json!({ "roles": ["r".repeat(65)] }), CLAIMS),
-        ("a role that nobody defined", json!({ "roles": ["admin"] }), Accepted),
+        ("an undefined role", json!({ "roles": ["admin"] }), Accepted),
         ("a role twice", json!({ "roles": ["reader", "reader"] }), Accepted),
         ("a permission with a comma", json!({ "permissions": ["read,admin"] }), CLAIMS),
         ("a permission with a space", json!({ "permissions": ["read admin"] }), CLAIMS),
@@ -164,7 +164,7 @@ fn values(signer: &Signer, control: &ControlPlane, other_service: &str, other: &
         ("a role's end a text", json!({ "until": { "reader": "4000000000" } }), CLAIMS),
         ("a role's end long past", json!({ "until": { "reader": i64::MIN } }), Accepted),
         ("a name with a line end", json!({ "name": "a\r\nx-agent-roles: admin\0" }), Accepted),
-        ("claims that nobody knows", json!({ "admin": true, "scope": "*", "cnf": { "jkt": "a" } }), Accepted),
+        ("unknown claims", json!({ "admin": true, "scope": "*", "cnf": { "jkt": "a" } }), Accepted),
         ("above the limit", json!({ "more": "a".repeat(32 * 1024) }), MALFORMED),
     ];
     changes.into_iter().map(|(name, change, verdict)| (name.to_owned(), signer.with_claims(&change), verdict)).collect()

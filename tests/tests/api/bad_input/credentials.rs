@@ -272,16 +272,16 @@ async fn refresh_and_login_refuse_other_credentials() {
         let before = fixture.rows().await;
         let refreshed = fixture.control.api.post("/auth/refresh", json!({ "refreshToken": text })).await;
         let body = json!({ "challengeId": text, "signature": nonce_signed });
-        let answered = fixture.control.api.post("/auth/authenticate", body).await;
+        let authenticated = fixture.control.api.post("/auth/authenticate", body).await;
         let refresh =
             if kind == RefreshToken { (200, "", "") } else { (401, "AUTHENTICATION_FAILED", "refresh_invalid") };
         let login = match kind {
             Challenge => (400, "INVALID_SIGNATURE", ""),
             _ => (401, "AUTHENTICATION_FAILED", "challenge_invalid"),
         };
-        let right = (refreshed.error(), answered.error()) == (refresh, login);
+        let right = (refreshed.error(), authenticated.error()) == (refresh, login);
         let unchanged = kind == RefreshToken || fixture.rows().await == before;
-        faults.extend((!right || !unchanged).then(|| format!("{kind:?}: {} {}", refreshed.body, answered.body)));
+        faults.extend((!right || !unchanged).then(|| format!("{kind:?}: {} {}", refreshed.body, authenticated.body)));
     }
     assert_none(&faults);
 }

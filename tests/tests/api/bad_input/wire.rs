@@ -66,7 +66,7 @@ fn frames(body: &str) -> Vec<Frame> {
         ("a chunk's size of words", vec![chunks()], c(&format!("many\r\n{body}\r\n0\r\n\r\n")), Refused(400)),
         ("a chunk's size negative", vec![chunks()], c(&format!("-5\r\n{body}\r\n0\r\n\r\n")), Refused(400)),
         ("a chunk's size above all", vec![chunks()], c(&format!("fffffffffffffffff\r\n{body}\r\n")), Refused(400)),
-        ("a chunk longer than said", vec![chunks()], c(&format!("5\r\n{body}\r\n0\r\n\r\n")), Refused(400)),
+        ("a chunk longer than its size", vec![chunks()], c(&format!("5\r\n{body}\r\n0\r\n\r\n")), Refused(400)),
         ("chunked and a bare body", vec![chunks()], c(body), Refused(400)),
     ]
 }

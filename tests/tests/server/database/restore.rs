@@ -168,12 +168,12 @@ async fn invalid_backup_changes_nothing() {
     std::fs::write(at("text"), "this is not a database, but it is long enough to be one").unwrap();
     std::fs::write(at("cut"), &good[..good.len() / 2]).unwrap();
     std::fs::write(at("short"), &good[..1000]).unwrap();
-    std::fs::write(at("damaged"), damage(&good)).unwrap();
+    std::fs::write(at("corrupted"), damage(&good)).unwrap();
     let sql = [
         ("other", "CREATE TABLE other (id TEXT)"),
         ("newer", "INSERT INTO _sqlx_migrations VALUES (9999, 'later', '2030-01-01', 1, x'00', 1)"),
         ("trigger", "CREATE TRIGGER evil AFTER INSERT ON sessions BEGIN DELETE FROM changes; END"),
-        ("nobody", "DELETE FROM deployment"),
+        ("without-deployment", "DELETE FROM deployment"),
         ("real", "UPDATE deployment SET dev_since = NULL"),
     ];
     for (name, sql) in sql {
@@ -190,11 +190,11 @@ async fn invalid_backup_changes_nothing() {
         ("text", "not an SQLite database"),
         ("cut", "damaged"),
         ("short", "damaged"),
-        ("damaged", "damaged"),
+        ("corrupted", "damaged"),
         ("other", "not a database of Countersign"),
         ("trigger", "triggers"),
         ("newer", "version is 9999"),
-        ("nobody", "no deployment"),
+        ("without-deployment", "no deployment"),
         ("real", "--dev"),
     ] {
         assert_refused(&control, &["restore", &path(name), "--replace"], &[word]);
