@@ -91,7 +91,7 @@ async fn each_action_writes_one_entry_and_refused_requests_write_none() {
 
         let (id, sent) = (format!("request-{number}"), SystemClock.now().micros());
         let response = send(&fixture, route, &body, &id).await;
-        assert_eq!(response.status, route.valid, "{method} {path}: {}", response.body);
+        assert_eq!(response.status, route.good, "{method} {path}: {}", response.body);
         let after = entries(&fixture.control, "").await;
         assert_eq!(after.len() - before, usize::from(action.is_some()), "{method} {path}");
         if let Some(action) = action {

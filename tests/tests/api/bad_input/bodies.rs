@@ -154,7 +154,7 @@ fn matches_type(field_type: FieldType, value: &Value) -> bool {
         FieldType::Boolean => value.is_boolean(),
         FieldType::Number => value.as_f64().is_some_and(|number| (0.0..=100.0).contains(&number)),
         FieldType::Object => value.is_object(),
-        FieldType::Array => value.as_array().is_some_and(|items| items.iter().all_cases(Value::is_string)),
+        FieldType::Array => value.as_array().is_some_and(|items| items.iter().all(Value::is_string)),
     }
 }
 
