@@ -112,7 +112,7 @@ impl ControlPlane {
         self.process.terminate().await
     }
 
-    /// Resident memory in bytes (VmRSS).
+    /// Resident memory in bytes (`VmRSS`).
     pub fn resident_memory(&self) -> usize {
         self.process.resident_memory()
     }

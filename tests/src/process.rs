@@ -77,7 +77,7 @@ impl Process {
         .await
     }
 
-    /// Resident memory in bytes (VmRSS).
+    /// Resident memory in bytes (`VmRSS`).
     pub fn resident_memory(&self) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("the process runs");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("Linux says it");

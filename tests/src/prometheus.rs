@@ -44,7 +44,7 @@ impl Prometheus {
         prometheus
     }
 
-    /// The value of a PromQL expression, `None` without a matching series.
+    /// The value of a `PromQL` expression, `None` without a matching series.
     pub async fn value(&self, expression: &str) -> Option<f64> {
         let query: String = form_urlencoded::byte_serialize(expression.as_bytes()).collect();
         let request = self.site.request("GET", &format!("/api/v1/query?query={query}"));
