@@ -1,6 +1,6 @@
-//! The database as a whole, with the commands of the operator: brought up to date, backed up, restored, moved to PostgreSQL.
+//! The operator's commands for the database: migrate, backup, restore, and the transfer to PostgreSQL.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a database that cannot be made ends the test")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test without its database has failed")]
 
 mod backup;
 mod killed;
@@ -14,7 +14,7 @@ use countersign_tests::{ControlPlane, tools};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 use std::{collections::BTreeSet, path::Path, process::Output, time::Duration};
 
-/// A command that does what it is for; what it says.
+/// Runs a command that must succeed. Returns its output.
 #[track_caller]
 fn does(control: &ControlPlane, arguments: &[&str]) -> String {
     let output = control.command(arguments);
@@ -22,7 +22,7 @@ fn does(control: &ControlPlane, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A command that refuses, with this exit code and all of these words, and says nothing else.
+/// Runs a command that must fail with exit code 1, with all these words on standard error and no output.
 #[track_caller]
 fn refuses(control: &ControlPlane, arguments: &[&str], words: &[&str]) -> String {
     let output = control.command(arguments);
@@ -31,7 +31,7 @@ fn refuses(control: &ControlPlane, arguments: &[&str], words: &[&str]) -> String
     said
 }
 
-/// What a command said that failed, in one line.
+/// The error of a failed command, which is one line.
 #[track_caller]
 fn failed(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
@@ -41,13 +41,13 @@ fn failed(output: &Output) -> String {
     said
 }
 
-/// A database at a URL, open for whatever anybody might do to it.
+/// Connects to a database URL.
 async fn open(url: &str) -> AnyConnection {
     sqlx::any::install_default_drivers();
     AnyConnection::connect(url).await.expect("the database opens")
 }
 
-/// A database in a file.
+/// Connects to an SQLite file.
 async fn open_file(file: &Path) -> AnyConnection {
     open(&format!("sqlite://{}", file.display())).await
 }
@@ -62,7 +62,7 @@ async fn texts(database: &mut AnyConnection, sql: &str) -> Vec<String> {
     found.unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
-/// Does something to a database in a file that nobody serves; the file is made if there is none.
+/// Executes SQL on an SQLite file that no server uses; creates the file if needed.
 async fn in_place(file: &Path, sql: &str) {
     let mut database = open(&format!("sqlite://{}?mode=rwc", file.display())).await;
     let done = database.execute(AssertSqlSafe(sql.to_owned())).await;
@@ -70,7 +70,7 @@ async fn in_place(file: &Path, sql: &str) {
     database.close().await.unwrap();
 }
 
-/// A number from a database in a file.
+/// A number from an SQLite file.
 async fn run_file(file: &Path, sql: &str) -> i64 {
     let mut database = open_file(file).await;
     let found = number(&mut database, sql).await;
@@ -84,7 +84,7 @@ fn files_in(folder: &Path) -> BTreeSet<String> {
     names.collect()
 }
 
-/// That the server ends at its start, and says why.
+/// Asserts that the server refuses to start, and why.
 async fn refuses_to_serve(control: &ControlPlane, settings: &[&str], why: &str) {
     let mut command = tokio::process::Command::new(tools::binary("countersign-control-plane"));
     command.args(["--dev", "--set", &format!("data_dir={}", control.folder().display())]).kill_on_drop(true);
@@ -93,8 +93,10 @@ async fn refuses_to_serve(control: &ControlPlane, settings: &[&str], why: &str) 
     for setting in any.iter().chain([&url]).map(String::as_str).chain(settings.iter().copied()) {
         command.args(["--set", setting]);
     }
-    let output =
-        tokio::time::timeout(Duration::from_secs(20), command.output()).await.expect("it must not serve").unwrap();
+    let output = tokio::time::timeout(Duration::from_secs(20), command.output())
+        .await
+        .expect("the server must not start")
+        .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && said.contains(why), "must say {why}: {output:?}");
 }

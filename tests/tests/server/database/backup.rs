@@ -1,4 +1,4 @@
-//! `backup`: the embedded database in one file, beside a server that goes on writing.
+//! `backup`: copies the SQLite database to a file while the server writes.
 
 use super::{does, number, open_file, refuses, texts};
 use countersign_tests::{ControlPlane, HttpResponse, Postgres, eventually};
@@ -17,9 +17,9 @@ fn path_of(folder: &Path, name: &str) -> String {
     folder.join(name).to_str().unwrap().to_owned()
 }
 
-/// Whoever is answered before the backup begins is in it, and nobody waits for it.
+/// The backup contains every write that was acknowledged before it began, and blocks no request.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backup_under_load_holds_all_that_was_answered_before() {
+async fn backup_under_load_contains_all_acknowledged_writes() {
     let (control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let (answered, stop) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicBool::new(false)));
     let write = |writer: usize| {
@@ -53,7 +53,7 @@ async fn a_backup_under_load_holds_all_that_was_answered_before() {
         assert_eq!(texts(&mut copy, "PRAGMA integrity_check").await, ["ok"]);
         assert_eq!(texts(&mut copy, "SELECT set_aside_as FROM deployment").await, ["backup"]);
         let links = number(&mut copy, "SELECT COUNT(*) FROM audit_links WHERE act = 'service_key.created'").await;
-        assert_eq!(usize::try_from(links).unwrap(), kept.len(), "every act and its link");
+        assert_eq!(usize::try_from(links).unwrap(), kept.len(), "every action and its audit entry");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         eprintln!("round {round}: {} keys before, {} in it, {after} after", before.len(), kept.len());
     }
@@ -66,7 +66,7 @@ async fn a_backup_under_load_holds_all_that_was_answered_before() {
 }
 
 #[tokio::test]
-async fn nothing_is_overwritten_and_nothing_half_is_left() {
+async fn backup_overwrites_nothing_and_leaves_no_partial_file() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let there = path_of(folder.path(), "there");
     std::fs::write(&there, "something dear").unwrap();
@@ -75,13 +75,13 @@ async fn nothing_is_overwritten_and_nothing_half_is_left() {
     std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
     refuses(&control, &["backup", &path_of(folder.path(), "link")], &["already exists"]);
     refuses(&control, &["backup", &path_of(folder.path(), "no/such/folder")], &["No such file"]);
-    // What a killed backup leaves does not matter.
+    // Files that a killed backup leaves do not block the next one.
     std::fs::write(folder.path().join("next.partial"), "half").unwrap();
     does(&control, &["backup", &path_of(folder.path(), "next")]);
-    // Also while nobody serves.
+    // Also without a running server.
     control.terminate().await;
     does(&control, &["backup", &path_of(folder.path(), "stopped")]);
-    // A damaged database gives no backup.
+    // A damaged database is not backed up.
     let database = control.folder().join("countersign.db");
     let mut bytes = std::fs::read(&database).unwrap();
     for byte in &mut bytes[4096 * 3..4096 * 9] {
@@ -97,7 +97,7 @@ async fn nothing_is_overwritten_and_nothing_half_is_left() {
 }
 
 #[tokio::test]
-async fn without_a_database_nothing_is_made_and_postgresql_is_left_to_its_tools() {
+async fn backup_requires_an_sqlite_database() {
     let folder = tempfile::tempdir().unwrap();
     let mut control = ControlPlane::start().await;
     control.kill();

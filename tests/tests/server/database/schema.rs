@@ -1,10 +1,10 @@
-//! `migrate`: the schema brought up to date before anything serves.
+//! `migrate`: applies schema migrations before anything is served.
 
 use super::{does, number, open, open_file, refuses, refuses_to_serve};
 use countersign_tests::{ControlPlane, Postgres, tools};
 use std::process::Command;
 
-/// The number of the newest step in the folder of migrations.
+/// The newest version in the folder of migrations.
 fn newest() -> i64 {
     let steps = std::fs::read_dir(tools::root().join("control-plane/migrations")).unwrap();
     let number = |name: String| name.split('_').next().unwrap().parse::<i64>().unwrap();
@@ -12,7 +12,7 @@ fn newest() -> i64 {
 }
 
 #[tokio::test]
-async fn an_empty_database_gets_its_schema_and_says_so_once() {
+async fn migrate_creates_the_schema_once() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
     let url = postgres.database().await;
     let file = folder.path().join("data").join("countersign.db");
@@ -35,9 +35,9 @@ async fn an_empty_database_gets_its_schema_and_says_so_once() {
     }
 }
 
-/// As before an upgrade: with replicas that serve.
+/// As before an upgrade, while replicas run.
 #[tokio::test]
-async fn it_does_not_disturb_who_serves() {
+async fn migrate_does_not_disturb_running_servers() {
     let postgres = Postgres::start().await;
     let setting = format!("database.url={}", postgres.database().await);
     for control in [ControlPlane::start().await, ControlPlane::start_with(&[&setting]).await] {
@@ -46,9 +46,9 @@ async fn it_does_not_disturb_who_serves() {
     }
 }
 
-/// What a standby says may be old, and it takes no writes.
+/// A standby may have old data and takes no writes.
 #[tokio::test]
-async fn no_command_works_with_a_standby() {
+async fn commands_refuse_a_standby() {
     let (mut postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
     control.terminate().await;
     let url = postgres.database().await;
@@ -63,7 +63,7 @@ async fn no_command_works_with_a_standby() {
 }
 
 #[tokio::test]
-async fn many_at_once_make_one_schema() {
+async fn concurrent_migrations_create_one_schema() {
     let postgres = Postgres::start().await;
     let url = postgres.database().await;
     let folder = tempfile::tempdir().unwrap();
