@@ -46,6 +46,7 @@ def main() -> int:
         *(problem for page, bases in PATHS_CHECKED.items() for problem in missing_paths(ROOT / page, bases)),
         *unknown_names(),
         *unknown_settings(),
+        *other_dependency_rules(),
     ]
     if len(sys.argv) > 1:
         problems += broken_links_of_site(Path(sys.argv[1]))
@@ -117,6 +118,24 @@ def unknown_settings() -> list[str]:
         problems += [f"{name(page)}: {server} has no setting `{key}`" for key in sorted(named - known - tables)]
         missing = (key for key in sorted(known) if key not in named and key.split(".")[0] not in named)
         problems += [f"{name(page)}: the setting `{key}` of {server} is missing" for key in missing]
+    return problems
+
+
+def other_dependency_rules() -> list[str]:
+    """The tables of modules in ARCHITECTURE.md must say what tests/tests/layers.rs enforces."""
+    test = (ROOT / "tests/tests/layers.rs").read_text()
+    rules = test[test.index("; 2] = [\n") : test.index("#[test]")].split('"ext-authz",')
+    page, problems = (ROOT / "ARCHITECTURE.md").read_text(), []
+    for server, text in zip(("control-plane", "ext-authz"), rules):
+        enforced = {module: set(re.findall(r"\w+", uses)) for module, uses in re.findall(r'\("(\w+)", &\[([^]]*)', text)}
+        enforced.pop("fixtures", None)
+        enforced = {module: uses - {"fixtures"} for module, uses in enforced.items()}
+        table = page.split(f"| `{server}/src` |", 1)[1].split("\n\n", 1)[0].splitlines()[2:]
+        cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in table]
+        stated = {row[0].strip("`"): set(re.findall(r"\w+", row[-1])) for row in cells}
+        for module in sorted(enforced.keys() | stated.keys()):
+            if enforced.get(module) != stated.get(module):
+                problems.append(f"ARCHITECTURE.md: {server}: `{module}` and tests/tests/layers.rs do not agree")
     return problems
 
 

@@ -25,7 +25,7 @@ use crate::{
     config::{Config, TlsMode},
     ephemeral::RedisClient,
     files::{self, FileLock},
-    http::{AppState, Limits, Proxies},
+    http::{AppState, Limits, TrustedProxies},
     humans::{HumanTokenVerifier, OperatorKey},
     operations::flush_suppressed_bursts,
     webhooks::{DispatcherHealth, HttpSender},
@@ -99,11 +99,11 @@ impl App {
         let started_at = context.clock.since_boot();
         let humans = Arc::new(HumanTokenVerifier::new(operator_key, issuers));
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
-        let proxies = Arc::new(Proxies { trusted: config.proxies.networks(), terminate_tls });
+        let proxies = Arc::new(TrustedProxies { trusted: config.proxies.networks(), terminate_tls });
         let redis = redis::connect(&config, &context, &metrics).await?.map(Arc::new);
         let limiter = redis::rate_limiter(redis.clone(), &context);
         let limits = Arc::new(Limits::new(wiring::limits_per_minute(config.limits), limiter));
-        let state = AppState { context, humans, metrics, limits, proxies, began: started_at };
+        let state = AppState { context, humans, metrics, limits, proxies, started_at };
         Ok(Self {
             config,
             state,

@@ -16,7 +16,18 @@ use std::path::{Path, PathBuf};
 const ENV_PREFIX: &str = "COUNTERSIGN_";
 
 /// Variables of the command-line client, which uses the same prefix; they are ignored here.
-const CLIENT_VARIABLES: [&str; 7] = ["URL", "CA", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN", "SYNC_URL", "ADMIN_URL"];
+const CLIENT_VARIABLES: [&str; 10] = [
+    "URL",
+    "CA",
+    "SERVICE_ID",
+    "SERVICE_KEY",
+    "HUMAN_TOKEN",
+    "SYNC_URL",
+    "ADMIN_URL",
+    "PROFILE",
+    "TOKEN",
+    "WEBHOOK_SECRET",
+];
 
 /// Why settings are invalid; the message names the key and its source.
 #[derive(Debug, thiserror::Error)]

@@ -6,7 +6,7 @@ use crate::{
     config::Config,
     http::{
         AppState, router,
-        tls::{ForProxies, TlsOnly},
+        tls::{HttpsAcceptor, PlainHttpAcceptor},
     },
     metrics::Metrics,
     sync::{FeedReader, SidecarSettings, SyncService},
@@ -93,10 +93,10 @@ pub(super) fn serve_api(
     shutdown: &Shutdown,
 ) -> Result<(), AppError> {
     if state.proxies.terminate_tls {
-        return serve_http(tasks, listener, ForProxies, state, shutdown);
+        return serve_http(tasks, listener, PlainHttpAcceptor, state, shutdown);
     }
     let rng = state.context.rng.clone();
-    let acceptor = TlsOnly::new(TlsAcceptor::from(certificate.server_config()?), rng);
+    let acceptor = HttpsAcceptor::new(TlsAcceptor::from(certificate.server_config()?), rng);
     serve_http(tasks, listener, acceptor, state, shutdown)
 }
 

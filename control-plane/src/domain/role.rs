@@ -13,17 +13,6 @@ pub const MAX_PERMISSION_BYTES: usize = 4096;
 /// Maximum length of all role names of an agent at one service, joined by commas, in bytes.
 pub const MAX_ROLE_NAME_BYTES: usize = 2048;
 
-/// A role to create.
-#[derive(Debug, Clone)]
-pub struct RoleRequest {
-    /// Name, unique at the service.
-    pub name: RoleName,
-    /// Description for people.
-    pub description: Description,
-    /// Permissions that the role grants.
-    pub permissions: Vec<Permission>,
-}
-
 /// A role of a service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Role {

@@ -1,24 +1,24 @@
-//! The codes of errors, as one closed list, each with its HTTP status: section 7 of the specification, and what it
-//! leaves open.
+//! The closed list of error codes, each with its HTTP status: those of section 7 of the specification, and codes for cases
+//! that the specification leaves open.
 
 use axum::http::StatusCode;
 use countersign_identity::Code;
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $text:literal, $status:ident;)+) => {
-        /// What kind of error it is.
+        /// The kind of an error.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum ErrorCode {
             $($(#[$doc])* $name,)+
         }
 
         impl ErrorCode {
-            /// The code as it stands in bodies.
+            /// The code as in response bodies.
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$name => $text,)+ }
             }
 
-            /// The status that goes with it.
+            /// The HTTP status of the code.
             pub const fn status(self) -> StatusCode {
                 match self { $(Self::$name => StatusCode::$status,)+ }
             }
@@ -27,39 +27,39 @@ macro_rules! codes {
 }
 
 codes! {
-    /// Credentials are missing, wrong, expired or dead.
+    /// A credential is missing, invalid, expired or revoked.
     AuthenticationFailed = "AUTHENTICATION_FAILED", UNAUTHORIZED;
-    /// Known, but not allowed.
+    /// The caller is authenticated but not authorized.
     InsufficientPermissions = "INSUFFICIENT_PERMISSIONS", FORBIDDEN;
-    /// No such agent.
+    /// The agent does not exist.
     AgentNotFound = "AGENT_NOT_FOUND", NOT_FOUND;
-    /// More requests than pass.
+    /// A rate limit is exceeded.
     RateLimitExceeded = "RATE_LIMIT_EXCEEDED", TOO_MANY_REQUESTS;
-    /// The signature does not fit.
+    /// The signature over the nonce does not verify.
     InvalidSignature = "INVALID_SIGNATURE", BAD_REQUEST;
-    /// Fields are missing, wrong or unknown.
+    /// Fields of the request are missing, invalid or unknown.
     ValidationError = "VALIDATION_ERROR", BAD_REQUEST;
-    /// Plain HTTP.
+    /// The request came over plain HTTP.
     HttpsRequired = "HTTPS_REQUIRED", BAD_REQUEST;
-    /// Nothing is at this path, or no such key or delivery.
+    /// The path, API key, signing key or delivery does not exist.
     NotFound = "NOT_FOUND", NOT_FOUND;
-    /// No such service.
+    /// The service does not exist.
     ServiceNotFound = "SERVICE_NOT_FOUND", NOT_FOUND;
-    /// No such role at this service.
+    /// The role does not exist at this service.
     RoleNotFound = "ROLE_NOT_FOUND", NOT_FOUND;
-    /// No such target of events at this place.
+    /// The webhook does not exist in this scope.
     WebhookNotFound = "WEBHOOK_NOT_FOUND", NOT_FOUND;
-    /// The path does not answer to this method.
+    /// The path exists, but does not support the method.
     MethodNotAllowed = "METHOD_NOT_ALLOWED", METHOD_NOT_ALLOWED;
-    /// It contradicts what is there.
+    /// The request conflicts with the current state.
     Conflict = "CONFLICT", CONFLICT;
-    /// The body is above the limit.
+    /// The body is larger than the limit.
     PayloadTooLarge = "PAYLOAD_TOO_LARGE", PAYLOAD_TOO_LARGE;
-    /// The body is not JSON by its own word.
+    /// The `Content-Type` of the body is not supported.
     UnsupportedMediaType = "UNSUPPORTED_MEDIA_TYPE", UNSUPPORTED_MEDIA_TYPE;
-    /// A fault of ours.
+    /// An internal error.
     Internal = "INTERNAL", INTERNAL_SERVER_ERROR;
-    /// We cannot know, so we refuse.
+    /// The server cannot decide now, so it refuses the request.
     ServiceUnavailable = "SERVICE_UNAVAILABLE", SERVICE_UNAVAILABLE;
 }
 

@@ -1,13 +1,13 @@
-//! From every way of failing to the one shape of an error: one exhaustive map.
+//! Error responses. One exhaustive map converts every operation error to the error format of the specification.
 //!
-//! Internal text has no way out: what is logged here is not what is answered.
+//! Invariant: internal error messages are logged and never sent to clients.
 
 use super::{
     code::ErrorCode,
-    middleware::limits::{Told, seconds},
+    middleware::limits::{LimitStatus, ceil_seconds},
 };
 use crate::{
-    domain::timestamp::format_rfc3339,
+    domain::{agent::Owner, service::KeyScope, timestamp::format_rfc3339},
     operations::{NotFound, OperationError},
 };
 use axum::{
@@ -15,64 +15,65 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use countersign_identity::{Reason, Refusal, Timestamp};
-use serde::{Serialize, Serializer};
+use countersign_identity::{Reason, Refusal, ServiceId};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
-/// An error as the specification shapes it.
-#[derive(Debug)]
+/// An error response in the format of the specification.
+#[derive(Debug, Clone)]
 pub struct ApiError {
     code: ErrorCode,
     message: String,
     details: Map<String, Value>,
     reason: Option<Reason>,
-    /// In seconds.
+    /// Value of `Retry-After`, in seconds.
     retry_after: Option<u64>,
 }
 
-/// The body of every error.
+/// The body of every error response.
 #[derive(Serialize, ToSchema)]
 pub struct ErrorBody {
-    /// What went wrong.
     error: ErrorObject,
 }
 
 impl ErrorBody {
-    /// What people are told.
+    /// The message for human readers.
     pub fn message(&self) -> &str {
         &self.error.message
     }
 }
 
-/// What went wrong: `code` for programs, `message` for people, `details` for both.
+/// The error.
 #[derive(Serialize, ToSchema)]
 struct ErrorObject {
-    /// The kind of error. More may come: treat one that you do not know by the status of its response.
+    /// Code of the error, for programs. Later versions may add codes: handle an unknown code by the HTTP status.
     #[schema(pattern = "^[A-Z_]+$")]
     code: &'static str,
-    /// One sentence that says what is wrong and how to mend it. Its wording may change.
+    /// One sentence for human readers: what is wrong and how to fix it. The wording may change.
     message: String,
-    /// What else is known: `fields` names every wrong field of a body and what it must be; `reason` says which
-    /// credential failed and why, or why it does not suffice; `expiredAt` since when a token is expired.
+    /// Additional facts. `fields` maps each invalid field to what is wrong with it. `reason` says which credential was
+    /// refused and why, or why it does not suffice. `expiredAt` is the expiry time of an expired token. If a credential does
+    /// not suffice, `required` and `actual` say what is required and what the caller has: a `scope`, a `serviceId`, or the
+    /// `access` of an owner or administrator and the `issuer` and `subject` of the human user.
     details: Map<String, Value>,
 }
 
-/// What was refused and why, for log and metrics: an extension of the response.
+/// Code and reason of an error response, for logs and metrics. An extension of the response.
 #[derive(Debug, Clone, Copy)]
-pub struct Refused {
-    /// What kind of error it is.
+pub struct ErrorLabels {
+    /// Code of the error.
     pub code: ErrorCode,
-    /// Why, where a reason of the closed list says it.
+    /// Reason of the refusal, if the error is a refusal.
     pub reason: Option<Reason>,
 }
 
-/// A field of a body, and what is wrong with it.
-#[derive(Debug)]
-pub struct Problem {
-    /// The field's name.
+/// An invalid field of a request.
+#[derive(Debug, Clone)]
+pub struct FieldError {
+    /// Name of the field.
     pub field: String,
-    /// What it must be.
+    /// What is wrong, or what the value must be.
     pub message: String,
 }
 
@@ -81,69 +82,70 @@ impl ApiError {
         Self { code, message: message.into(), details: Map::new(), reason: None, retry_after: None }
     }
 
-    /// Nothing is at this path.
+    /// No route has this path.
     pub fn not_found() -> Self {
-        Self::new(ErrorCode::NotFound, "Nothing is at this path")
+        Self::new(ErrorCode::NotFound, "This path does not exist")
     }
 
     /// The path exists, but not with this method.
     pub fn method_not_allowed() -> Self {
-        Self::new(ErrorCode::MethodNotAllowed, "This path does not answer to this method")
+        Self::new(ErrorCode::MethodNotAllowed, "This path does not support this method")
     }
 
-    /// Fields that are missing, wrong or unknown.
-    pub fn invalid(problems: &[Problem]) -> Self {
-        let list: Vec<_> = problems.iter().map(|problem| format!("`{}` {}", problem.field, problem.message)).collect();
-        let fields = problems.iter().map(|problem| (problem.field.clone(), json!(problem.message)));
-        let mut error = Self::new(ErrorCode::ValidationError, list.join("; "));
+    /// Fields are missing, invalid or unknown.
+    pub fn invalid(errors: &[FieldError]) -> Self {
+        let messages: Vec<_> = errors.iter().map(|error| format!("`{}` {}", error.field, error.message)).collect();
+        let fields = errors.iter().map(|error| (error.field.clone(), json!(error.message)));
+        let mut error = Self::new(ErrorCode::ValidationError, messages.join("; "));
         error.details.insert("fields".into(), Value::Object(fields.collect()));
         error
     }
 
-    /// More about what is wrong.
+    /// Adds entries to `details`.
     #[must_use]
     pub fn with_details(mut self, details: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
         self.details.extend(details.into_iter().map(|(name, value)| (name.to_owned(), value)));
         self
     }
 
-    /// More about what is wrong, if it is the fields.
+    /// Adds entries to `details` if this is a validation error.
     #[must_use]
-    pub fn about_fields(self, details: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
+    pub fn with_validation_details(self, details: impl IntoIterator<Item = (&'static str, Value)>) -> Self {
         if self.code == ErrorCode::ValidationError { self.with_details(details) } else { self }
     }
 
-    /// A body that is no JSON object.
-    pub fn unreadable(message: impl Into<String>) -> Self {
+    /// The body cannot be read as an object.
+    pub fn malformed_body(message: impl Into<String>) -> Self {
         let mut error = Self::new(ErrorCode::ValidationError, message);
         error.details.insert("fields".into(), json!({}));
         error
     }
 
-    /// A body above the limit.
+    /// The body is larger than `limit` bytes.
     pub fn too_large(limit: usize) -> Self {
         let message = format!("The body must not be larger than {limit} bytes");
         Self::new(ErrorCode::PayloadTooLarge, message)
     }
 
-    /// A body that is not JSON by its own word.
+    /// The body is not declared as JSON.
     pub fn unsupported_media_type() -> Self {
-        let message = "The body must be JSON in UTF-8 and not compressed: send `Content-Type: application/json` once";
+        let message = "The body must be uncompressed JSON in UTF-8: send exactly one `Content-Type: application/json`";
         Self::new(ErrorCode::UnsupportedMediaType, message)
     }
 
-    /// Plain HTTP, where it is a proxy that must terminate TLS.
+    /// The request reached the proxy over plain HTTP, or did not come through a trusted proxy.
     pub fn https_required() -> Self {
-        let message = "This API is reached over HTTPS only, through the proxy in front of it: use https:// in the URL";
+        let message =
+            "This API is available over HTTPS only, through the proxy in front of it: use https:// in the URL";
         Self::new(ErrorCode::HttpsRequired, message)
     }
 
-    /// More requests than pass.
-    pub fn rate_limited(told: &Told) -> Self {
-        let Told { category, quota, reading } = told;
-        let wait = seconds(reading.reset_after).max(1);
+    /// A rate limit is exceeded.
+    pub fn rate_limited(status: &LimitStatus) -> Self {
+        let LimitStatus { category, quota, quota_status } = status;
+        let wait = ceil_seconds(quota_status.reset_after).max(1);
         let plural = if wait == 1 { "" } else { "s" };
-        let message = format!("{}: try again in {wait} second{plural}, as Retry-After says", category.excess());
+        let message = format!("{}: try again in {wait} second{plural} (see Retry-After)", category.exceeded_message());
         let mut error = Self::new(ErrorCode::RateLimitExceeded, message);
         error.retry_after = Some(wait);
         error.with_details([
@@ -154,73 +156,116 @@ impl ApiError {
         ])
     }
 
-    /// Whether it is the credential that is missing or no good.
+    /// Whether a credential is missing or invalid.
     pub fn is_unauthenticated(&self) -> bool {
         self.code == ErrorCode::AuthenticationFailed
     }
 
-    /// What an id in path or body did not lead to.
-    pub fn resource_not_found(what: NotFound) -> Self {
-        let (code, message) = match what {
+    /// A resource that the request names does not exist.
+    pub fn resource_not_found(resource: NotFound) -> Self {
+        let (code, message) = match resource {
             NotFound::Agent => (ErrorCode::AgentNotFound, "The agent does not exist"),
             NotFound::Service => (ErrorCode::ServiceNotFound, "The service does not exist"),
             NotFound::Key => (ErrorCode::NotFound, "The API key does not exist at this service"),
             NotFound::SigningKey => (ErrorCode::NotFound, "The signing key does not exist"),
             NotFound::Webhook => (ErrorCode::WebhookNotFound, "The webhook does not exist"),
-            NotFound::Delivery => (ErrorCode::NotFound, "Nothing was delivered to this webhook under this id"),
+            NotFound::Delivery => (ErrorCode::NotFound, "This webhook has no delivery of this event"),
             NotFound::Role => (ErrorCode::RoleNotFound, "The role does not exist at this service"),
         };
         Self::new(code, message)
     }
 
-    /// A fault of ours that a retry may not mend.
-    pub fn internal() -> Self {
-        Self::new(ErrorCode::Internal, "The request failed; the request id leads to the log")
+    /// The scope of the API key does not allow the request.
+    pub fn scope_insufficient(scope: KeyScope) -> Self {
+        let [required, actual] = [KeyScope::Full, scope].map(|scope| json!({ "scope": scope.as_str() }));
+        Self::from(Reason::ScopeInsufficient).with_requirement(required, actual)
     }
 
-    /// The database fails.
+    /// The API key belongs to another service.
+    pub fn other_service(required: ServiceId, actual: ServiceId) -> Self {
+        let [required, actual] = [required, actual].map(|service| json!({ "serviceId": service }));
+        Self::from(Reason::NotYours).with_requirement(required, actual)
+    }
+
+    /// The human user is neither the owner nor an administrator. The details name the user, never the owner.
+    pub fn owner_required(user: &Owner) -> Self {
+        let required = json!({ "access": ["owner", "administrator"] });
+        Self::from(Reason::NotYours).with_requirement(required, user_details(user))
+    }
+
+    /// The human user is not an administrator.
+    pub fn admin_required(user: &Owner) -> Self {
+        let required = json!({ "access": ["administrator"] });
+        Self::from(Reason::AdminRequired).with_requirement(required, user_details(user))
+    }
+
+    fn with_requirement(self, required: Value, actual: Value) -> Self {
+        self.with_details([("required", required), ("actual", actual)])
+    }
+
+    /// The reason of a refusal.
+    pub const fn reason(&self) -> Option<Reason> {
+        self.reason
+    }
+
+    /// An internal error. A retry may fail too.
+    pub fn internal() -> Self {
+        Self::new(ErrorCode::Internal, "The request failed: the server's log has the cause under this request id")
+    }
+
+    /// The database is not available.
     pub fn unavailable() -> Self {
-        let message = "The database cannot be used right now: try again, with the same Idempotency-Key where it must happen only once";
+        let message = "The database is not available right now: try again, with the same Idempotency-Key if the request must take effect only once";
         Self::new(ErrorCode::ServiceUnavailable, message)
     }
 
-    /// What is answered after a handler panicked.
-    pub fn answer_to_panic() -> Response {
+    /// The response after a handler panicked.
+    pub fn panic_response() -> Response {
         tracing::error!("a handler panicked");
         Self::internal().into_response()
     }
 
-    /// The status, and under which name an example of this error stands: its reason if it has one, else its code.
-    pub fn case(&self) -> (StatusCode, &str) {
-        (self.code.status(), self.details.get("reason").and_then(Value::as_str).unwrap_or(self.code.as_str()))
+    /// The HTTP status.
+    pub const fn status(&self) -> StatusCode {
+        self.code.status()
     }
 
-    /// The body.
+    /// The name of an example of this error in the API description: the reason if it has one, else the code.
+    pub fn example_name(&self) -> &str {
+        self.details.get("reason").and_then(Value::as_str).unwrap_or(self.code.as_str())
+    }
+
+    /// The response body.
     pub fn body(&self) -> ErrorBody {
         let error =
             ErrorObject { code: self.code.as_str(), message: self.message.clone(), details: self.details.clone() };
         ErrorBody { error }
     }
 
-    /// The response with another body.
-    pub fn respond(self, body: impl Serialize) -> Response {
+    /// The response, with this body in place of [`Self::body`].
+    pub fn into_response_with_body(self, body: impl Serialize) -> Response {
         let mut response = (self.code.status(), Json(body)).into_response();
         if self.code == ErrorCode::AuthenticationFailed {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
-        let soon = (self.code == ErrorCode::ServiceUnavailable).then_some(1);
-        if let Some(seconds) = self.retry_after.or(soon) {
+        let retry_unavailable = (self.code == ErrorCode::ServiceUnavailable).then_some(1);
+        if let Some(seconds) = self.retry_after.or(retry_unavailable) {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
-        response.extensions_mut().insert(Refused { code: self.code, reason: self.reason });
+        response.extensions_mut().insert(ErrorLabels { code: self.code, reason: self.reason });
         response
     }
+}
+
+/// The identity of the caller itself.
+fn user_details(user: &Owner) -> Value {
+    json!({ "issuer": user.issuer, "subject": user.subject })
 }
 
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let body = self.body();
-        self.respond(body)
+        self.into_response_with_body(body)
     }
 }
 
@@ -235,8 +280,8 @@ impl From<Refusal> for ApiError {
         let Refusal { reason, expired_at } = refusal;
         let mut error = Self::new(reason.code().into(), reason.message());
         error.details.insert("reason".into(), json!(reason.as_str()));
-        if let Some(at) = expired_at {
-            error.details.insert("expiredAt".into(), json!(format_rfc3339(at)));
+        if let Some(expired_at) = expired_at {
+            error.details.insert("expiredAt".into(), json!(format_rfc3339(expired_at)));
         }
         error.reason = Some(reason);
         error
@@ -244,22 +289,23 @@ impl From<Refusal> for ApiError {
 }
 
 impl From<OperationError> for ApiError {
-    fn from(denied: OperationError) -> Self {
-        match denied {
+    fn from(error: OperationError) -> Self {
+        match error {
             OperationError::Refused(refusal) => refusal.into(),
             OperationError::InvalidSignature => {
-                let message = "The signature does not fit the challenge: sign the nonce with ECDSA P-256 and SHA-256, send it as hex";
+                let message = "The signature does not verify: sign the nonce with ECDSA P-256 and SHA-256, and send the signature as hex";
                 Self::new(ErrorCode::InvalidSignature, message)
             }
-            OperationError::NotFound(what) => Self::resource_not_found(what),
+            OperationError::NotFound(resource) => Self::resource_not_found(resource),
             OperationError::Conflict(message) => Self::new(ErrorCode::Conflict, message),
             OperationError::IdempotencyKeyReused => {
-                let message = "This Idempotency-Key was sent with another body: a new request needs a new key";
+                let message =
+                    "This Idempotency-Key was used for a request with another body: a new request needs a new key";
                 let error = Self::new(ErrorCode::Conflict, message);
                 error.with_details([("reason", json!("idempotency_key_reused"))])
             }
             OperationError::Invalid { field, message } => {
-                Self::invalid(&[Problem { field: field.to_owned(), message: message.to_owned() }])
+                Self::invalid(&[FieldError { field: field.to_owned(), message: message.to_owned() }])
             }
             OperationError::Store(error) => {
                 tracing::error!(%error, "store failed");
@@ -270,14 +316,5 @@ impl From<OperationError> for ApiError {
                 Self::internal()
             }
         }
-    }
-}
-
-/// An instant in an answer.
-pub struct Instant(pub Timestamp);
-
-impl Serialize for Instant {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&format_rfc3339(self.0))
     }
 }

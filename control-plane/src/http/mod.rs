@@ -11,10 +11,13 @@ mod openapi;
 mod request;
 mod router;
 mod state;
+mod timestamp;
 pub mod tls;
 
-pub use middleware::counted::initialize_operation_metrics;
-pub use middleware::limits::{Limits, PerMinute, RATE_CATEGORIES};
-pub use request::origin::Proxies;
+pub use middleware::{
+    limits::{Limits, PerMinute, RATE_CATEGORIES},
+    operation_metrics::initialize_operation_metrics,
+};
+pub use request::client_address::TrustedProxies;
 pub use router::{api_description, router};
 pub use state::AppState;

@@ -1,14 +1,14 @@
-//! Every route there is.
+//! All routes, and the middleware around them.
 
 use super::{
     api::{agents, audit, auth, health, roles, services, signing_keys, status, trust, verify, webhooks, well_known},
     error::ApiError,
-    middleware::{deadline, limits, observe},
+    middleware::{deadline, limits, telemetry},
     openapi::{
         docs,
-        document::{self, Published},
+        document::{self, PublishedDocument},
     },
-    request::{body, origin},
+    request::{body, client_address},
     state::AppState,
 };
 use axum::{Extension, Router, middleware};
@@ -16,9 +16,9 @@ use std::sync::Arc;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-/// Every route. Method, path and what is said of it stand at its handler; what is in one line shares a path.
+/// All routes. Method, path and documentation are declared at the handler; handlers on one line share a path.
 fn routes() -> OpenApiRouter<AppState> {
-    OpenApiRouter::with_openapi(document::blank())
+    OpenApiRouter::with_openapi(document::base())
         .routes(routes!(auth::register))
         .routes(routes!(auth::challenge))
         .routes(routes!(auth::authenticate))
@@ -67,25 +67,25 @@ fn routes() -> OpenApiRouter<AppState> {
         .routes(routes!(docs::file))
 }
 
-/// The description of the API in OpenAPI 3.1, of no server in particular.
+/// The OpenAPI 3.1 description of the API, with a placeholder as server URL.
 pub fn api_description() -> String {
-    document::text_of(&document::finish(routes().into_openapi(), document::ANYWHERE))
+    document::to_json(&document::finish(routes().into_openapi(), document::PLACEHOLDER_URL))
 }
 
-/// The API.
+/// Builds the router of the API. The last layer added runs first.
 pub fn router(state: AppState) -> Router {
     let (routes, document) = routes().split_for_parts();
-    let published = Arc::new(Published::new(document, state.context.issuer()));
+    let published = Arc::new(PublishedDocument::new(document, state.context.issuer()));
     routes
         .fallback(async || ApiError::not_found())
         .method_not_allowed_fallback(async || ApiError::method_not_allowed())
         .layer(Extension(published))
         .layer(middleware::from_fn_with_state(state.clone(), limits::limit))
-        .layer(middleware::from_fn(deadline::bound))
-        .layer(middleware::from_fn(body::take_in))
-        .layer(middleware::from_fn(origin::require_https))
-        .layer(CatchPanicLayer::custom(|_| ApiError::answer_to_panic()))
-        .layer(middleware::from_fn_with_state(state.clone(), observe::observe))
-        .layer(middleware::from_fn_with_state(state.clone(), origin::find))
+        .layer(middleware::from_fn(deadline::enforce))
+        .layer(middleware::from_fn(body::buffer))
+        .layer(middleware::from_fn(client_address::require_https))
+        .layer(CatchPanicLayer::custom(|_| ApiError::panic_response()))
+        .layer(middleware::from_fn_with_state(state.clone(), telemetry::record))
+        .layer(middleware::from_fn_with_state(state.clone(), client_address::resolve))
         .with_state(state)
 }

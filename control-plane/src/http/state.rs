@@ -1,13 +1,13 @@
 //! The state that every handler and middleware shares.
 
-use super::{Limits, Proxies};
+use super::{Limits, TrustedProxies};
 use crate::{humans::HumanTokenVerifier, metrics::Metrics, operations::Context};
 use std::{sync::Arc, time::Duration};
 
 /// The state that every handler and middleware shares.
 #[derive(Clone)]
 pub struct AppState {
-    /// What operations run with.
+    /// The context that operations run in.
     pub context: Arc<Context>,
     /// Verifies the tokens of human users.
     pub humans: Arc<HumanTokenVerifier>,
@@ -16,7 +16,7 @@ pub struct AppState {
     /// The rate limits.
     pub limits: Arc<Limits>,
     /// The trusted proxies in front of this server.
-    pub proxies: Arc<Proxies>,
+    pub proxies: Arc<TrustedProxies>,
     /// When this process started, on the boot-time clock.
-    pub began: Duration,
+    pub started_at: Duration,
 }

@@ -1,6 +1,7 @@
-//! HTTPS from the first byte: whoever speaks plain HTTP is told so, on the same port, never redirected.
+//! Connection acceptors for the API port.
 //!
-//! Where proxies terminate TLS, [`ForProxies`] takes plain HTTP, and `origin` asks of each request how it came.
+//! [`HttpsAcceptor`] accepts TLS and answers plain HTTP on the same port with an error; it never redirects.
+//! [`PlainHttpAcceptor`] serves proxies that terminate TLS; `client_address` then checks the protocol of each request.
 
 use super::code::ErrorCode;
 use axum_server::accept::Accept;
@@ -17,27 +18,27 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 /// The first byte of a TLS record that carries a handshake.
 const HANDSHAKE: u8 = 0x16;
 
-/// How long a client may take to shake hands and to begin its first request.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for the TLS handshake and the first byte of the first request.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The longest plain request that is read before it is answered, in bytes.
-const LONGEST_PLAIN: usize = 16 * 1024;
+/// Maximum number of bytes of a plain HTTP request that are read before it is rejected.
+const MAX_PLAIN_REQUEST: usize = 16 * 1024;
 
-/// Accepts TLS only.
+/// Accepts TLS connections only.
 #[derive(Clone)]
-pub struct TlsOnly {
+pub struct HttpsAcceptor {
     acceptor: TlsAcceptor,
     rng: Arc<dyn Rng>,
 }
 
-impl TlsOnly {
-    /// Accepts with this configuration; `rng` makes request ids for those who are refused.
+impl HttpsAcceptor {
+    /// `rng` generates the request ids of rejected plain HTTP requests.
     pub fn new(acceptor: TlsAcceptor, rng: Arc<dyn Rng>) -> Self {
         Self { acceptor, rng }
     }
 }
 
-impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
+impl<S: Send + 'static> Accept<TcpStream, S> for HttpsAcceptor {
     type Stream = BufReader<TlsStream<TcpStream>>;
     type Service = S;
     type Future = Pin<Box<dyn Future<Output = io::Result<(Self::Stream, S)>> + Send>>;
@@ -45,29 +46,29 @@ impl<S: Send + 'static> Accept<TcpStream, S> for TlsOnly {
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         let Self { acceptor, rng } = self.clone();
         Box::pin(async move {
-            let shake = async {
+            let handshake = async {
                 stream.set_nodelay(true)?;
-                let mut first = [0];
-                if stream.peek(&mut first).await? == 1 && first[0] != HANDSHAKE {
-                    refuse_plain(stream, rng.as_ref()).await?;
+                let mut first_byte = [0];
+                if stream.peek(&mut first_byte).await? == 1 && first_byte[0] != HANDSHAKE {
+                    reject_plain_http(stream, rng.as_ref()).await?;
                     return Err(io::Error::new(io::ErrorKind::InvalidData, "plain HTTP"));
                 }
-                // Who shakes hands and then says nothing would be waited for without end.
+                // Wait for the first byte within the time limit: hyper has no limit for the first request.
                 let mut stream = BufReader::new(acceptor.accept(stream).await?);
                 stream.fill_buf().await?;
                 Ok(stream)
             };
-            let stream = timeout(PATIENCE, shake).await.map_err(|_| io::ErrorKind::TimedOut)??;
+            let stream = timeout(HANDSHAKE_TIMEOUT, handshake).await.map_err(|_| io::ErrorKind::TimedOut)??;
             Ok((stream, service))
         })
     }
 }
 
-/// Accepts plain HTTP, for proxies that terminate TLS.
+/// Accepts plain HTTP from proxies that terminate TLS.
 #[derive(Clone)]
-pub struct ForProxies;
+pub struct PlainHttpAcceptor;
 
-impl<S: Send + 'static> Accept<TcpStream, S> for ForProxies {
+impl<S: Send + 'static> Accept<TcpStream, S> for PlainHttpAcceptor {
     type Stream = BufReader<TcpStream>;
     type Service = S;
     type Future = Pin<Box<dyn Future<Output = io::Result<(Self::Stream, S)>> + Send>>;
@@ -75,19 +76,20 @@ impl<S: Send + 'static> Accept<TcpStream, S> for ForProxies {
     fn accept(&self, stream: TcpStream, service: S) -> Self::Future {
         Box::pin(async move {
             stream.set_nodelay(true)?;
-            // Who connects and then says nothing would be waited for without end.
+            // Wait for the first byte within the time limit: hyper has no limit for the first request.
             let mut stream = BufReader::new(stream);
-            timeout(PATIENCE, stream.fill_buf()).await.map_err(|_| io::ErrorKind::TimedOut)??;
+            timeout(HANDSHAKE_TIMEOUT, stream.fill_buf()).await.map_err(|_| io::ErrorKind::TimedOut)??;
             Ok((stream, service))
         })
     }
 }
 
-/// Reads the head of the request, so that the answer is not lost to a reset, and answers.
-async fn refuse_plain(mut stream: TcpStream, rng: &dyn Rng) -> io::Result<()> {
+/// Reads the head of the request and writes an error response. If the head were not read, a TCP reset could discard the
+/// response.
+async fn reject_plain_http(mut stream: TcpStream, rng: &dyn Rng) -> io::Result<()> {
     let mut request = Vec::new();
     let mut buffer = [0; 2048];
-    while request.len() < LONGEST_PLAIN && !request.windows(4).any(|window| window == b"\r\n\r\n") {
+    while request.len() < MAX_PLAIN_REQUEST && !request.windows(4).any(|window| window == b"\r\n\r\n") {
         match stream.read(&mut buffer).await? {
             0 => break,
             read => request.extend_from_slice(&buffer[..read]),

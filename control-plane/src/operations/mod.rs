@@ -35,7 +35,8 @@ pub use maintenance::{
     rotate_signing_keys_if_due, run_housekeeping,
 };
 pub use roles::{
-    AssignmentRequest, RoleChange, assign_role, change_role, create_role, delete_role, list_roles, revoke_role,
+    AssignmentRequest, RoleChange, RoleRequest, assign_role, change_role, create_role, delete_role, list_roles,
+    revoke_role,
 };
 pub use services::{
     NewKey, NewService, ServiceChange, change_service, create_service, create_service_key, list_service_keys,

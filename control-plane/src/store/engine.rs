@@ -153,10 +153,16 @@ impl Store {
             };
             schema::migrate(url, pool).await?;
         }
+        let reader = reader.connect(url).await?;
+        let writer = match mode {
+            OpenMode::Serve => writer.connect(url).await?,
+            // Inspection writes nothing, and a connection for writing cannot be opened on a read-only file.
+            OpenMode::Inspect => reader.clone(),
+        };
         let store = Self {
             engine,
-            writer: writer.connect(url).await?,
-            reader: reader.connect(url).await?,
+            writer,
+            reader,
             clock,
             audit_keys,
             committed_revision: watch::Sender::new(Revision::default()),

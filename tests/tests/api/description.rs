@@ -2,7 +2,7 @@
 
 use countersign_tests::{ControlPlane, HttpResponse, description, tools};
 use reqwest::Method;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs;
 
 #[test]
@@ -47,6 +47,49 @@ fn its_examples_have_every_field_that_must_be_there() {
         }
     }
     assert!(seen > 40, "only {seen} examples");
+}
+
+#[test]
+fn generated_clients_can_send_the_agent_token() {
+    let described = description::read();
+    let verify = &described["paths"]["/services/{service}/verify"]["get"];
+    let mut parameters = verify["parameters"].as_array().unwrap().iter();
+    let token = parameters.find(|parameter| parameter["name"] == "X-Agent-Token").unwrap();
+    assert_eq!((&token["in"], &token["required"]), (&json!("header"), &json!(true)));
+    assert_eq!(verify["security"], json!([{ "serviceKey": [] }]));
+    // Generators support one credential per client. A second security scheme would have no parameter in their functions.
+    for (name, scheme) in described["components"]["securitySchemes"].as_object().unwrap() {
+        assert_eq!((&scheme["type"], &scheme["scheme"]), (&json!("http"), &json!("bearer")), "{name}");
+    }
+}
+
+#[test]
+fn examples_of_errors_fit_their_endpoint() {
+    let described = description::read();
+    let mut fields_checked = 0;
+    for (method, path, operation) in description::operations(&described) {
+        let examples = |status: &str| {
+            let response = description::resolve(&described, &operation["responses"][status]);
+            response["content"]["application/json"]["examples"].as_object().cloned().unwrap_or_default()
+        };
+        let body = description::resolve(&described, &operation["requestBody"]["content"]["application/json"]["schema"]);
+        let parameters = operation["parameters"].as_array().into_iter().flatten();
+        let known: Vec<_> = parameters.filter_map(|parameter| parameter["name"].as_str()).collect();
+        for example in examples("400").values() {
+            let fields = example["value"]["error"]["details"]["fields"].as_object().into_iter().flatten();
+            for (field, message) in fields {
+                let is_known = body["properties"].get(field).is_some() || known.contains(&field.as_str());
+                assert!(is_known != (message == "is not a known field"), "{method} {path}: {field} {message}");
+                fields_checked += 1;
+            }
+        }
+        let limit = if path.starts_with("/auth/") && path != "/auth/revoke" { 16 * 1024 } else { 64 * 1024 };
+        for example in examples("413").values() {
+            let message = example["value"]["error"]["message"].as_str().unwrap();
+            assert!(message.contains(&format!("{limit} bytes")), "{method} {path}: {message}");
+        }
+    }
+    assert!(fields_checked > 30, "only {fields_checked} fields");
 }
 
 /// The fields that are required, and that the value does not have.

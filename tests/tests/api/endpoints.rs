@@ -238,6 +238,60 @@ async fn an_owner_manages_what_is_theirs_with_their_own_token() {
 }
 
 #[tokio::test]
+async fn owner_of_an_agent_reads_it_and_other_users_do_not() {
+    let control = ControlPlane::start().await;
+    let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
+    let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
+    let body = json!({ "email": "a@example.org", "name": "Agent", "publicKey": key });
+    let agent = text(&control.api.send_as(&alice, "POST", "/auth/register", body).await.expect(201)["agentId"]);
+    let path = control.path(&format!("/agents/{agent}"));
+    for token in [alice.as_str(), control.human(), control.key()] {
+        assert_eq!(control.api.get_as(token, &path).await.expect(200)["id"], agent.as_str());
+    }
+    let unknown = control.path(&format!("/agents/{}", agent.replace("agent_0", "agent_1")));
+    for (token, path) in [(&bob, &path), (&bob, &unknown), (&alice, &unknown)] {
+        assert_eq!(
+            control.api.get_as(token, path).await.error(),
+            (403, "INSUFFICIENT_PERMISSIONS", "not_yours"),
+            "{path}"
+        );
+    }
+    assert_eq!(control.api.get_as(control.human(), &unknown).await.text("/error/code"), "AGENT_NOT_FOUND");
+    let elsewhere = format!("/services/{}/agents/{agent}", control.service().replace("svc_0", "svc_1"));
+    assert_eq!(control.api.get_as(&alice, &elsewhere).await.text("/error/code"), "SERVICE_NOT_FOUND");
+}
+
+#[tokio::test]
+async fn refusals_say_what_is_required_and_what_the_caller_has() {
+    let control = ControlPlane::start().await;
+    let (bob, sync) = (control.mint_human("bob"), control.create_key(control.service(), "sync").await);
+    let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
+    let details = async |credential: &str, path: &str| {
+        let mut details = control.api.get_as(credential, path).await.expect(403)["error"]["details"].take();
+        let issuer = details["actual"].as_object_mut().unwrap().remove("issuer");
+        assert_eq!(issuer.is_some(), details["actual"]["subject"].is_string(), "a user is named with their issuer");
+        details
+    };
+    let (service, roles) = (control.service(), control.path("/roles"));
+    let scope =
+        json!({ "reason": "scope_insufficient", "required": { "scope": "full" }, "actual": { "scope": "sync" } });
+    assert_eq!(details(&sync, &roles).await, scope);
+    assert_eq!(details(&sync, "/status").await, scope);
+    let not_yours =
+        json!({ "reason": "not_yours", "required": { "serviceId": service }, "actual": { "serviceId": other } });
+    assert_eq!(details(&other_key, &roles).await, not_yours);
+    assert_eq!(details(&other_key, &control.path("/verify")).await, not_yours);
+    let (owner_or_admin, bob_details) = (json!({ "access": ["owner", "administrator"] }), json!({ "subject": "bob" }));
+    let owner = json!({ "reason": "not_yours", "required": owner_or_admin, "actual": bob_details });
+    for path in [&roles, &control.path("/keys"), &format!("/audit?serviceId={service}")] {
+        assert_eq!(details(&bob, path).await, owner, "{path}");
+    }
+    let admin =
+        json!({ "reason": "admin_required", "required": { "access": ["administrator"] }, "actual": bob_details });
+    assert_eq!(details(&bob, "/signing-keys").await, admin);
+}
+
+#[tokio::test]
 async fn bad_bodies_name_the_field_and_the_fix() {
     let control = ControlPlane::start().await;
     let send = async |body: &str, content_type: &str| {
@@ -254,11 +308,11 @@ async fn bad_bodies_name_the_field_and_the_fix() {
           "fields": {
             "email": "must be an e-mail address of at most 254 characters",
             "name": "is required",
-            "nmae": "is not known here",
+            "nmae": "is not a known field",
             "publicKey": "must be a string"
           }
         },
-        "message": "`email` must be an e-mail address of at most 254 characters; `name` is required; `publicKey` must be a string; `nmae` is not known here"
+        "message": "`email` must be an e-mail address of at most 254 characters; `name` is required; `publicKey` must be a string; `nmae` is not a known field"
       }
     }
     "#);

@@ -128,7 +128,7 @@ async fn whoever_has_a_token_may_revoke_it_and_learns_nothing_else() {
     }
     let other = other.access_token.expose_secret();
     let misspelt = control.api.post("/auth/revoke", json!({ "token": other, "tokenTypeHint": "access_token" })).await;
-    assert_eq!(misspelt.text("/error/details/fields/tokenTypeHint"), "is not known here");
+    assert_eq!(misspelt.text("/error/details/fields/tokenTypeHint"), "is not a known field");
     control.verify(other).await.expect(200);
     let hinted = json!({ "token": other, "token_type_hint": "refresh_token" });
     control.api.post("/auth/revoke", hinted).await.expect(200);

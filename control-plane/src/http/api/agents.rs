@@ -1,4 +1,4 @@
-//! Agents, as services and their owners see them.
+//! Agents, for services and for owners of agents.
 
 use crate::{
     domain::{
@@ -6,20 +6,24 @@ use crate::{
         page::Page,
     },
     http::{
-        error::{ApiError, Instant, Problem},
+        error::{ApiError, FieldError},
         openapi::{
-            errors::{Body, Errors, FullKeyOfService, Manager, NoAgent, NoRole, NoService, Owner, Paging, Revoked},
-            schema::{self, AgentInPath, ServiceInPath},
+            errors::{
+                AgentNotFound, Errors, InvalidBody, InvalidPaging, ManagerAuth, OwnerAuth, RevokedIsFinal,
+                RoleNotFound, ServiceNotFound,
+            },
+            schema::{self, AgentPathParam, ServicePathParam},
         },
         request::{
-            body::{Fields, FromField, shape::body},
-            caller::Presented,
-            ids::{InPath, id},
-            paging::{self, Paged},
+            body::{BodyFields, FromField, typed::body},
+            caller::{Credentials, access_error, owner_access_error},
+            ids::{PathParams, parse_id},
+            paging::{self, PageResponse},
         },
         state::AppState,
+        timestamp::Rfc3339,
     },
-    operations::{self, AgentFilter, AgentWithRoles},
+    operations::{self, AgentFilter, AgentWithRoles, require_manager},
 };
 use axum::{
     Json,
@@ -31,8 +35,8 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 body! {
-    /// What becomes of an agent.
-    StatusChange {
+    /// The new status of an agent.
+    AgentStatusUpdate {
         required "status" status: AgentStatus,
     }
 }
@@ -41,137 +45,148 @@ body! {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AgentRecord {
-    #[schema(value_type = schema::AgentId)]
+    #[schema(value_type = schema::AgentIdSchema)]
     id: AgentId,
-    #[schema(value_type = schema::DisplayName)]
+    #[schema(value_type = schema::DisplayNameSchema)]
     name: String,
-    #[schema(value_type = schema::PublicKeyHash)]
+    #[schema(value_type = schema::PublicKeyHashSchema)]
     public_key_hash: String,
-    #[schema(value_type = schema::AgentStatus)]
+    #[schema(value_type = schema::AgentStatusSchema)]
     status: &'static str,
-    #[schema(value_type = schema::TrustScore)]
+    #[schema(value_type = schema::TrustScoreSchema)]
     trust_score: TrustScore,
-    /// What its owner attached when it was registered.
-    #[schema(value_type = schema::Metadata)]
+    /// Free-form data from the registration.
+    #[schema(value_type = schema::MetadataSchema)]
     metadata: Map<String, Value>,
-    /// When it was registered.
-    #[schema(value_type = schema::Instant)]
-    created_at: Instant,
-    /// When its status was changed the last time, or when it was registered.
-    #[schema(value_type = schema::Instant)]
-    updated_at: Instant,
-    /// When it logged in or continued a login the last time; null if it never did.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    last_seen_at: Option<Instant>,
+    /// Time of registration.
+    #[schema(value_type = schema::TimestampSchema)]
+    created_at: Rfc3339,
+    /// Time of the last change of the status, or of the registration.
+    #[schema(value_type = schema::TimestampSchema)]
+    updated_at: Rfc3339,
+    /// Time of the last login or refresh; null if the agent never logged in.
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    last_seen_at: Option<Rfc3339>,
 }
 
-/// A page of a listing.
-type HolderPage = Paged<HolderRecord>;
+type ServiceAgentPage = PageResponse<ServiceAgentRecord>;
 
-/// An agent, and the roles that it holds at the service that is asked about.
+/// An agent with its roles at the service.
 #[derive(Serialize, ToSchema)]
-pub struct HolderRecord {
+pub struct ServiceAgentRecord {
     #[serde(flatten)]
     agent: AgentRecord,
-    /// Live roles only.
-    roles: Vec<HeldRole>,
+    /// The roles of the agent that have not expired.
+    roles: Vec<AssignedRole>,
 }
 
-/// A role that an agent holds.
+/// A role assigned to an agent.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-struct HeldRole {
-    #[schema(value_type = schema::RoleId)]
+struct AssignedRole {
+    #[schema(value_type = schema::RoleIdSchema)]
     id: RoleId,
-    #[schema(value_type = schema::RoleName)]
+    #[schema(value_type = schema::RoleNameSchema)]
     name: RoleName,
-    /// The second at which it ends; null if it does not.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    expires_at: Option<Instant>,
+    /// Expiry time of the assignment, in whole seconds; null if it does not expire.
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    expires_at: Option<Rfc3339>,
 }
 
 /// Read an agent
 ///
-/// Any agent, whether it holds a role at the service or not.
+/// A service can read any agent, with or without a role at the service. The owner of the agent can read it under any existing
+/// service.
 #[utoipa::path(
     get, path = "/services/{service}/agents/{agent}", operation_id = "readAgent", tag = "Agents",
-    params(ServiceInPath, AgentInPath), security(("serviceKey" = [])),
+    params(ServicePathParam, AgentPathParam), security(("serviceKey" = []), ("humanToken" = [])),
     responses(
         (status = 200, description = "The agent", body = AgentRecord),
-        Errors<(FullKeyOfService, NoService, NoAgent)>,
+        Errors<(ManagerAuth, ServiceNotFound, AgentNotFound)>,
     )
 )]
 pub async fn read(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath((service, agent)): InPath<(String, String)>,
+    credentials: Credentials,
+    PathParams((service, agent)): PathParams<(String, String)>,
 ) -> Result<Json<AgentRecord>, ApiError> {
-    presented.full_key_of(&state, id(&service)?).await?;
-    let agent = operations::read_agent(&state.context, id(&agent)?).await?;
+    let service = parse_id(&service)?;
+    let caller = credentials.caller(&state).await?;
+    let result = match parse_id(&agent) {
+        Ok(agent) => operations::read_agent(&state.context, &caller, service, agent).await,
+        // Callers without access to the service get the same error for all agent ids.
+        Err(not_found) => match require_manager(&state.context, &caller, service).await {
+            Ok(()) => return Err(not_found),
+            Err(error) => Err(error),
+        },
+    };
+    let agent = result.map_err(|error| access_error(error, &caller, service))?;
     Ok(Json(present(agent)))
 }
 
 /// List the agents of a service
 ///
-/// Agents that hold a live role at the service, with these roles.
+/// Agents that have at least one role at the service, with these roles. Expired roles do not count.
 #[utoipa::path(
     get, path = "/services/{service}/agents", operation_id = "listAgents", tag = "Agents",
     params(
-        ServiceInPath, Page,
-        ("role" = Option<schema::RoleId>, Query, description = "Only agents that hold this role"),
-        ("status" = Option<schema::AgentStatus>, Query, description = "Only agents of this status"),
+        ServicePathParam, Page,
+        ("role" = Option<schema::RoleIdSchema>, Query, description = "Only agents with this role"),
+        ("status" = Option<schema::AgentStatusSchema>, Query, description = "Only agents with this status"),
     ),
     security(("serviceKey" = []), ("humanToken" = [])),
     responses(
-        (status = 200, description = "A page of agents", body = HolderPage),
-        Errors<(Manager, Paging, NoService, NoRole)>,
+        (status = 200, description = "A page of agents", body = ServiceAgentPage),
+        Errors<(ManagerAuth, InvalidPaging, ServiceNotFound, RoleNotFound)>,
     )
 )]
 pub async fn list(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath(service): InPath<String>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
     page: Result<Page, ApiError>,
     RawQuery(query): RawQuery,
-) -> Result<Json<HolderPage>, ApiError> {
-    let service = id(&service)?;
-    presented.manager_of(&state, service).await?;
+) -> Result<Json<ServiceAgentPage>, ApiError> {
+    let service = parse_id(&service)?;
+    credentials.require_manager_of(&state, service).await?;
     let (page, filter) = (page?, filter(query.as_deref().unwrap_or_default())?);
-    let (holders, roles) = operations::list_agents(&state.context, service, filter, page).await?;
-    Ok(Json(paging::present(page, holders, |holder| present_holder(holder, &roles))))
+    let (agents, roles) = operations::list_agents(&state.context, service, filter, page).await?;
+    Ok(Json(paging::present(page, agents, |agent| present_with_roles(agent, &roles))))
 }
 
-/// `role` and `status` of the query; both are optional.
+/// Reads the optional query parameters `role` and `status`.
 fn filter(query: &str) -> Result<AgentFilter, ApiError> {
-    let parameter = |name| paging::parameter(query, name).map_err(|problem| ApiError::invalid(&[problem]));
-    let role = parameter("role")?.map(|role| id(&role)).transpose()?;
+    let parameter = |name| paging::query_parameter(query, name).map_err(|error| ApiError::invalid(&[error]));
+    let role = parameter("role")?.map(|role| parse_id(&role)).transpose()?;
     let status = parameter("status")?.map(|status| AgentStatus::from_field(Value::from(status.as_ref())));
-    let wrong = |message| ApiError::invalid(&[Problem { field: "status".to_owned(), message }]);
-    Ok(AgentFilter { role, status: status.transpose().map_err(wrong)? })
+    let invalid = |message| ApiError::invalid(&[FieldError { field: "status".to_owned(), message }]);
+    Ok(AgentFilter { role, status: status.transpose().map_err(invalid)? })
 }
 
 /// Suspend, reactivate or revoke an agent
 ///
-/// Ends all its logins and tokens, at every service and within moments; they stay dead after a reactivation.
+/// Suspension and revocation invalidate all sessions and tokens of the agent, at all services within a second. They stay
+/// invalid after a reactivation. Revocation is permanent.
 #[utoipa::path(
     put, path = "/agents/{agent}/status", operation_id = "setAgentStatus", tag = "Agents",
-    params(AgentInPath), request_body = StatusChange, security(("humanToken" = [])),
+    params(AgentPathParam), request_body = AgentStatusUpdate, security(("humanToken" = [])),
     responses(
-        (status = 200, description = "The agent as it is now", body = AgentRecord),
-        Errors<(Owner, Body, NoAgent, Revoked)>,
+        (status = 200, description = "The changed agent", body = AgentRecord),
+        Errors<(OwnerAuth, InvalidBody, AgentNotFound, RevokedIsFinal)>,
     )
 )]
 pub async fn set_status(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath(agent): InPath<String>,
-    body: Fields,
+    credentials: Credentials,
+    PathParams(agent): PathParams<String>,
+    body: BodyFields,
 ) -> Result<Json<AgentRecord>, ApiError> {
-    let human = presented.human(&state).await?;
-    let agent = id(&agent)?;
-    let StatusChange { status } = body.read()?;
-    let agent =
-        operations::set_agent_status(&state.context, &presented.author_of(Some(&human)), &human, agent, status).await?;
+    let human = credentials.human(&state).await?;
+    let agent = parse_id(&agent)?;
+    let AgentStatusUpdate { status } = body.read()?;
+    let by = credentials.initiator_for_human(Some(&human));
+    let result = operations::set_agent_status(&state.context, &by, &human, agent, status).await;
+    let agent = result.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(present(agent)))
 }
 
@@ -183,16 +198,16 @@ fn present(agent: Agent) -> AgentRecord {
         status: status_text(agent.status),
         trust_score: agent.trust,
         metadata: agent.registration.metadata.as_map().clone(),
-        created_at: Instant(agent.created_at),
-        updated_at: Instant(agent.updated_at),
-        last_seen_at: agent.last_seen_at.map(Instant),
+        created_at: Rfc3339(agent.created_at),
+        updated_at: Rfc3339(agent.updated_at),
+        last_seen_at: agent.last_seen_at.map(Rfc3339),
     }
 }
 
-fn present_holder(holder: AgentWithRoles, roles: &RoleTable) -> HolderRecord {
-    let held = holder.roles.iter().filter_map(|grant| {
+fn present_with_roles(agent: AgentWithRoles, roles: &RoleTable) -> ServiceAgentRecord {
+    let assigned = agent.roles.iter().filter_map(|grant| {
         let role = roles.get(grant.role)?;
-        Some(HeldRole { id: role.id, name: role.name.clone(), expires_at: grant.until.map(Instant) })
+        Some(AssignedRole { id: role.id, name: role.name.clone(), expires_at: grant.until.map(Rfc3339) })
     });
-    HolderRecord { roles: held.collect(), agent: present(holder.agent) }
+    ServiceAgentRecord { roles: assigned.collect(), agent: present(agent.agent) }
 }

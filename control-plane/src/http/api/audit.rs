@@ -6,18 +6,19 @@ use crate::{
         page::Page,
     },
     http::{
-        error::{ApiError, Instant},
+        error::ApiError,
         openapi::{
-            errors::{Errors, NoAgent, NoService, Owner, Paging},
+            errors::{AgentNotFound, Errors, InvalidPaging, OwnerAuth, ServiceNotFound},
             schema,
         },
         request::{
             body::FromField,
-            caller::Presented,
-            ids::id,
-            paging::{self, Paged, field},
+            caller::{Credentials, owner_access_error},
+            ids::parse_id,
+            paging::{self, PageResponse, parsed_query_parameter},
         },
         state::AppState,
+        timestamp::Rfc3339,
     },
     operations::{self, AuditFilter},
 };
@@ -29,22 +30,22 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-type AuditEntryPage = Paged<AuditEntryRecord>;
+type AuditEntryPage = PageResponse<AuditEntryRecord>;
 
 /// An entry of the audit log.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AuditEntryRecord {
     /// The service whose chain contains the entry; null for the chain of the deployment.
-    #[schema(value_type = Option<schema::ServiceId>, required)]
+    #[schema(value_type = Option<schema::ServiceIdSchema>, required)]
     service_id: Option<String>,
     /// Position in the chain, from 1.
     #[schema(minimum = 1, example = 7)]
     sequence: i64,
     /// Time of the action.
-    #[schema(value_type = schema::Instant)]
-    at: Instant,
-    #[schema(value_type = schema::AuditAction)]
+    #[schema(value_type = schema::TimestampSchema)]
+    at: Rfc3339,
+    #[schema(value_type = schema::AuditActionSchema)]
     action: String,
     actor: ActorRecord,
     /// IP address of the client; null if the control plane acted by itself.
@@ -54,16 +55,19 @@ pub struct AuditEntryRecord {
     #[schema(required, example = "01979a3c5d1e7b429f601c2d3e4f5a6b")]
     request_id: Option<String>,
     /// The agent affected; null if none.
-    #[schema(value_type = Option<schema::AgentId>, required)]
+    #[schema(value_type = Option<schema::AgentIdSchema>, required)]
     agent_id: Option<String>,
     /// The object affected; null if none.
     #[schema(required)]
     object: Option<ObjectRecord>,
     /// Additional fields; their names depend on the action.
-    #[schema(value_type = schema::AuditDetails)]
+    #[schema(value_type = schema::AuditDetailsSchema)]
     details: Value,
     /// Hash of the previous entry in the chain; empty in the first.
-    #[schema(pattern = "^([0-9a-f]{64})?$", example = "")]
+    #[schema(
+        pattern = "^([0-9a-f]{64})?$",
+        example = "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752"
+    )]
     previous_hash: String,
     /// SHA-256 of all fields above.
     #[schema(pattern = "^[0-9a-f]{64}$", example = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")]
@@ -103,47 +107,48 @@ struct ObjectRecord {
     get, path = "/audit", operation_id = "listAuditEntries", tag = "Services",
     params(
         Page,
-        ("serviceId" = Option<schema::ServiceId>, Query, description = "Only entries of this service"),
-        ("agentId" = Option<schema::AgentId>, Query, description = "Only entries about this agent"),
-        ("action" = Option<schema::AuditAction>, Query, description = "Only this action"),
-        ("act" = Option<schema::AuditAction>, Query, deprecated, description = "Old name of `action`"),
-        ("since" = Option<schema::Instant>, Query, description = "Earliest time, inclusive"),
-        ("until" = Option<schema::Instant>, Query, description = "Latest time, exclusive"),
+        ("serviceId" = Option<schema::ServiceIdSchema>, Query, description = "Only entries of this service"),
+        ("agentId" = Option<schema::AgentIdSchema>, Query, description = "Only entries about this agent"),
+        ("action" = Option<schema::AuditActionSchema>, Query, description = "Only this action"),
+        ("act" = Option<schema::AuditActionSchema>, Query, deprecated, description = "Old name of `action`"),
+        ("since" = Option<schema::TimestampSchema>, Query, description = "Earliest time, inclusive"),
+        ("until" = Option<schema::TimestampSchema>, Query, description = "Latest time, exclusive"),
     ),
     security(("humanToken" = [])),
     responses(
         (status = 200, description = "A page of audit entries", body = AuditEntryPage),
-        Errors<(Owner, Paging, NoService, NoAgent)>,
+        Errors<(OwnerAuth, InvalidPaging, ServiceNotFound, AgentNotFound)>,
     )
 )]
 pub async fn list(
     State(state): State<AppState>,
-    presented: Presented,
+    credentials: Credentials,
     page: Result<Page, ApiError>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<AuditEntryPage>, ApiError> {
-    let human = presented.human(&state).await?;
+    let human = credentials.human(&state).await?;
     let (page, filter) = (page?, filter(query.as_deref().unwrap_or_default())?);
-    let listed = operations::list_audit_entries(&state.context, &human, &filter, page).await?;
+    let result = operations::list_audit_entries(&state.context, &human, &filter, page).await;
+    let listed = result.map_err(|error| owner_access_error(error, &human))?;
     Ok(Json(paging::present(page, listed, |entry| present(&entry))))
 }
 
 /// Reads `serviceId`, `action`, `agentId`, `since` and `until` from the query; all are optional.
 fn filter(query: &str) -> Result<AuditFilter, ApiError> {
-    let parameter = |name| paging::parameter(query, name).map_err(|problem| ApiError::invalid(&[problem]));
-    let service = parameter("serviceId")?.map(|service| id(&service)).transpose()?;
-    let agent = parameter("agentId")?.map(|agent| id(&agent)).transpose()?;
-    let action = match field(query, "action")? {
+    let parameter = |name| paging::query_parameter(query, name).map_err(|error| ApiError::invalid(&[error]));
+    let service = parameter("serviceId")?.map(|service| parse_id(&service)).transpose()?;
+    let agent = parameter("agentId")?.map(|agent| parse_id(&agent)).transpose()?;
+    let action = match parsed_query_parameter(query, "action")? {
         // Deprecated alias.
-        None => field(query, "act")?,
+        None => parsed_query_parameter(query, "act")?,
         action => action,
     };
-    let (since, until) = (field(query, "since")?, field(query, "until")?);
+    let (since, until) = (parsed_query_parameter(query, "since")?, parsed_query_parameter(query, "until")?);
     Ok(AuditFilter { chain: service.map(AuditChain::Service), action, agent, since, until })
 }
 
 impl FromField for AuditAction {
-    type Word = schema::AuditAction;
+    type Schema = schema::AuditActionSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         let names = || Self::ALL.iter().map(|action| action.as_str()).collect::<Vec<_>>().join("`, `");
@@ -157,7 +162,7 @@ pub fn present(entry: &AuditEntry) -> AuditEntryRecord {
     AuditEntryRecord {
         service_id: Some(entry.chain.clone()).filter(|chain| *chain != AuditChain::Deployment.to_string()),
         sequence: entry.sequence,
-        at: Instant(entry.at),
+        at: Rfc3339(entry.at),
         action: entry.action.clone(),
         actor: ActorRecord {
             kind: entry.actor_kind.clone(),

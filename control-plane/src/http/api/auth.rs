@@ -1,4 +1,4 @@
-//! `/auth/*`: how an agent comes by its tokens.
+//! `/auth/*`: registration, login, refresh and revocation.
 
 use crate::{
     domain::{
@@ -7,21 +7,25 @@ use crate::{
         text::{DisplayName, EmailAddress, Metadata},
     },
     http::{
-        error::{ApiError, Instant},
+        error::ApiError,
         openapi::{
-            errors::{Anybody, Body, Challenge, Errors, Inactive, NoAgent, NoService, Refresh, Registrant, Repeated},
+            errors::{
+                AgentNotFound, Errors, InactiveAgent, InvalidBody, InvalidChallenge, InvalidIdempotencyKey,
+                InvalidRefreshToken, OptionalHumanAuth, PublicAccess, ServiceNotFound,
+            },
             schema,
         },
         request::{
             body::{
-                Fields, FormOrJson,
-                shape::{Sent, body},
+                BodyFields, FormOrJson,
+                typed::{UnparsedId, body},
             },
-            caller::Presented,
-            idempotency::Repeatable,
-            origin::Origin,
+            caller::Credentials,
+            client_address::ClientAddress,
+            idempotency::IdempotencyHeader,
         },
         state::AppState,
+        timestamp::Rfc3339,
     },
     operations::{self, IdempotentReply, Login, RegistrationRequest, TokenPair},
 };
@@ -33,207 +37,212 @@ use std::borrow::Cow;
 use utoipa::ToSchema;
 
 body! {
-    /// An agent to be registered.
-    Registration {
-        /// Where the registrant can be written to.
+    /// An agent to register.
+    AgentRegistration {
+        /// E-mail address of the registrant.
         required "email" email: EmailAddress,
-        /// What people call the agent.
+        /// Display name of the agent.
         required "name" name: DisplayName,
         required "publicKey" key: P256PublicKey,
-        /// What its owner attaches; it comes back with the agent.
+        /// Free-form data. It is returned when the agent is read.
         optional "metadata" metadata: Metadata,
     }
-    /// Who asks for a challenge.
+    /// A request for a challenge.
     ChallengeRequest {
-        required "agentId" agent: Sent<AgentId>,
-        /// The service that the tokens are for: its id becomes their `aud`. If it is left out: the service of the
-        /// agent's oldest live role; with no role anywhere, the tokens are bound to no service.
-        optional "serviceId" service: Sent<ServiceId>,
+        required "agentId" agent: UnparsedId<AgentId>,
+        /// The service that the tokens are for; its id becomes their `aud` claim. Default: the service of the agent's oldest
+        /// role that has not expired. An agent without roles gets tokens that are bound to no service.
+        optional "serviceId" service: UnparsedId<ServiceId>,
     }
-    /// The answer to a challenge.
-    Authentication {
-        required "challengeId" challenge: String as ChallengeId,
-        required "signature" signature: String as Signature,
-        /// As with the challenge, for which it may have been said before; then it must be the same.
-        optional "serviceId" service: Sent<ServiceId>,
+    /// A signed challenge.
+    AuthenticationRequest {
+        required "challengeId" challenge: String as ChallengeIdSchema,
+        required "signature" signature: String as SignatureSchema,
+        /// The service that the tokens are for. If the challenge was requested for a service, it must be the same.
+        optional "serviceId" service: UnparsedId<ServiceId>,
     }
-    /// A refresh token to be used.
-    Continuation {
-        required "refreshToken" token: String as RefreshToken,
-        /// The service that the next access token is for, if it is to be another than that of the login.
-        optional "serviceId" service: Sent<ServiceId>,
+    /// A refresh token to use.
+    RefreshRequest {
+        required "refreshToken" token: String as RefreshTokenSchema,
+        /// The service that the next access token is for. Default: the service of the login.
+        optional "serviceId" service: UnparsedId<ServiceId>,
     }
-    /// A token to be revoked.
-    Revocation {
+    /// A token to revoke.
+    RevocationRequest {
         required "token" token: SecretString,
-        /// `access_token` or `refresh_token`, as OAuth clients send it. A token says itself what it is.
+        /// Ignored. OAuth clients send `access_token` or `refresh_token`.
         optional "token_type_hint" hint: String,
     }
 }
 
-/// An agent that was registered.
+/// A registered agent.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Registered {
-    #[schema(value_type = schema::AgentId)]
+pub struct RegisteredAgent {
+    #[schema(value_type = schema::AgentIdSchema)]
     agent_id: AgentId,
-    #[schema(value_type = schema::PublicKeyHash)]
+    #[schema(value_type = schema::PublicKeyHashSchema)]
     public_key_hash: String,
-    #[schema(value_type = schema::AgentStatus)]
+    #[schema(value_type = schema::AgentStatusSchema)]
     status: Cow<'static, str>,
 }
 
-/// A challenge, of which nothing is stored: many may be open at a time.
+/// A challenge. The server stores nothing for it, so an agent can have any number of open challenges.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct IssuedChallenge {
-    #[schema(value_type = schema::ChallengeId)]
+pub struct ChallengeResponse {
+    #[schema(value_type = schema::ChallengeIdSchema)]
     challenge_id: String,
-    #[schema(value_type = schema::Nonce)]
+    #[schema(value_type = schema::NonceSchema)]
     nonce: String,
-    /// After this instant the challenge is of no use.
-    #[schema(value_type = schema::Instant)]
-    expires_at: Instant,
+    /// Time at which the challenge expires.
+    #[schema(value_type = schema::TimestampSchema)]
+    expires_at: Rfc3339,
 }
 
-/// The tokens of a login.
+/// Tokens of a session.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Tokens {
-    #[schema(value_type = schema::AccessToken)]
+pub struct TokenResponse {
+    #[schema(value_type = schema::AccessTokenSchema)]
     access_token: String,
-    #[schema(value_type = schema::RefreshToken)]
+    #[schema(value_type = schema::RefreshTokenSchema)]
     refresh_token: String,
-    /// Life of the access token, in seconds.
+    /// Lifetime of the access token, in seconds.
     #[schema(minimum = 1, example = 3600)]
     expires_in: u64,
 }
 
-/// Nothing is to be said.
+/// An empty object.
 #[derive(Serialize, ToSchema)]
-pub struct Done {}
+pub struct RevocationResponse {}
 
 /// Register an agent
 ///
-/// Registers an agent by its public key. Where public registration is off, this takes a person's token; where one is
-/// sent, it must be good. The same key under the same name from the same registrant is the same agent: its answer comes
-/// again. A new key is a new agent.
+/// Registers an agent by its public key. If public registration is disabled, a human user's token is required. If a token
+/// is sent, it must be valid. Registering the same key with the same name by the same registrant again returns the same
+/// agent; any other registration creates a new agent.
 #[utoipa::path(
     post, path = "/auth/register", operation_id = "registerAgent", tag = "Authentication",
-    params(Repeatable), request_body = Registration, security((), ("humanToken" = [])),
-    responses((status = 201, description = "The agent is registered", body = Registered), Errors<(Registrant, Body, Repeated)>)
+    params(IdempotencyHeader), request_body = AgentRegistration, security((), ("humanToken" = [])),
+    responses((status = 201, description = "The agent is registered", body = RegisteredAgent), Errors<(OptionalHumanAuth, InvalidBody, InvalidIdempotencyKey)>)
 )]
 pub async fn register(
     State(state): State<AppState>,
-    presented: Presented,
-    repeatable: Result<Repeatable, ApiError>,
-    body: Fields,
-) -> Result<(StatusCode, Json<Registered>), ApiError> {
-    let human = presented.human_if_any(&state).await?;
-    let Registration { email, name, key, metadata } = body.read()?;
+    credentials: Credentials,
+    idempotency: Result<IdempotencyHeader, ApiError>,
+    body: BodyFields,
+) -> Result<(StatusCode, Json<RegisteredAgent>), ApiError> {
+    let human = credentials.optional_human(&state).await?;
+    let AgentRegistration { email, name, key, metadata } = body.read()?;
     let request = RegistrationRequest { email, name, key, metadata: metadata.unwrap_or_default() };
-    let (by, reply) =
-        (presented.author_of(human.as_ref()), IdempotentReply { request: repeatable?.0, present: registered });
+    let (by, reply) = (
+        credentials.initiator_for_human(human.as_ref()),
+        IdempotentReply { request: idempotency?.0, present: registered },
+    );
     let body = operations::register_agent(&state.context, &by, human, request, &reply).await?;
     Ok((StatusCode::CREATED, Json(body)))
 }
 
-fn registered(agent: &Agent) -> Registered {
-    Registered {
+fn registered(agent: &Agent) -> RegisteredAgent {
+    RegisteredAgent {
         agent_id: agent.id,
         public_key_hash: agent.registration.key_hash.clone(),
         status: status_text(agent.status).into(),
     }
 }
 
-/// Ask for a challenge
+/// Request a challenge
 ///
-/// Gives a nonce for the agent to sign with its private key.
+/// Returns a nonce that the agent signs with its private key.
 #[utoipa::path(
     post, path = "/auth/challenge", operation_id = "issueChallenge", tag = "Authentication",
     request_body = ChallengeRequest, security(()),
     responses(
-        (status = 200, description = "A challenge for this agent", body = IssuedChallenge),
-        Errors<(Anybody, Body, Inactive, NoAgent, NoService)>,
+        (status = 200, description = "A challenge for this agent", body = ChallengeResponse),
+        Errors<(PublicAccess, InvalidBody, InactiveAgent, AgentNotFound, ServiceNotFound)>,
     )
 )]
-pub async fn challenge(State(state): State<AppState>, body: Fields) -> Result<Json<IssuedChallenge>, ApiError> {
+pub async fn challenge(State(state): State<AppState>, body: BodyFields) -> Result<Json<ChallengeResponse>, ApiError> {
     let ChallengeRequest { agent, service } = body.read()?;
-    let (agent, service) = (agent.id()?, service.map(|service| service.id()).transpose()?);
+    let (agent, service) = (agent.parse()?, service.map(|service| service.parse()).transpose()?);
     let challenge = operations::issue_challenge(&state.context, agent, service).await?;
-    let expires_at = Instant(challenge.expires_at);
-    Ok(Json(IssuedChallenge { challenge_id: challenge.id, nonce: challenge.nonce, expires_at }))
+    let expires_at = Rfc3339(challenge.expires_at);
+    Ok(Json(ChallengeResponse { challenge_id: challenge.id, nonce: challenge.nonce, expires_at }))
 }
 
 /// Log in with a signed challenge
 ///
-/// Takes the signature of a nonce and gives the tokens of a new login. A challenge yields at most one login; a wrong
-/// signature does not use it up.
+/// Verifies the signature of the nonce and returns the tokens of a new session. A challenge can be used for one login. A
+/// wrong signature does not use it up.
 #[utoipa::path(
     post, path = "/auth/authenticate", operation_id = "authenticate", tag = "Authentication",
-    request_body = Authentication, security(()),
+    request_body = AuthenticationRequest, security(()),
     responses(
-        (status = 200, description = "The agent is logged in", body = Tokens),
-        Errors<(Anybody, Body, Challenge, Inactive, NoService)>,
+        (status = 200, description = "The tokens of the new session", body = TokenResponse),
+        Errors<(PublicAccess, InvalidBody, InvalidChallenge, InactiveAgent, ServiceNotFound)>,
     )
 )]
 pub async fn authenticate(
     State(state): State<AppState>,
-    Extension(origin): Extension<Origin>,
-    body: Fields,
-) -> Result<Json<Tokens>, ApiError> {
-    let Authentication { challenge, signature, service } = body.read()?;
-    let service = service.map(|service| service.id()).transpose()?;
-    let login = Login { challenge, signature, service, from: Some(origin.address) };
+    Extension(client): Extension<ClientAddress>,
+    body: BodyFields,
+) -> Result<Json<TokenResponse>, ApiError> {
+    let AuthenticationRequest { challenge, signature, service } = body.read()?;
+    let service = service.map(|service| service.parse()).transpose()?;
+    let login = Login { challenge, signature, service, from: Some(client.ip) };
     let pair = operations::authenticate(&state.context, &login).await?;
     Ok(Json(present(&pair)))
 }
 
-/// Continue a login
+/// Refresh the tokens of a session
 ///
-/// Takes a refresh token and gives the next pair. A refresh token can be used once: one that comes again ends its login,
-/// for two hold it.
+/// Returns the next pair of tokens for a refresh token. A refresh token can be used once. If it is used again, somebody has
+/// copied it, so the session ends.
 #[utoipa::path(
     post, path = "/auth/refresh", operation_id = "refresh", tag = "Authentication",
-    request_body = Continuation, security(()),
+    request_body = RefreshRequest, security(()),
     responses(
-        (status = 200, description = "The next tokens of the login", body = Tokens),
-        Errors<(Anybody, Body, Refresh, Inactive, NoService)>,
+        (status = 200, description = "The next tokens of the session", body = TokenResponse),
+        Errors<(PublicAccess, InvalidBody, InvalidRefreshToken, InactiveAgent, ServiceNotFound)>,
     )
 )]
 pub async fn refresh(
     State(state): State<AppState>,
-    Extension(origin): Extension<Origin>,
-    body: Fields,
-) -> Result<Json<Tokens>, ApiError> {
-    let Continuation { token, service } = body.read()?;
-    let service = service.map(|service| service.id()).transpose()?;
-    let pair = operations::refresh(&state.context, &token, service, Some(origin.address)).await?;
+    Extension(client): Extension<ClientAddress>,
+    body: BodyFields,
+) -> Result<Json<TokenResponse>, ApiError> {
+    let RefreshRequest { token, service } = body.read()?;
+    let service = service.map(|service| service.parse()).transpose()?;
+    let pair = operations::refresh(&state.context, &token, service, Some(client.ip)).await?;
     Ok(Json(present(&pair)))
 }
 
 /// Revoke a token (RFC 7009)
 ///
-/// A refresh token ends its login, an access token only itself. Whoever has a token may revoke it; what is no token of
-/// ours has nothing to be revoked, and the answer is the same.
+/// Revoking a refresh token ends its session; revoking an access token invalidates only that token. The token is the only
+/// credential that is required. The response is the same for text that is not a token of this server.
 #[utoipa::path(
     post, path = "/auth/revoke", operation_id = "revokeToken", tag = "Authentication", security(()),
     request_body(content(
-        (Revocation = "application/json"),
-        (schema::RevocationForm = "application/x-www-form-urlencoded"),
+        (RevocationRequest = "application/json"),
+        (schema::RevocationFormSchema = "application/x-www-form-urlencoded"),
     )),
-    responses((status = 200, description = "The token is of no use any more", body = Done), Errors<(Anybody, Body)>)
+    responses((status = 200, description = "The token is not valid any more", body = RevocationResponse), Errors<(PublicAccess, InvalidBody)>)
 )]
-pub async fn revoke(State(state): State<AppState>, FormOrJson(body): FormOrJson) -> Result<Json<Done>, ApiError> {
-    let Revocation { token, hint } = body.read()?;
-    // A token says itself what it is; the hint is taken because OAuth clients send it.
+pub async fn revoke(
+    State(state): State<AppState>,
+    FormOrJson(body): FormOrJson,
+) -> Result<Json<RevocationResponse>, ApiError> {
+    let RevocationRequest { token, hint } = body.read()?;
+    // The form of the token shows its kind. The hint is accepted because OAuth clients send it.
     drop(hint);
     operations::revoke_token(&state.context, expose(&token)).await?;
-    Ok(Json(Done {}))
+    Ok(Json(RevocationResponse {}))
 }
 
-fn present(pair: &TokenPair) -> Tokens {
-    Tokens {
+fn present(pair: &TokenPair) -> TokenResponse {
+    TokenResponse {
         access_token: expose(&pair.access).to_owned(),
         refresh_token: expose(&pair.refresh).to_owned(),
         expires_in: pair.expires_in.as_secs(),

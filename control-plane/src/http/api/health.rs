@@ -1,113 +1,131 @@
-//! `GET /health`: never behind a credential, never longer than a second.
+//! `GET /health`: requires no credential, and responds within a second.
 
 use crate::{
     domain::webhook::health::QueueHealth,
     ephemeral::RateLimitBackend,
     http::{
-        error::Instant,
         openapi::{
-            errors::{Errors, Nothing},
+            errors::{Errors, InternalOnly},
             schema,
         },
         state::AppState,
+        timestamp::Rfc3339,
     },
     operations::{DatabaseHealth, probe_database, probe_queue},
 };
 use axum::{Json, extract::State, http::StatusCode};
+use countersign_identity::Timestamp;
 use serde::Serialize;
 use std::time::Duration;
 use utoipa::ToSchema;
 
-/// How long the database may take to answer.
-const PATIENCE: Duration = Duration::from_millis(900);
+/// Time limit for the database check.
+const DATABASE_TIMEOUT: Duration = Duration::from_millis(900);
 
-/// How the server is.
+/// Health of the server.
 #[derive(Serialize, ToSchema)]
 pub struct Health {
-    status: Overall,
-    /// When this was found.
-    #[schema(value_type = schema::Instant)]
-    timestamp: Instant,
-    checks: Checks,
-    backends: Backends,
+    status: HealthStatus,
+    /// Time of the check.
+    #[schema(value_type = schema::TimestampSchema)]
+    timestamp: Rfc3339,
+    checks: HealthChecks,
+    backends: HealthBackends,
 }
 
-/// `unhealthy` if the database does not answer; `degraded` if it can be read and not written, events are not delivered, or
-/// Redis is lost.
+/// `unhealthy`: the database does not respond. `degraded`: the database is read-only, webhook events are not delivered, or
+/// Redis is not reachable. Agents can log in while the server is `degraded`, unless the database is read-only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Overall {
+enum HealthStatus {
     Healthy,
     Degraded,
     Unhealthy,
 }
 
-/// How a part is.
+/// Result of a check.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
-enum Check {
+enum CheckStatus {
     Up,
     Degraded,
     Down,
 }
 
-/// How the parts are.
+/// Results of the checks.
 #[derive(Serialize, ToSchema)]
-struct Checks {
-    database: Check,
-    /// `down` if Redis does not answer: then each control plane limits the number of calls alone. Without Redis its part
-    /// is played by the process.
-    redis: Check,
-    /// The delivery of events to webhooks: `degraded` if one that could be delivered waits for more than five minutes,
-    /// `down` if nobody delivers.
-    webhook_queue: Check,
+struct HealthChecks {
+    /// `degraded` if the database can be read but not written, `down` if it does not respond.
+    database: CheckStatus,
+    /// `down` if Redis is configured and does not respond: each replica then counts rate limits by itself. `up` if Redis is
+    /// not configured: see `backends.redis`.
+    redis: CheckStatus,
+    /// Delivery of events to webhooks: `degraded` if an event that is due has waited for more than five minutes, `down` if
+    /// deliveries have stopped.
+    webhook_queue: CheckStatus,
 }
 
-/// What plays the parts.
+/// The backends that are configured.
 #[derive(Serialize, ToSchema)]
-struct Backends {
+struct HealthBackends {
     /// `sqlite` or `postgresql`.
     #[schema(example = "sqlite")]
     database: &'static str,
-    /// `redis`, or `memory`: this process.
+    /// Where rate limits are counted: `redis`, or `memory` of each process if Redis is not configured.
     #[schema(example = "memory")]
     redis: &'static str,
 }
 
+impl Health {
+    /// A response while the database is down, for the API description.
+    fn unhealthy_example() -> Self {
+        Self {
+            status: HealthStatus::Unhealthy,
+            timestamp: Rfc3339(Timestamp::from_micros(1_805_036_966_535_897)),
+            checks: HealthChecks {
+                database: CheckStatus::Down,
+                redis: CheckStatus::Up,
+                webhook_queue: CheckStatus::Down,
+            },
+            backends: HealthBackends { database: "postgresql", redis: "redis" },
+        }
+    }
+}
+
 /// Read the health of the server
 ///
-/// Answers within a second, also when the database does not. 503 only when unhealthy.
+/// Responds within a second, also if the database does not. The status is 503 only if the server is `unhealthy`.
 #[utoipa::path(
     get, path = "/health", operation_id = "readHealth", tag = "Server", security(()),
     responses(
         (status = 200, description = "Healthy or degraded", body = Health),
-        (status = 503, description = "Unhealthy", body = Health),
-        Errors<(Nothing,)>,
+        (status = 503, description = "Unhealthy", body = Health, example = json!(Health::unhealthy_example())),
+        Errors<(InternalOnly,)>,
     )
 )]
 pub async fn health(State(state): State<AppState>) -> (StatusCode, Json<Health>) {
-    let (code, status, check) = match probe_database(&state.context, PATIENCE).await {
-        DatabaseHealth::Up => (StatusCode::OK, Overall::Healthy, Check::Up),
-        DatabaseHealth::ReadOnly => (StatusCode::OK, Overall::Degraded, Check::Degraded),
-        DatabaseHealth::Down => (StatusCode::SERVICE_UNAVAILABLE, Overall::Unhealthy, Check::Down),
+    let (code, status, database) = match probe_database(&state.context, DATABASE_TIMEOUT).await {
+        DatabaseHealth::Up => (StatusCode::OK, HealthStatus::Healthy, CheckStatus::Up),
+        DatabaseHealth::ReadOnly => (StatusCode::OK, HealthStatus::Degraded, CheckStatus::Degraded),
+        DatabaseHealth::Down => (StatusCode::SERVICE_UNAVAILABLE, HealthStatus::Unhealthy, CheckStatus::Down),
     };
     let webhook_queue = match probe_queue(&state.context) {
-        QueueHealth::Up => Check::Up,
-        QueueHealth::Behind => Check::Degraded,
-        QueueHealth::Down => Check::Down,
+        QueueHealth::Up => CheckStatus::Up,
+        QueueHealth::Behind => CheckStatus::Degraded,
+        QueueHealth::Down => CheckStatus::Down,
     };
     let (redis, backend) = match state.limits.backend() {
-        RateLimitBackend::Memory => (Check::Up, "memory"),
-        RateLimitBackend::Redis => (Check::Up, "redis"),
-        RateLimitBackend::MemoryFallback => (Check::Down, "redis"),
+        RateLimitBackend::Memory => (CheckStatus::Up, "memory"),
+        RateLimitBackend::Redis => (CheckStatus::Up, "redis"),
+        RateLimitBackend::MemoryFallback => (CheckStatus::Down, "redis"),
     };
-    // Agents log in all the same.
-    let status = if webhook_queue.max(redis) == Check::Up { status } else { status.max(Overall::Degraded) };
+    // Not unhealthy: agents can still log in.
+    let status = if webhook_queue.max(redis) == CheckStatus::Up { status } else { status.max(HealthStatus::Degraded) };
     let body = Health {
         status,
-        timestamp: Instant(state.context.now()),
-        checks: Checks { database: check, redis, webhook_queue: webhook_queue.max(check) },
-        backends: Backends { database: state.context.database_engine(), redis: backend },
+        timestamp: Rfc3339(state.context.now()),
+        checks: HealthChecks { database, redis, webhook_queue: webhook_queue.max(database) },
+        backends: HealthBackends { database: state.context.database_engine(), redis: backend },
     };
     (code, Json(body))
 }

@@ -1,28 +1,29 @@
-//! `/services/:serviceId/roles`, and who holds them.
+//! Roles of a service, and their assignment to agents.
 
 use crate::{
-    domain::{
-        role::{Role, RoleRequest},
-        text::Description,
-    },
+    domain::{role::Role, text::Description},
     http::{
-        error::{ApiError, Instant},
+        error::ApiError,
         openapi::{
-            errors::{Body, Errors, Manager, NoAgent, NoRole, NoService, Repeated, RoleConflict, TooManyRoles},
-            schema::{self, AgentInPath, RoleInPath, ServiceInPath},
+            errors::{
+                AgentNotFound, Errors, InvalidBody, InvalidIdempotencyKey, ManagerAuth, PermissionLimit, RoleNameLimit,
+                RoleNameTaken, RoleNotFound, ServiceNotFound,
+            },
+            schema::{self, AgentPathParam, RolePathParam, ServicePathParam},
         },
         request::{
             body::{
-                Fields,
-                shape::{Sent, body},
+                BodyFields,
+                typed::{UnparsedId, body},
             },
-            caller::Presented,
-            idempotency::Repeatable,
-            ids::{InPath, id},
+            caller::Credentials,
+            idempotency::IdempotencyHeader,
+            ids::{PathParams, parse_id},
         },
         state::AppState,
+        timestamp::Rfc3339,
     },
-    operations::{self, AssignmentRequest, IdempotentReply, RoleChange},
+    operations::{self, AssignmentRequest, IdempotentReply, RoleChange, RoleRequest},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::{Permission, RoleDefinition, RoleId, RoleName, Timestamp};
@@ -30,38 +31,39 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 body! {
-    /// A role to be defined.
+    /// A role to create.
     NewRole {
         required "name" name: RoleName,
-        /// What it is for.
+        /// Description of the role, for human readers.
         optional "description" description: Description,
-        /// All permissions of a service together have at most 4096 bytes, so that they fit into headers.
+        /// Permissions that the role grants. The names of all permissions of a service together have at most 4096 bytes, so
+        /// that they fit into HTTP headers.
         required "permissions" permissions: Vec<Permission>,
     }
-    /// What is to be changed of a role; what is left out stays.
+    /// Changes to a role. Absent fields keep their value.
     RoleChanges {
-        /// What it permits from now on, instead of what it permitted.
+        /// The new permissions. They replace all old ones.
         optional "permissions" permissions: Vec<Permission>,
-        /// What it is for.
+        /// Description of the role, for human readers.
         optional "description" description: Description,
     }
-    /// A role to be assigned.
-    Assignment {
-        required "roleId" role: Sent<RoleId>,
-        /// If it is left out, the role does not end. Assigning again replaces it.
+    /// A role to assign.
+    RoleAssignmentRequest {
+        required "roleId" role: UnparsedId<RoleId>,
+        /// Expiry time of the assignment. If it is absent, the assignment does not expire. Assigning the role again replaces it.
         optional "expiresAt" expires_at: Timestamp,
     }
 }
 
-/// A role that was made.
+/// A created role.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct CreatedRole {
-    #[schema(value_type = schema::RoleId)]
+    #[schema(value_type = schema::RoleIdSchema)]
     role_id: RoleId,
-    #[schema(value_type = schema::RoleName)]
+    #[schema(value_type = schema::RoleNameSchema)]
     name: RoleName,
-    #[schema(value_type = schema::Permissions)]
+    #[schema(value_type = schema::PermissionsSchema)]
     permissions: Vec<Permission>,
 }
 
@@ -69,17 +71,17 @@ pub struct CreatedRole {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RoleRecord {
-    #[schema(value_type = schema::RoleId)]
+    #[schema(value_type = schema::RoleIdSchema)]
     id: RoleId,
-    #[schema(value_type = schema::RoleName)]
+    #[schema(value_type = schema::RoleNameSchema)]
     name: RoleName,
-    #[schema(value_type = schema::Description)]
+    #[schema(value_type = schema::DescriptionSchema)]
     description: String,
-    #[schema(value_type = schema::Permissions)]
+    #[schema(value_type = schema::PermissionsSchema)]
     permissions: Vec<Permission>,
-    /// When it was made.
-    #[schema(value_type = schema::Instant)]
-    created_at: Instant,
+    /// Time of creation.
+    #[schema(value_type = schema::TimestampSchema)]
+    created_at: Rfc3339,
 }
 
 /// All roles of a service.
@@ -89,7 +91,7 @@ pub struct RoleList {
     data: Vec<RoleRecord>,
 }
 
-/// A role was deleted.
+/// Result of a deletion.
 #[derive(Serialize, ToSchema)]
 pub struct RoleDeleted {
     /// Always true.
@@ -97,45 +99,45 @@ pub struct RoleDeleted {
     deleted: bool,
 }
 
-/// A role was assigned.
+/// Result of an assignment.
 #[derive(Serialize, ToSchema)]
-pub struct RoleAssigned {
+pub struct RoleAssignmentResponse {
     /// Always true.
     #[schema(example = true)]
     assigned: bool,
 }
 
-/// What became of an assignment.
+/// Result of a revocation.
 #[derive(Serialize, ToSchema)]
-pub struct RoleRevoked {
-    /// False if the agent did not hold the role.
+pub struct RoleRevocationResponse {
+    /// False if the agent did not have the role.
     #[schema(example = true)]
     revoked: bool,
 }
 
-/// Define a role
+/// Create a role
 ///
-/// A service has at most 256 roles.
+/// A service can have at most 256 roles.
 #[utoipa::path(
     post, path = "/services/{service}/roles", operation_id = "createRole", tag = "Roles",
-    params(ServiceInPath, Repeatable), request_body = NewRole, security(("serviceKey" = []), ("humanToken" = [])),
+    params(ServicePathParam, IdempotencyHeader), request_body = NewRole, security(("serviceKey" = []), ("humanToken" = [])),
     responses(
         (status = 201, description = "The role", body = CreatedRole),
-        Errors<(Manager, Body, NoService, RoleConflict, Repeated)>,
+        Errors<(ManagerAuth, InvalidBody, ServiceNotFound, RoleNameTaken, InvalidIdempotencyKey)>,
     )
 )]
 pub async fn create(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath(service): InPath<String>,
-    repeatable: Result<Repeatable, ApiError>,
-    body: Fields,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
+    idempotency: Result<IdempotencyHeader, ApiError>,
+    body: BodyFields,
 ) -> Result<(StatusCode, Json<CreatedRole>), ApiError> {
-    let service = id(&service)?;
-    let by = presented.manager_of(&state, service).await?;
+    let service = parse_id(&service)?;
+    let by = credentials.require_manager_of(&state, service).await?;
     let NewRole { name, description, permissions } = body.read()?;
     let request = RoleRequest { name, description: description.unwrap_or_default(), permissions };
-    let reply = IdempotentReply { request: repeatable?.0, present: created };
+    let reply = IdempotentReply { request: idempotency?.0, present: created };
     let body = operations::create_role(&state.context, &by, service, &request, &reply).await?;
     Ok((StatusCode::CREATED, Json(body)))
 }
@@ -148,115 +150,117 @@ fn created(role: &Role) -> CreatedRole {
 /// List the roles of a service
 #[utoipa::path(
     get, path = "/services/{service}/roles", operation_id = "listRoles", tag = "Roles",
-    params(ServiceInPath), security(("serviceKey" = []), ("humanToken" = [])),
-    responses((status = 200, description = "All its roles", body = RoleList), Errors<(Manager, NoService)>)
+    params(ServicePathParam), security(("serviceKey" = []), ("humanToken" = [])),
+    responses((status = 200, description = "All roles of the service, oldest first", body = RoleList), Errors<(ManagerAuth, ServiceNotFound)>)
 )]
 pub async fn list(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath(service): InPath<String>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
 ) -> Result<Json<RoleList>, ApiError> {
-    let service = id(&service)?;
-    presented.manager_of(&state, service).await?;
+    let service = parse_id(&service)?;
+    credentials.require_manager_of(&state, service).await?;
     let roles = operations::list_roles(&state.context, service).await?;
     Ok(Json(RoleList { data: roles.into_iter().map(present).collect() }))
 }
 
 /// Delete a role
 ///
-/// Whoever holds it loses it, within moments. A later role of the same name is another role.
+/// All agents lose the role within a second. A role that is created later with the same name is a different role.
 #[utoipa::path(
     delete, path = "/services/{service}/roles/{role}", operation_id = "deleteRole", tag = "Roles",
-    params(ServiceInPath, RoleInPath), security(("serviceKey" = []), ("humanToken" = [])),
-    responses((status = 200, description = "The role is gone", body = RoleDeleted), Errors<(Manager, NoService, NoRole)>)
+    params(ServicePathParam, RolePathParam), security(("serviceKey" = []), ("humanToken" = [])),
+    responses((status = 200, description = "The role is deleted", body = RoleDeleted), Errors<(ManagerAuth, ServiceNotFound, RoleNotFound)>)
 )]
 pub async fn remove(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath((service, role)): InPath<(String, String)>,
+    credentials: Credentials,
+    PathParams((service, role)): PathParams<(String, String)>,
 ) -> Result<Json<RoleDeleted>, ApiError> {
-    let service = id(&service)?;
-    let by = presented.manager_of(&state, service).await?;
-    operations::delete_role(&state.context, &by, service, id(&role)?).await?;
+    let service = parse_id(&service)?;
+    let by = credentials.require_manager_of(&state, service).await?;
+    operations::delete_role(&state.context, &by, service, parse_id(&role)?).await?;
     Ok(Json(RoleDeleted { deleted: true }))
 }
 
 /// Change a role
 ///
-/// What it permits counts within moments for all who hold it. Its name stays: tokens say it.
+/// New permissions apply within a second to all agents that have the role. The name cannot be changed, because tokens
+/// contain it.
 #[utoipa::path(
     patch, path = "/services/{service}/roles/{role}", operation_id = "changeRole", tag = "Roles",
-    params(ServiceInPath, RoleInPath), request_body = RoleChanges, security(("serviceKey" = []), ("humanToken" = [])),
+    params(ServicePathParam, RolePathParam), request_body = RoleChanges, security(("serviceKey" = []), ("humanToken" = [])),
     responses(
-        (status = 200, description = "The role as it is now", body = RoleRecord),
-        Errors<(Manager, Body, NoService, NoRole, RoleConflict)>,
+        (status = 200, description = "The changed role", body = RoleRecord),
+        Errors<(ManagerAuth, InvalidBody, ServiceNotFound, RoleNotFound, PermissionLimit)>,
     )
 )]
 pub async fn change(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath((service, role)): InPath<(String, String)>,
-    body: Fields,
+    credentials: Credentials,
+    PathParams((service, role)): PathParams<(String, String)>,
+    body: BodyFields,
 ) -> Result<Json<RoleRecord>, ApiError> {
-    let service = id(&service)?;
-    let by = presented.manager_of(&state, service).await?;
+    let service = parse_id(&service)?;
+    let by = credentials.require_manager_of(&state, service).await?;
     let RoleChanges { permissions, description } = body.read()?;
     let change = RoleChange { permissions, description };
-    let role = operations::change_role(&state.context, &by, service, id(&role)?, &change).await?;
+    let role = operations::change_role(&state.context, &by, service, parse_id(&role)?, &change).await?;
     Ok(Json(present(role)))
 }
 
 /// Assign a role
 ///
-/// Counts within moments, also for tokens that were issued before. A role that has ended is absent everywhere.
+/// The assignment applies within a second, also to tokens that were issued before. An expired assignment has no effect
+/// anywhere.
 #[utoipa::path(
     post, path = "/services/{service}/agents/{agent}/roles", operation_id = "assignRole", tag = "Roles",
-    params(ServiceInPath, AgentInPath), request_body = Assignment,
+    params(ServicePathParam, AgentPathParam), request_body = RoleAssignmentRequest,
     security(("serviceKey" = []), ("humanToken" = [])),
     responses(
-        (status = 200, description = "The agent holds the role", body = RoleAssigned),
-        Errors<(Manager, Body, NoService, NoAgent, NoRole, TooManyRoles)>,
+        (status = 200, description = "The agent has the role", body = RoleAssignmentResponse),
+        Errors<(ManagerAuth, InvalidBody, ServiceNotFound, AgentNotFound, RoleNotFound, RoleNameLimit)>,
     )
 )]
 pub async fn assign(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath((service, agent)): InPath<(String, String)>,
-    body: Fields,
-) -> Result<Json<RoleAssigned>, ApiError> {
-    let service = id(&service)?;
-    let by = presented.manager_of(&state, service).await?;
-    let agent = id(&agent)?;
-    let Assignment { role, expires_at } = body.read()?;
-    let request = AssignmentRequest { service, agent, role: role.id()?, expires_at };
+    credentials: Credentials,
+    PathParams((service, agent)): PathParams<(String, String)>,
+    body: BodyFields,
+) -> Result<Json<RoleAssignmentResponse>, ApiError> {
+    let service = parse_id(&service)?;
+    let by = credentials.require_manager_of(&state, service).await?;
+    let agent = parse_id(&agent)?;
+    let RoleAssignmentRequest { role, expires_at } = body.read()?;
+    let request = AssignmentRequest { service, agent, role: role.parse()?, expires_at };
     operations::assign_role(&state.context, &by, request).await?;
-    Ok(Json(RoleAssigned { assigned: true }))
+    Ok(Json(RoleAssignmentResponse { assigned: true }))
 }
 
 /// Revoke a role
 ///
-/// Counts within moments, also for tokens that say the agent holds it.
+/// The revocation applies within a second, also to tokens that contain the role.
 #[utoipa::path(
     delete, path = "/services/{service}/agents/{agent}/roles/{role}", operation_id = "revokeRole", tag = "Roles",
-    params(ServiceInPath, AgentInPath, RoleInPath), security(("serviceKey" = []), ("humanToken" = [])),
+    params(ServicePathParam, AgentPathParam, RolePathParam), security(("serviceKey" = []), ("humanToken" = [])),
     responses(
-        (status = 200, description = "The agent does not hold the role", body = RoleRevoked),
-        Errors<(Manager, NoService, NoAgent, NoRole)>,
+        (status = 200, description = "The agent does not have the role", body = RoleRevocationResponse),
+        Errors<(ManagerAuth, ServiceNotFound, AgentNotFound, RoleNotFound)>,
     )
 )]
 pub async fn revoke(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath((service, agent, role)): InPath<(String, String, String)>,
-) -> Result<Json<RoleRevoked>, ApiError> {
-    let service = id(&service)?;
-    let by = presented.manager_of(&state, service).await?;
-    let revoked = operations::revoke_role(&state.context, &by, service, id(&agent)?, id(&role)?).await?;
-    Ok(Json(RoleRevoked { revoked }))
+    credentials: Credentials,
+    PathParams((service, agent, role)): PathParams<(String, String, String)>,
+) -> Result<Json<RoleRevocationResponse>, ApiError> {
+    let service = parse_id(&service)?;
+    let by = credentials.require_manager_of(&state, service).await?;
+    let revoked = operations::revoke_role(&state.context, &by, service, parse_id(&agent)?, parse_id(&role)?).await?;
+    Ok(Json(RoleRevocationResponse { revoked }))
 }
 
 fn present(role: Role) -> RoleRecord {
     let Role { definition, service: _, description, created_at } = role;
     let RoleDefinition { id, name, permissions, created_revision: _ } = definition;
-    RoleRecord { id, name, description: description.to_string(), permissions, created_at: Instant(created_at) }
+    RoleRecord { id, name, description: description.to_string(), permissions, created_at: Rfc3339(created_at) }
 }

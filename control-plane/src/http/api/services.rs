@@ -1,4 +1,4 @@
-//! `/services` and their keys.
+//! Services and their API keys.
 
 use crate::{
     domain::{
@@ -8,147 +8,161 @@ use crate::{
         text::DisplayName,
     },
     http::{
-        error::{ApiError, Instant},
+        error::ApiError,
         openapi::{
-            errors::{Body, Errors, NoKey, NoService, Owner, Paging, Person},
-            schema::{self, KeyInPath, ServiceInPath},
+            errors::{Errors, HumanAuth, InvalidBody, InvalidPaging, KeyNotFound, OwnerAuth, ServiceNotFound},
+            schema::{self, KeyPathParam, ServicePathParam},
         },
         request::{
-            body::{Fields, shape::body},
-            caller::Presented,
-            ids::{InPath, id},
-            paging::{self, Paged},
+            body::{BodyFields, typed::body},
+            caller::Credentials,
+            ids::{PathParams, parse_id},
+            paging::{self, PageResponse},
         },
         state::AppState,
+        timestamp::Rfc3339,
     },
-    operations::{self, NewKey, NewService, ServiceChange, require_owner},
+    operations::{self, NewKey, NewService, ServiceChange},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::{ApiKeyId, ServiceId};
 use serde::Serialize;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 body! {
-    /// A service to be made.
+    /// A service to create.
     ServiceRequest {
         required "name" name: DisplayName,
-        /// Whether tokens that are bound to no service are accepted; they are if nothing is said. Say `false` where
-        /// roles grant much: another service could replay such a token.
+        /// Whether the service accepts tokens that are bound to no service. Default: true. Another service that receives such
+        /// a token could replay it, so set this to false where roles grant access to valuable resources.
         optional "acceptsUnboundTokens" accepts_unbound: bool,
     }
-    /// What is to be changed of a service; what is left out stays.
+    /// Changes to a service. Absent fields keep their value.
     ServiceChanges {
         optional "name" name: DisplayName,
-        /// Whether tokens that are bound to no service are accepted from now on.
+        /// Whether the service accepts tokens that are bound to no service.
         optional "acceptsUnboundTokens" accepts_unbound: bool,
     }
-    /// An API key to be made.
+    /// An API key to create.
     KeyRequest {
         required "name" name: DisplayName,
         required "scope" scope: KeyScope,
     }
 }
 
-/// A page of a listing.
-type ServicePage = Paged<ServiceRecord>;
+type ServicePage = PageResponse<ServiceRecord>;
 
 /// A service.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ServiceRecord {
-    #[schema(value_type = schema::ServiceId)]
+    #[schema(value_type = schema::ServiceIdSchema)]
     service_id: ServiceId,
-    #[schema(value_type = schema::DisplayName)]
+    #[schema(value_type = schema::DisplayNameSchema)]
     name: String,
-    /// Whether tokens that are bound to no service are accepted.
+    /// Whether the service accepts tokens that are bound to no service.
     #[schema(example = true)]
     accepts_unbound_tokens: bool,
-    /// When it was made.
-    #[schema(value_type = schema::Instant)]
-    created_at: Instant,
+    /// Time of creation.
+    #[schema(value_type = schema::TimestampSchema)]
+    created_at: Rfc3339,
 }
 
-/// An API key with its secret, which is told this once.
+/// An API key with its secret. Only this response contains the secret.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewKeyRecord {
-    #[schema(value_type = schema::ApiKeyId)]
+    #[schema(value_type = schema::ApiKeyIdSchema)]
     key_id: ApiKeyId,
-    #[schema(value_type = schema::ApiKey)]
+    #[schema(value_type = schema::ApiKeySchema)]
     api_key: String,
-    #[schema(value_type = schema::DisplayName)]
+    #[schema(value_type = schema::DisplayNameSchema)]
     name: String,
-    #[schema(value_type = schema::Scope)]
+    #[schema(value_type = schema::KeyScopeSchema)]
     scope: &'static str,
-    /// When it was made.
-    #[schema(value_type = schema::Instant)]
-    created_at: Instant,
+    /// Time of creation.
+    #[schema(value_type = schema::TimestampSchema)]
+    created_at: Rfc3339,
 }
 
-/// A page of a listing.
-type KeyPage = Paged<KeyRecord>;
+type KeyPage = PageResponse<KeyRecord>;
 
 /// An API key, without its secret.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(example = json!(KeyRecord::example()))]
 pub struct KeyRecord {
-    #[schema(value_type = schema::ApiKeyId)]
+    #[schema(value_type = schema::ApiKeyIdSchema)]
     key_id: ApiKeyId,
-    #[schema(value_type = schema::DisplayName)]
+    #[schema(value_type = schema::DisplayNameSchema)]
     name: String,
-    #[schema(value_type = schema::Scope)]
+    #[schema(value_type = schema::KeyScopeSchema)]
     scope: &'static str,
-    /// When it was made.
-    #[schema(value_type = schema::Instant)]
-    created_at: Instant,
-    /// Since when it is good for nothing; null if it is good.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    revoked_at: Option<Instant>,
+    /// Time of creation.
+    #[schema(value_type = schema::TimestampSchema)]
+    created_at: Rfc3339,
+    /// Time of revocation; null if the key is valid.
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    revoked_at: Option<Rfc3339>,
 }
 
-/// What became of a key.
+impl KeyRecord {
+    /// An example for the API description: a valid key.
+    fn example() -> Value {
+        json!({
+            "keyId": "key_01jyd3rq8yfd19yr0w5mz4ypkb",
+            "name": "Sidecar",
+            "scope": "sync",
+            "createdAt": "2027-03-14T15:09:26.535897Z",
+            "revokedAt": null,
+        })
+    }
+}
+
+/// Result of a revocation.
 #[derive(Serialize, ToSchema)]
 pub struct KeyRevoked {
-    /// False if it had been revoked before.
+    /// False if the key was already revoked.
     #[schema(example = true)]
     revoked: bool,
 }
 
-/// Make a service
+/// Create a service
 ///
-/// Whoever makes it owns it.
+/// The calling human user becomes its owner.
 #[utoipa::path(
     post, path = "/services", operation_id = "createService", tag = "Services",
     request_body = ServiceRequest, security(("humanToken" = [])),
-    responses((status = 201, description = "The service", body = ServiceRecord), Errors<(Person, Body)>)
+    responses((status = 201, description = "The service", body = ServiceRecord), Errors<(HumanAuth, InvalidBody)>)
 )]
 pub async fn create(
     State(state): State<AppState>,
-    presented: Presented,
-    body: Fields,
+    credentials: Credentials,
+    body: BodyFields,
 ) -> Result<(StatusCode, Json<ServiceRecord>), ApiError> {
-    let human = presented.human(&state).await?;
+    let human = credentials.human(&state).await?;
     let ServiceRequest { name, accepts_unbound } = body.read()?;
     let request = NewService { name, accepts_unbound: accepts_unbound.unwrap_or(true) };
-    let by = presented.author_of(Some(&human));
+    let by = credentials.initiator_for_human(Some(&human));
     let service = operations::create_service(&state.context, &by, human.owner, request).await?;
     Ok((StatusCode::CREATED, Json(present(service))))
 }
 
 /// List services
 ///
-/// One's own; all of them, for an administrator.
+/// The caller's own services; for administrators, all services.
 #[utoipa::path(
     get, path = "/services", operation_id = "listServices", tag = "Services",
     params(Page), security(("humanToken" = [])),
-    responses((status = 200, description = "A page of services", body = ServicePage), Errors<(Person, Paging)>)
+    responses((status = 200, description = "A page of services", body = ServicePage), Errors<(HumanAuth, InvalidPaging)>)
 )]
 pub async fn list(
     State(state): State<AppState>,
-    presented: Presented,
+    credentials: Credentials,
     page: Result<Page, ApiError>,
 ) -> Result<Json<ServicePage>, ApiError> {
-    let (human, page) = (presented.human(&state).await?, page?);
+    let (human, page) = (credentials.human(&state).await?, page?);
     let listed = operations::list_services(&state.context, &human, page).await?;
     Ok(Json(paging::present(page, listed, present)))
 }
@@ -156,92 +170,88 @@ pub async fn list(
 /// Read a service
 #[utoipa::path(
     get, path = "/services/{service}", operation_id = "readService", tag = "Services",
-    params(ServiceInPath), security(("humanToken" = [])),
-    responses((status = 200, description = "The service", body = ServiceRecord), Errors<(Owner, NoService)>)
+    params(ServicePathParam), security(("humanToken" = [])),
+    responses((status = 200, description = "The service", body = ServiceRecord), Errors<(OwnerAuth, ServiceNotFound)>)
 )]
 pub async fn read(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath(service): InPath<String>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
 ) -> Result<Json<ServiceRecord>, ApiError> {
-    let human = presented.human(&state).await?;
-    let service = require_owner(&state.context, &human, id(&service)?).await?;
+    let (_, service) = credentials.require_owner_of(&state, &service).await?;
     Ok(Json(present(service)))
 }
 
 /// Change a service
 ///
-/// Sidecars follow within moments.
+/// Connected sidecars receive the change within a second.
 #[utoipa::path(
     patch, path = "/services/{service}", operation_id = "changeService", tag = "Services",
-    params(ServiceInPath), request_body = ServiceChanges, security(("humanToken" = [])),
+    params(ServicePathParam), request_body = ServiceChanges, security(("humanToken" = [])),
     responses(
-        (status = 200, description = "The service as it is now", body = ServiceRecord),
-        Errors<(Owner, Body, NoService)>,
+        (status = 200, description = "The changed service", body = ServiceRecord),
+        Errors<(OwnerAuth, InvalidBody, ServiceNotFound)>,
     )
 )]
 pub async fn change(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath(service): InPath<String>,
-    body: Fields,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
+    body: BodyFields,
 ) -> Result<Json<ServiceRecord>, ApiError> {
-    let human = presented.human(&state).await?;
-    let service = require_owner(&state.context, &human, id(&service)?).await?;
+    let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let ServiceChanges { name, accepts_unbound } = body.read()?;
-    let (by, change) = (presented.author_of(Some(&human)), ServiceChange { name, accepts_unbound });
+    let (by, change) = (credentials.initiator_for_human(Some(&human)), ServiceChange { name, accepts_unbound });
     Ok(Json(present(operations::change_service(&state.context, &by, service.id, &change).await?)))
 }
 
-/// Make an API key
+/// Create an API key
 ///
-/// The answer is the only place where the key can ever be read. A service may have several, so that one can take the
-/// place of another without a gap.
+/// Only this response contains the key. A service can have several keys, so that a key can be replaced without
+/// interruption.
 #[utoipa::path(
     post, path = "/services/{service}/keys", operation_id = "createKey", tag = "Services",
-    params(ServiceInPath), request_body = KeyRequest, security(("humanToken" = [])),
-    responses((status = 201, description = "The key", body = NewKeyRecord), Errors<(Owner, Body, NoService)>)
+    params(ServicePathParam), request_body = KeyRequest, security(("humanToken" = [])),
+    responses((status = 201, description = "The API key", body = NewKeyRecord), Errors<(OwnerAuth, InvalidBody, ServiceNotFound)>)
 )]
 pub async fn create_key(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath(service): InPath<String>,
-    body: Fields,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
+    body: BodyFields,
 ) -> Result<(StatusCode, Json<NewKeyRecord>), ApiError> {
-    let human = presented.human(&state).await?;
-    let service = require_owner(&state.context, &human, id(&service)?).await?;
+    let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let KeyRequest { name, scope } = body.read()?;
-    let by = presented.author_of(Some(&human));
+    let by = credentials.initiator_for_human(Some(&human));
     let (key, secret) = operations::create_service_key(&state.context, &by, service.id, NewKey { name, scope }).await?;
     let body = NewKeyRecord {
         key_id: key.id,
         api_key: expose(&secret).to_owned(),
         name: key.name.to_string(),
         scope: key.scope.as_str(),
-        created_at: Instant(key.created_at),
+        created_at: Rfc3339(key.created_at),
     };
     Ok((StatusCode::CREATED, Json(body)))
 }
 
 /// List the API keys of a service
 ///
-/// Never the secrets, of which only hashes are left.
+/// The response contains no secrets: the server stores only hashes.
 #[utoipa::path(
     get, path = "/services/{service}/keys", operation_id = "listKeys", tag = "Services",
-    params(ServiceInPath, Page), security(("humanToken" = [])),
+    params(ServicePathParam, Page), security(("humanToken" = [])),
     responses(
-        (status = 200, description = "A page of keys", body = KeyPage),
-        Errors<(Owner, Paging, NoService)>,
+        (status = 200, description = "A page of API keys", body = KeyPage),
+        Errors<(OwnerAuth, InvalidPaging, ServiceNotFound)>,
     )
 )]
 pub async fn list_keys(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath(service): InPath<String>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
     page: Result<Page, ApiError>,
 ) -> Result<Json<KeyPage>, ApiError> {
-    let human = presented.human(&state).await?;
-    let service = require_owner(&state.context, &human, id(&service)?).await?;
+    let (_, service) = credentials.require_owner_of(&state, &service).await?;
     let page = page?;
     let listed = operations::list_service_keys(&state.context, service.id, page).await?;
     Ok(Json(paging::present(page, listed, present_key)))
@@ -249,24 +259,23 @@ pub async fn list_keys(
 
 /// Revoke an API key
 ///
-/// It is refused from then on; sidecars that follow with it are cut off within seconds.
+/// The key is refused immediately. Sync streams of sidecars that use it are closed within seconds.
 #[utoipa::path(
     delete, path = "/services/{service}/keys/{key}", operation_id = "revokeKey", tag = "Services",
-    params(ServiceInPath, KeyInPath), security(("humanToken" = [])),
+    params(ServicePathParam, KeyPathParam), security(("humanToken" = [])),
     responses(
-        (status = 200, description = "The key is of no use any more", body = KeyRevoked),
-        Errors<(Owner, NoService, NoKey)>,
+        (status = 200, description = "The key is revoked", body = KeyRevoked),
+        Errors<(OwnerAuth, ServiceNotFound, KeyNotFound)>,
     )
 )]
 pub async fn revoke_key(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath((service, key)): InPath<(String, String)>,
+    credentials: Credentials,
+    PathParams((service, key)): PathParams<(String, String)>,
 ) -> Result<Json<KeyRevoked>, ApiError> {
-    let human = presented.human(&state).await?;
-    let service = require_owner(&state.context, &human, id(&service)?).await?;
-    let by = presented.author_of(Some(&human));
-    let revoked = operations::revoke_service_key(&state.context, &by, service.id, id(&key)?).await?;
+    let (human, service) = credentials.require_owner_of(&state, &service).await?;
+    let by = credentials.initiator_for_human(Some(&human));
+    let revoked = operations::revoke_service_key(&state.context, &by, service.id, parse_id(&key)?).await?;
     Ok(Json(KeyRevoked { revoked }))
 }
 
@@ -276,7 +285,7 @@ fn present(service: Service) -> ServiceRecord {
         service_id: id,
         name: name.to_string(),
         accepts_unbound_tokens: accepts_unbound,
-        created_at: Instant(created_at),
+        created_at: Rfc3339(created_at),
     }
 }
 
@@ -286,7 +295,7 @@ fn present_key(key: ServiceKey) -> KeyRecord {
         key_id: id,
         name: name.to_string(),
         scope: scope.as_str(),
-        created_at: Instant(created_at),
-        revoked_at: revoked_at.map(Instant),
+        created_at: Rfc3339(created_at),
+        revoked_at: revoked_at.map(Rfc3339),
     }
 }

@@ -1,94 +1,122 @@
-//! `/signing-keys`: the keys that sign access tokens, for administrators.
+//! `/signing-keys`: the keys that sign access tokens. Only administrators may use these endpoints.
 
 use crate::{
     domain::{page::Page, signing_key::SigningKey},
     http::{
-        error::{ApiError, Instant},
+        error::ApiError,
         openapi::{
-            errors::{Admin, Errors, NoSigningKey, Paging},
-            schema::{self, KidInPath},
+            errors::{AdminAuth, Errors, InvalidPaging, SigningKeyNotFound},
+            schema::{self, KidPathParam},
         },
         request::{
-            caller::Presented,
-            ids::{InPath, id},
-            paging::{self, Paged},
+            caller::Credentials,
+            ids::{PathParams, parse_id},
+            paging::{self, PageResponse},
         },
         state::AppState,
+        timestamp::Rfc3339,
     },
     operations,
 };
 use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::{Kid, Timestamp};
 use serde::Serialize;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
-/// A page of a listing.
-type SigningKeyPage = Paged<SigningKeyRecord>;
+type SigningKeyPage = PageResponse<SigningKeyRecord>;
 
 /// A signing key.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(example = json!(SigningKeyRecord::example()))]
 pub struct SigningKeyRecord {
-    #[schema(value_type = schema::Kid)]
+    #[schema(value_type = schema::KidSchema)]
     kid: Kid,
-    /// `next` (published, does not sign yet), `signing`, `retired` (signs no more; published until the last token that it
-    /// signed is dead), `removed` or `revoked` (no token under it is believed).
+    /// `next` (published, does not sign yet), `signing`, `retired` (no longer signs; published until the last token that it
+    /// signed has expired), `removed` (no longer published) or `revoked` (all its tokens are invalid).
     #[schema(example = "signing")]
     status: &'static str,
-    /// How it signs.
+    /// Signature algorithm.
     #[schema(example = "ES256")]
     algorithm: &'static str,
-    /// Since when it is published.
-    #[schema(value_type = schema::Instant)]
-    published_at: Instant,
-    /// From when it signs; null as long as no rotation is asked for.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    signs_from: Option<Instant>,
-    /// From when another signs; null if that is not known yet.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    retired_at: Option<Instant>,
-    /// Since when no token under it is believed; null if they are.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    removed_at: Option<Instant>,
+    /// Time of publication.
+    #[schema(value_type = schema::TimestampSchema)]
+    published_at: Rfc3339,
+    /// Time from which the key signs; null until its rotation is scheduled.
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    signs_from: Option<Rfc3339>,
+    /// Time from which another key signs; null until that rotation is scheduled.
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    retired_at: Option<Rfc3339>,
+    /// Time from which tokens of the key are invalid; null if they are valid.
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    removed_at: Option<Rfc3339>,
 }
 
-/// A rotation, done or to come.
+/// A rotation, completed or scheduled.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RotationRecord {
-    /// The key that signs then.
-    #[schema(value_type = schema::Kid)]
+    /// The key that signs after the rotation.
+    #[schema(value_type = schema::KidSchema)]
     kid: Kid,
-    /// `signing`, or `next` as long as it waits.
+    /// `signing` if the rotation is completed, `next` if it is scheduled.
     #[schema(example = "next")]
     status: &'static str,
-    /// From when it signs.
-    #[schema(value_type = schema::Instant)]
-    signs_from: Instant,
+    /// Time from which the key signs.
+    #[schema(value_type = schema::TimestampSchema)]
+    signs_from: Rfc3339,
 }
 
-/// What became of a signing key.
+impl SigningKeyRecord {
+    /// An example for the API description: a key that signs.
+    fn example() -> Value {
+        json!({
+            "kid": "oKIywvGUpTVTyxMQ3bwIIeQUudfr_CkLMjCE19ECD-U",
+            "status": "signing",
+            "algorithm": "ES256",
+            "publishedAt": "2027-02-12T15:09:26.535897Z",
+            "signsFrom": "2027-03-14T15:09:26.535897Z",
+            "retiredAt": null,
+            "removedAt": null,
+        })
+    }
+}
+
+impl RotationRecord {
+    /// An example for the API description.
+    fn example(status: &'static str) -> Value {
+        json!({
+            "kid": "oKIywvGUpTVTyxMQ3bwIIeQUudfr_CkLMjCE19ECD-U",
+            "status": status,
+            "signsFrom": "2027-03-14T15:09:26.535897Z",
+        })
+    }
+}
+
+/// Result of a revocation.
 #[derive(Serialize, ToSchema)]
 pub struct SigningKeyRevoked {
-    /// False if no token under it was believed any more.
+    /// False if the key was already removed or revoked.
     #[schema(example = true)]
     revoked: bool,
 }
 
 /// List the signing keys
 ///
-/// Also those that are gone; the one published last first.
+/// Includes removed and revoked keys. Most recently published first.
 #[utoipa::path(
     get, path = "/signing-keys", operation_id = "listSigningKeys", tag = "Server",
     params(Page), security(("humanToken" = [])),
-    responses((status = 200, description = "A page of keys", body = SigningKeyPage), Errors<(Admin, Paging)>)
+    responses((status = 200, description = "A page of signing keys", body = SigningKeyPage), Errors<(AdminAuth, InvalidPaging)>)
 )]
 pub async fn list(
     State(state): State<AppState>,
-    presented: Presented,
+    credentials: Credentials,
     page: Result<Page, ApiError>,
 ) -> Result<Json<SigningKeyPage>, ApiError> {
-    presented.admin(&state).await?;
+    credentials.admin(&state).await?;
     let page = page?;
     let listed = operations::list_signing_keys(&state.context, page).await?;
     let now = state.context.now();
@@ -97,49 +125,49 @@ pub async fn list(
 
 /// Rotate the signing keys
 ///
-/// The next key signs: at once, if it was published long enough ago for every sidecar that still answers to know it,
-/// else as soon as it was, without anything more to be done. The old key stays until its last token is dead. While a
-/// rotation is to come, that is the answer.
+/// The next key starts to sign immediately if it has been published long enough for every working sidecar to have it.
+/// Otherwise the rotation is scheduled for that time and happens automatically. The old key stays published until its last
+/// token has expired. If a rotation is already scheduled, the response describes it.
 #[utoipa::path(
     post, path = "/signing-keys/rotate", operation_id = "rotateSigningKeys", tag = "Server",
     security(("humanToken" = [])),
     responses(
-        (status = 200, description = "The next key signs now", body = RotationRecord),
-        (status = 202, description = "The next key signs from `signsFrom` on", body = RotationRecord),
-        Errors<(Admin,)>,
+        (status = 200, description = "The next key signs now", body = RotationRecord, example = json!(RotationRecord::example("signing"))),
+        (status = 202, description = "The next key signs from `signsFrom`", body = RotationRecord),
+        Errors<(AdminAuth,)>,
     )
 )]
 pub async fn rotate(
     State(state): State<AppState>,
-    presented: Presented,
+    credentials: Credentials,
 ) -> Result<(StatusCode, Json<RotationRecord>), ApiError> {
-    let human = presented.admin(&state).await?;
-    let by = presented.author_of(Some(&human));
-    let (rotation, signs) = operations::rotate_signing_key(&state.context, &by).await?;
-    let (code, status) = if signs { (StatusCode::OK, "signing") } else { (StatusCode::ACCEPTED, "next") };
-    Ok((code, Json(RotationRecord { kid: rotation.kid, status, signs_from: Instant(rotation.signs_from) })))
+    let human = credentials.admin(&state).await?;
+    let by = credentials.initiator_for_human(Some(&human));
+    let (rotation, signs_now) = operations::rotate_signing_key(&state.context, &by).await?;
+    let (code, status) = if signs_now { (StatusCode::OK, "signing") } else { (StatusCode::ACCEPTED, "next") };
+    Ok((code, Json(RotationRecord { kid: rotation.kid, status, signs_from: Rfc3339(rotation.signs_from) })))
 }
 
 /// Revoke a signing key
 ///
-/// For a key that somebody else may have. Every token under it is refused at once, for good; if it signed, the next key
-/// signs at once, however young it is.
+/// Use this if the private key may have been disclosed. All tokens of the key become invalid immediately and permanently.
+/// If the key was the signing key, the next key signs immediately, even if some sidecars do not have it yet.
 #[utoipa::path(
     delete, path = "/signing-keys/{kid}", operation_id = "revokeSigningKey", tag = "Server",
-    params(KidInPath), security(("humanToken" = [])),
+    params(KidPathParam), security(("humanToken" = [])),
     responses(
-        (status = 200, description = "It is revoked", body = SigningKeyRevoked),
-        Errors<(Admin, NoSigningKey)>,
+        (status = 200, description = "The key is revoked", body = SigningKeyRevoked),
+        Errors<(AdminAuth, SigningKeyNotFound)>,
     )
 )]
 pub async fn revoke(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath(kid): InPath<String>,
+    credentials: Credentials,
+    PathParams(kid): PathParams<String>,
 ) -> Result<Json<SigningKeyRevoked>, ApiError> {
-    let human = presented.admin(&state).await?;
-    let by = presented.author_of(Some(&human));
-    let revoked = operations::revoke_signing_key(&state.context, &by, &id::<Kid>(&kid)?).await?;
+    let human = credentials.admin(&state).await?;
+    let by = credentials.initiator_for_human(Some(&human));
+    let revoked = operations::revoke_signing_key(&state.context, &by, &parse_id::<Kid>(&kid)?).await?;
     Ok(Json(SigningKeyRevoked { revoked }))
 }
 
@@ -147,10 +175,10 @@ fn present(key: SigningKey, now: Timestamp) -> SigningKeyRecord {
     SigningKeyRecord {
         status: key.status(now).as_str(),
         algorithm: "ES256",
-        published_at: Instant(key.published_at),
-        signs_from: key.signs_from.map(Instant),
-        retired_at: key.retires_at.map(Instant),
-        removed_at: key.removed_at.map(Instant),
+        published_at: Rfc3339(key.published_at),
+        signs_from: key.signs_from.map(Rfc3339),
+        retired_at: key.retires_at.map(Rfc3339),
+        removed_at: key.removed_at.map(Rfc3339),
         kid: key.kid,
     }
 }

@@ -1,10 +1,10 @@
-//! `GET /status`: how much there is, for whoever holds a service's key.
+//! `GET /status`: version, uptime and counts, for callers with a service API key.
 
 use crate::{
     http::{
         error::ApiError,
-        openapi::errors::{Errors, FullKey},
-        request::caller::Presented,
+        openapi::errors::{Errors, FullKeyAuth},
+        request::caller::Credentials,
         state::AppState,
     },
     operations::count_active_records,
@@ -13,23 +13,23 @@ use axum::{Json, extract::State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// How much there is.
+/// Version, uptime and counts.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Status {
-    /// The version of the server.
+    /// Version of the server.
     #[schema(example = "0.1.0")]
     version: &'static str,
-    /// For how many seconds this process has been running.
+    /// Seconds since this process started.
     #[schema(minimum = 0, example = 86_400)]
     uptime: u64,
-    /// How many requests this process has answered.
+    /// Number of requests that this process has answered.
     #[schema(minimum = 0, example = 1_048_576)]
     request_count: u64,
-    /// How many services there are.
+    /// Number of services.
     #[schema(minimum = 0, example = 12)]
     active_services: i64,
-    /// How many agents have the status `active`.
+    /// Number of agents with status `active`.
     #[schema(minimum = 0, example = 4_096)]
     active_agents: i64,
 }
@@ -37,14 +37,14 @@ pub struct Status {
 /// Read the status of the server
 #[utoipa::path(
     get, path = "/status", operation_id = "readStatus", tag = "Server", security(("serviceKey" = [])),
-    responses((status = 200, description = "How much there is", body = Status), Errors<(FullKey,)>)
+    responses((status = 200, description = "Version, uptime and counts", body = Status), Errors<(FullKeyAuth,)>)
 )]
-pub async fn status(State(state): State<AppState>, presented: Presented) -> Result<Json<Status>, ApiError> {
-    presented.full_key(&state).await?;
+pub async fn status(State(state): State<AppState>, credentials: Credentials) -> Result<Json<Status>, ApiError> {
+    credentials.require_full_key(&state).await?;
     let (active_services, active_agents) = count_active_records(&state.context).await?;
     Ok(Json(Status {
         version: env!("CARGO_PKG_VERSION"),
-        uptime: state.context.since_boot().saturating_sub(state.began).as_secs(),
+        uptime: state.context.since_boot().saturating_sub(state.started_at).as_secs(),
         request_count: state.metrics.requests_answered(),
         active_services,
         active_agents,

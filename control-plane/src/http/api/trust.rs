@@ -1,4 +1,4 @@
-//! `/trust`: what services say of agents.
+//! `/trust`: feedback of services about agents.
 
 use crate::{
     domain::{
@@ -7,22 +7,23 @@ use crate::{
         trust::{Feedback, Score},
     },
     http::{
-        error::{ApiError, Instant},
+        error::ApiError,
         openapi::{
-            errors::{Body, Errors, FullKey, NoAgent, Paging, Repeated},
-            schema::{self, AgentInPath},
+            errors::{AgentNotFound, Errors, FullKeyAuth, InvalidFeedbackBody, InvalidIdempotencyKey, InvalidPaging},
+            schema::{self, AgentPathParam},
         },
         request::{
             body::{
-                Fields,
-                shape::{Sent, body},
+                BodyFields,
+                typed::{UnparsedId, body},
             },
-            caller::Presented,
-            idempotency::Repeatable,
-            ids::{InPath, id},
-            paging::{self, Paged},
+            caller::Credentials,
+            idempotency::IdempotencyHeader,
+            ids::{PathParams, parse_id},
+            paging::{self, PageResponse},
         },
         state::AppState,
+        timestamp::Rfc3339,
     },
     operations::{self, FeedbackRequest, IdempotentReply},
 };
@@ -33,126 +34,126 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 body! {
-    /// What a service says of an agent.
-    FeedbackBody {
-        required "agentId" agent: Sent<AgentId>,
+    /// Feedback about an agent.
+    FeedbackSubmission {
+        required "agentId" agent: UnparsedId<AgentId>,
         required "score" score: Score,
-        /// Why; every service can read it.
+        /// Reason for the score. All services can read it.
         optional "reason" reason: Description,
-        /// What the service attaches; no other service can read it.
+        /// Free-form data of the service. Other services cannot read it.
         optional "metadata" metadata: Metadata,
     }
 }
 
-/// Feedback was taken down.
+/// Result of a feedback.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct Recorded {
+pub struct FeedbackResponse {
     /// Always true.
     #[schema(example = true)]
     recorded: bool,
-    /// How much the agent is trusted now.
-    #[schema(value_type = schema::TrustScore)]
+    /// The trust score of the agent after this feedback.
+    #[schema(value_type = schema::TrustScoreSchema)]
     new_trust_score: TrustScore,
 }
 
-/// A page of a listing.
-type FeedbackPage = Paged<FeedbackRecord>;
+type FeedbackPage = PageResponse<FeedbackRecord>;
 
-/// What a service said of an agent.
+/// Feedback of a service about an agent.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FeedbackRecord {
-    #[schema(value_type = schema::FeedbackId)]
+    #[schema(value_type = schema::FeedbackIdSchema)]
     id: FeedbackId,
-    /// Who said it.
-    #[schema(value_type = schema::ServiceId)]
+    /// The service that gave the feedback.
+    #[schema(value_type = schema::ServiceIdSchema)]
     service_id: ServiceId,
-    #[schema(value_type = schema::Score)]
-    score: Points,
-    #[schema(value_type = schema::Description)]
+    #[schema(value_type = schema::FeedbackScoreSchema)]
+    score: ScoreValue,
+    #[schema(value_type = schema::DescriptionSchema)]
     reason: String,
-    /// What the service attached; empty if that was another service.
-    #[schema(value_type = schema::Metadata)]
+    /// Free-form data of the service that gave the feedback; empty for other services.
+    #[schema(value_type = schema::MetadataSchema)]
     metadata: Map<String, Value>,
-    /// When it was said.
-    #[schema(value_type = schema::Instant)]
-    created_at: Instant,
+    /// Time of the feedback.
+    #[schema(value_type = schema::TimestampSchema)]
+    created_at: Rfc3339,
 }
 
-/// A score as a JSON number, whole where it is whole.
-struct Points(Score);
+/// Serializes a score as a JSON number; an integer if it has no decimals.
+struct ScoreValue(Score);
 
-impl Serialize for Points {
+impl Serialize for ScoreValue {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let (whole, rest) = (self.0.millionths() / 1_000_000, self.0.millionths() % 1_000_000);
-        if rest == 0 { serializer.serialize_i64(whole) } else { serializer.serialize_f64(self.0.points()) }
+        let (integer, fraction) = (self.0.millionths() / 1_000_000, self.0.millionths() % 1_000_000);
+        if fraction == 0 { serializer.serialize_i64(integer) } else { serializer.serialize_f64(self.0.points()) }
     }
 }
 
 /// Give feedback
 ///
-/// Counts at once, and moves the agent's trust score the less the more this service has said already.
+/// Changes the trust score of the agent immediately. Repeated feedback by the same service has less and less effect.
 #[utoipa::path(
     post, path = "/trust/feedback", operation_id = "giveFeedback", tag = "Trust",
-    params(Repeatable), request_body = FeedbackBody, security(("serviceKey" = [])),
+    params(IdempotencyHeader), request_body = FeedbackSubmission, security(("serviceKey" = [])),
     responses(
-        (status = 200, description = "The feedback is taken down", body = Recorded),
-        Errors<(FullKey, Body, NoAgent, Repeated)>,
+        (status = 200, description = "The feedback is recorded", body = FeedbackResponse),
+        Errors<(FullKeyAuth, InvalidFeedbackBody, AgentNotFound, InvalidIdempotencyKey)>,
     )
 )]
 pub async fn submit(
     State(state): State<AppState>,
-    presented: Presented,
-    repeatable: Result<Repeatable, ApiError>,
-    body: Result<Fields, ApiError>,
-) -> Result<Json<Recorded>, ApiError> {
-    let key = presented.full_key(&state).await?;
-    let (least, most) = Score::RANGE;
-    // Told with every complaint: who sends a score outside wants to know what is inside.
-    let range = [("minimum", json!(least)), ("maximum", json!(most))];
-    let FeedbackBody { agent, score, reason, metadata } =
-        body.and_then(Fields::read).map_err(|error| error.about_fields(range))?;
+    credentials: Credentials,
+    idempotency: Result<IdempotencyHeader, ApiError>,
+    body: Result<BodyFields, ApiError>,
+) -> Result<Json<FeedbackResponse>, ApiError> {
+    let key = credentials.require_full_key(&state).await?;
+    let (min, max) = Score::RANGE;
+    // Part of all validation errors here, because the specification requires it for a score outside the range.
+    let range = [("minimum", json!(min)), ("maximum", json!(max))];
+    let FeedbackSubmission { agent, score, reason, metadata } =
+        body.and_then(BodyFields::read).map_err(|error| error.with_validation_details(range))?;
     let (reason, metadata) = (reason.unwrap_or_default(), metadata.unwrap_or_default());
-    let request = FeedbackRequest { service: key.service, agent: agent.id()?, score, reason, metadata };
-    let present = |trust: &TrustScore| Recorded { recorded: true, new_trust_score: *trust };
-    let reply = IdempotentReply { request: repeatable?.0, present };
-    let body = operations::submit_feedback(&state.context, &presented.author_with(&key), &request, &reply).await?;
+    let request = FeedbackRequest { service: key.service, agent: agent.parse()?, score, reason, metadata };
+    let present = |trust: &TrustScore| FeedbackResponse { recorded: true, new_trust_score: *trust };
+    let reply = IdempotentReply { request: idempotency?.0, present };
+    let body =
+        operations::submit_feedback(&state.context, &credentials.initiator_for_key(&key), &request, &reply).await?;
     Ok(Json(body))
 }
 
-/// Read what was said of an agent
+/// Read the feedback about an agent
 ///
-/// By all services, the latest first.
+/// Feedback of all services, newest first.
 #[utoipa::path(
     get, path = "/trust/agents/{agent}/history", operation_id = "readTrustHistory", tag = "Trust",
-    params(AgentInPath, Page), security(("serviceKey" = [])),
+    params(AgentPathParam, Page), security(("serviceKey" = [])),
     responses(
         (status = 200, description = "A page of feedback", body = FeedbackPage),
-        Errors<(FullKey, Paging, NoAgent)>,
+        Errors<(FullKeyAuth, InvalidPaging, AgentNotFound)>,
     )
 )]
 pub async fn history(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath(agent): InPath<String>,
+    credentials: Credentials,
+    PathParams(agent): PathParams<String>,
     page: Result<Page, ApiError>,
 ) -> Result<Json<FeedbackPage>, ApiError> {
-    let service = presented.full_key(&state).await?.service;
+    let service = credentials.require_full_key(&state).await?.service;
     let page = page?;
-    let listed = operations::trust_history(&state.context, id(&agent)?, page).await?;
+    let listed = operations::trust_history(&state.context, parse_id(&agent)?, page).await?;
     Ok(Json(paging::present(page, listed, |feedback| present(feedback, service))))
 }
 
-/// What another service attached is its own affair.
+/// Hides the metadata of other services.
 fn present(feedback: Feedback, reader: ServiceId) -> FeedbackRecord {
     let Feedback { id, agent: _, service, score, reason, metadata, created_at } = feedback;
     FeedbackRecord {
         id,
         service_id: service,
-        score: Points(score),
+        score: ScoreValue(score),
         reason: reason.to_string(),
         metadata: if service == reader { metadata.as_map().clone() } else { Map::new() },
-        created_at: Instant(created_at),
+        created_at: Rfc3339(created_at),
     }
 }

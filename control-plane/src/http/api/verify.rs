@@ -1,15 +1,15 @@
-//! `GET /services/:serviceId/verify`: for services without a proxy.
+//! `GET /services/{service}/verify`: token verification for services without a sidecar.
 
 use crate::{
     http::{
         error::{ApiError, ErrorBody},
         openapi::{
-            errors::{AgentToken, Errors, Key, NoService},
-            schema::{self, ServiceInPath},
+            errors::{Errors, InvalidAgentToken, ServiceKeyAuth, ServiceNotFound},
+            schema::{self, ServicePathParam},
         },
         request::{
-            caller::Presented,
-            ids::{InPath, id},
+            caller::Credentials,
+            ids::{PathParams, parse_id},
         },
         state::AppState,
     },
@@ -28,36 +28,36 @@ use countersign_identity::{
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// A good token, and who stands behind it.
+/// Result of a successful verification.
 #[derive(Serialize, ToSchema)]
-struct Verified {
-    /// True: a bad token is an error.
+struct VerificationResponse {
+    /// Always true: an invalid token is an error response.
     #[schema(example = true)]
     valid: bool,
     agent: VerifiedAgent,
 }
 
-/// The agent as it is now, whatever its token says.
+/// The current data of the agent, which can be newer than the claims of the token.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 struct VerifiedAgent {
-    #[schema(value_type = schema::AgentId)]
+    #[schema(value_type = schema::AgentIdSchema)]
     id: AgentId,
-    #[schema(value_type = schema::DisplayName)]
+    #[schema(value_type = schema::DisplayNameSchema)]
     name: String,
-    #[schema(value_type = schema::TrustScore)]
+    #[schema(value_type = schema::TrustScoreSchema)]
     trust_score: TrustScore,
-    /// Names of the roles that it holds at this service.
-    #[schema(value_type = Vec<schema::RoleName>)]
+    /// Names of the agent's roles at this service.
+    #[schema(value_type = Vec<schema::RoleNameSchema>)]
     roles: Vec<RoleName>,
-    #[schema(value_type = schema::Permissions)]
+    #[schema(value_type = schema::PermissionsSchema)]
     permissions: Vec<Permission>,
 }
 
-/// The error, and once more that the token is not valid: a client that looks at either is safe. Where the error is not
-/// about the agent's token, `valid` is missing.
+/// An error. If it is about the agent's token, the body also contains `valid: false`, so that a client that checks only
+/// `valid` does not accept the token.
 #[derive(Serialize, ToSchema)]
-pub struct RefusedToken {
+pub struct TokenErrorBody {
     #[serde(flatten)]
     error: ErrorBody,
     /// Always false.
@@ -65,42 +65,49 @@ pub struct RefusedToken {
     valid: bool,
 }
 
-impl RefusedToken {
-    /// The body of an error about a token.
-    pub fn of(error: &ApiError) -> Self {
+impl TokenErrorBody {
+    /// The body of an error about the agent's token.
+    pub fn new(error: &ApiError) -> Self {
         Self { error: error.body(), valid: false }
     }
 }
 
 /// Verify an agent's token
 ///
-/// Says who stands behind the token in `X-Agent-Token`, with the roles, permissions and trust that hold now.
+/// Verifies the access token in `X-Agent-Token`, and returns the agent with its current roles, permissions and trust score.
 #[utoipa::path(
     get, path = "/services/{service}/verify", operation_id = "verifyToken", tag = "Verification",
-    params(ServiceInPath), security(("serviceKey" = [], "agentToken" = [])),
+    params(
+        ServicePathParam,
+        (
+            "X-Agent-Token" = schema::BearerAccessTokenSchema, Header,
+            description = "The access token to verify, as `Bearer <token>`. The API key of the service goes into `Authorization`.",
+        ),
+    ),
+    security(("serviceKey" = [])),
     responses(
-        (status = 200, description = "The token is good", body = Verified),
-        Errors<(Key, AgentToken, NoService)>,
+        (status = 200, description = "The token is valid", body = VerificationResponse),
+        Errors<(ServiceKeyAuth, InvalidAgentToken, ServiceNotFound)>,
     )
 )]
 pub async fn verify(
     State(state): State<AppState>,
-    presented: Presented,
-    InPath(service): InPath<String>,
+    credentials: Credentials,
+    PathParams(service): PathParams<String>,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let service: ServiceId = id(&service)?;
-    presented.key_of(&state, service).await?;
-    Ok(match stand(&state, service, &headers).await {
+    let service: ServiceId = parse_id(&service)?;
+    credentials.require_service_key(&state, service).await?;
+    Ok(match verify_token(&state, service, &headers).await {
         Ok(identity) => Json(present(identity)).into_response(),
         Err(error) => {
-            let body = RefusedToken::of(&error);
-            error.respond(body)
+            let body = TokenErrorBody::new(&error);
+            error.into_response_with_body(body)
         }
     })
 }
 
-async fn stand(state: &AppState, service: ServiceId, headers: &HeaderMap) -> Result<VerifiedIdentity, ApiError> {
+async fn verify_token(state: &AppState, service: ServiceId, headers: &HeaderMap) -> Result<VerifiedIdentity, ApiError> {
     let token = agent_token(headers)?;
     Ok(operations::verify(&state.context, service, token).await?)
 }
@@ -110,7 +117,7 @@ fn agent_token(headers: &HeaderMap) -> Result<&str, Reason> {
     from_token_header(&values)?.ok_or(Reason::TokenMissing)
 }
 
-fn present(identity: VerifiedIdentity) -> Verified {
+fn present(identity: VerifiedIdentity) -> VerificationResponse {
     let VerifiedIdentity { agent, name, roles, permissions, trust_score, token: _ } = identity;
-    Verified { valid: true, agent: VerifiedAgent { id: agent, name, trust_score, roles, permissions } }
+    VerificationResponse { valid: true, agent: VerifiedAgent { id: agent, name, trust_score, roles, permissions } }
 }

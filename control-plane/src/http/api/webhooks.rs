@@ -13,11 +13,12 @@ use crate::{
         error::ApiError,
         openapi::{
             errors::{
-                Admin, Body, Errors, Manager, NoDelivery, NoService, NoWebhook, Paging, TooManyWebhooks, WrongUrl,
+                AdminAuth, DeliveryNotFound, Errors, InvalidBody, InvalidPaging, InvalidWebhookUrl, ManagerAuth,
+                ServiceNotFound, WebhookLimit, WebhookNotFound,
             },
-            schema::{self, EventInPath, ServiceInPath, WebhookInPath},
+            schema::{self, EventPathParam, ServicePathParam, WebhookPathParam},
         },
-        request::{body::Fields, ids::InPath},
+        request::{body::BodyFields, ids::PathParams},
         state::AppState,
     },
 };
@@ -56,13 +57,13 @@ macro_rules! endpoints {
                 params($($parameter)?), request_body = WebhookRequest, security $security,
                 responses(
                     (status = 201, description = "The webhook", body = NewWebhookRecord),
-                    Errors<($($error,)+ Body, WrongUrl, TooManyWebhooks)>,
+                    Errors<($($error,)+ InvalidBody, InvalidWebhookUrl, WebhookLimit)>,
                 )
             )]
             pub async fn create(
                 State(state): State<AppState>,
                 $manager(manager): $manager,
-                body: Fields,
+                body: BodyFields,
             ) -> ApiResult<WithStatus<NewWebhookRecord>> {
                 handlers::create(state, manager, body).await
             }
@@ -83,13 +84,13 @@ macro_rules! endpoints {
             /// Read a webhook
             #[utoipa::path(
                 get, path = concat!($base, "/webhooks/{webhook}"), operation_id = concat!("read", $infix, "Webhook"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath), security $security,
-                responses((status = 200, description = "The webhook", body = WebhookRecord), Errors<($($error,)+ NoWebhook)>)
+                params($($parameter,)? WebhookPathParam), security $security,
+                responses((status = 200, description = "The webhook", body = WebhookRecord), Errors<($($error,)+ WebhookNotFound)>)
             )]
             pub async fn read(
                 State(state): State<AppState>,
                 $manager(manager): $manager,
-                InPath(path): InPath<WebhookPath>,
+                PathParams(path): PathParams<WebhookPath>,
             ) -> ApiResult<Json<WebhookRecord>> {
                 handlers::read(state, manager, path).await
             }
@@ -97,17 +98,17 @@ macro_rules! endpoints {
             /// Change, pause or resume a webhook
             #[utoipa::path(
                 patch, path = concat!($base, "/webhooks/{webhook}"), operation_id = concat!("change", $infix, "Webhook"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath), request_body = WebhookChanges, security $security,
+                params($($parameter,)? WebhookPathParam), request_body = WebhookChanges, security $security,
                 responses(
                     (status = 200, description = "The changed webhook", body = WebhookRecord),
-                    Errors<($($error,)+ Body, WrongUrl, NoWebhook)>,
+                    Errors<($($error,)+ InvalidBody, InvalidWebhookUrl, WebhookNotFound)>,
                 )
             )]
             pub async fn change(
                 State(state): State<AppState>,
                 $manager(manager): $manager,
-                InPath(path): InPath<WebhookPath>,
-                body: Fields,
+                PathParams(path): PathParams<WebhookPath>,
+                body: BodyFields,
             ) -> ApiResult<Json<WebhookRecord>> {
                 handlers::change(state, manager, path, body).await
             }
@@ -117,13 +118,13 @@ macro_rules! endpoints {
             /// Also deletes its deliveries. An attempt in progress may still arrive.
             #[utoipa::path(
                 delete, path = concat!($base, "/webhooks/{webhook}"), operation_id = concat!("delete", $infix, "Webhook"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath), security $security,
-                responses((status = 200, description = "Deleted", body = WebhookDeleted), Errors<($($error,)+ NoWebhook)>)
+                params($($parameter,)? WebhookPathParam), security $security,
+                responses((status = 200, description = "Deleted", body = WebhookDeleted), Errors<($($error,)+ WebhookNotFound)>)
             )]
             pub async fn remove(
                 State(state): State<AppState>,
                 $manager(manager): $manager,
-                InPath(path): InPath<WebhookPath>,
+                PathParams(path): PathParams<WebhookPath>,
             ) -> ApiResult<Json<WebhookDeleted>> {
                 handlers::delete(state, manager, path).await
             }
@@ -135,13 +136,13 @@ macro_rules! endpoints {
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks/{webhook}/rotate-secret"),
                 operation_id = concat!("rotate", $infix, "WebhookSecret"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath), security $security,
-                responses((status = 200, description = "The new secret", body = NewSecret), Errors<($($error,)+ NoWebhook)>)
+                params($($parameter,)? WebhookPathParam), security $security,
+                responses((status = 200, description = "The new secret", body = NewSecret), Errors<($($error,)+ WebhookNotFound)>)
             )]
             pub async fn rotate(
                 State(state): State<AppState>,
                 $manager(manager): $manager,
-                InPath(path): InPath<WebhookPath>,
+                PathParams(path): PathParams<WebhookPath>,
             ) -> ApiResult<Json<NewSecret>> {
                 handlers::rotate_secret(state, manager, path).await
             }
@@ -152,13 +153,13 @@ macro_rules! endpoints {
             /// delivery for its outcome.
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks/{webhook}/test"), operation_id = concat!("test", $infix, "Webhook"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath), security $security,
-                responses((status = 202, description = "The test event is queued", body = TestSent), Errors<($($error,)+ NoWebhook)>)
+                params($($parameter,)? WebhookPathParam), security $security,
+                responses((status = 202, description = "The test event is queued", body = TestSent), Errors<($($error,)+ WebhookNotFound)>)
             )]
             pub async fn test(
                 State(state): State<AppState>,
                 $manager(manager): $manager,
-                InPath(path): InPath<WebhookPath>,
+                PathParams(path): PathParams<WebhookPath>,
             ) -> ApiResult<WithStatus<TestSent>> {
                 handlers::test(state, manager, path).await
             }
@@ -170,19 +171,19 @@ macro_rules! endpoints {
                 get, path = concat!($base, "/webhooks/{webhook}/deliveries"),
                 operation_id = concat!("list", $infix, "WebhookDeliveries"), tag = "Webhooks",
                 params(
-                    $($parameter,)? WebhookInPath, Page,
-                    ("status" = Option<schema::DeliveryStatus>, Query, description = "Only deliveries with this status"),
+                    $($parameter,)? WebhookPathParam, Page,
+                    ("status" = Option<schema::DeliveryStatusSchema>, Query, description = "Only deliveries with this status"),
                 ),
                 security $security,
                 responses(
                     (status = 200, description = "A page of deliveries", body = DeliveryPage),
-                    Errors<($($error,)+ NoWebhook, Paging)>,
+                    Errors<($($error,)+ WebhookNotFound, InvalidPaging)>,
                 )
             )]
             pub async fn list_deliveries(
                 State(state): State<AppState>,
                 $manager(manager): $manager,
-                InPath(path): InPath<WebhookPath>,
+                PathParams(path): PathParams<WebhookPath>,
                 page: ApiResult<Page>,
                 RawQuery(query): RawQuery,
             ) -> ApiResult<Json<DeliveryPage>> {
@@ -195,16 +196,16 @@ macro_rules! endpoints {
             #[utoipa::path(
                 get, path = concat!($base, "/webhooks/{webhook}/deliveries/{event}"),
                 operation_id = concat!("read", $infix, "WebhookDelivery"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath, EventInPath), security $security,
+                params($($parameter,)? WebhookPathParam, EventPathParam), security $security,
                 responses(
                     (status = 200, description = "The delivery", body = DeliveryWithPayload),
-                    Errors<($($error,)+ NoWebhook, NoDelivery)>,
+                    Errors<($($error,)+ WebhookNotFound, DeliveryNotFound)>,
                 )
             )]
             pub async fn read_delivery(
                 State(state): State<AppState>,
                 $manager(manager): $manager,
-                InPath(path): InPath<DeliveryPath>,
+                PathParams(path): PathParams<DeliveryPath>,
             ) -> ApiResult<Json<DeliveryWithPayload>> {
                 handlers::read_delivery(state, manager, path).await
             }
@@ -216,16 +217,16 @@ macro_rules! endpoints {
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks/{webhook}/deliveries/{event}/replay"),
                 operation_id = concat!("replay", $infix, "WebhookDelivery"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath, EventInPath), security $security,
+                params($($parameter,)? WebhookPathParam, EventPathParam), security $security,
                 responses(
                     (status = 202, description = "The delivery is pending", body = Replayed),
-                    Errors<($($error,)+ NoWebhook, NoDelivery)>,
+                    Errors<($($error,)+ WebhookNotFound, DeliveryNotFound)>,
                 )
             )]
             pub async fn replay_one(
                 State(state): State<AppState>,
                 $manager(manager): $manager,
-                InPath(path): InPath<DeliveryPath>,
+                PathParams(path): PathParams<DeliveryPath>,
             ) -> ApiResult<WithStatus<Replayed>> {
                 handlers::replay_delivery(state, manager, path).await
             }
@@ -236,17 +237,17 @@ macro_rules! endpoints {
             #[utoipa::path(
                 post, path = concat!($base, "/webhooks/{webhook}/replay"),
                 operation_id = concat!("replay", $infix, "WebhookDeliveries"), tag = "Webhooks",
-                params($($parameter,)? WebhookInPath), request_body = ReplayRequest, security $security,
+                params($($parameter,)? WebhookPathParam), request_body = ReplayRequest, security $security,
                 responses(
                     (status = 202, description = "The deliveries are pending", body = Replayed),
-                    Errors<($($error,)+ Body, NoWebhook)>,
+                    Errors<($($error,)+ InvalidBody, WebhookNotFound)>,
                 )
             )]
             pub async fn replay(
                 State(state): State<AppState>,
                 $manager(manager): $manager,
-                InPath(path): InPath<WebhookPath>,
-                body: Fields,
+                PathParams(path): PathParams<WebhookPath>,
+                body: BodyFields,
             ) -> ApiResult<WithStatus<Replayed>> {
                 handlers::replay(state, manager, path, body).await
             }
@@ -255,8 +256,8 @@ macro_rules! endpoints {
 }
 
 endpoints! {
-    service, ServiceManager, "/services/{service}", "Service", (Manager, NoService), (ServiceInPath),
+    service, ServiceManager, "/services/{service}", "Service", (ManagerAuth, ServiceNotFound), (ServicePathParam),
     (("serviceKey" = []), ("humanToken" = []))
 }
 
-endpoints! { deployment, DeploymentManager, "", "Deployment", (Admin), (), (("humanToken" = [])) }
+endpoints! { deployment, DeploymentManager, "", "Deployment", (AdminAuth), (), (("humanToken" = [])) }

@@ -1,11 +1,11 @@
-//! `/.well-known/…`: what others may read about us and keep for a while.
+//! `/.well-known/…`: the published signing keys and the server metadata, both cacheable.
 
 use crate::{
     http::{
         error::ApiError,
-        middleware::caching,
+        middleware::conditional_get,
         openapi::{
-            errors::{Anybody, Errors, Nothing},
+            errors::{Errors, InternalOnly, PublicAccess},
             schema,
         },
         state::AppState,
@@ -21,54 +21,59 @@ use serde::Serialize;
 use serde_json::json;
 use utoipa::ToSchema;
 
-/// Where things are at this server (RFC 8414).
+/// Authorization server metadata (RFC 8414).
 #[derive(Serialize, ToSchema)]
 pub struct ServerMetadata {
-    /// The `iss` of every token.
+    /// `iss` claim of all access tokens.
     #[schema(example = "https://countersign.example")]
     issuer: String,
-    /// The keys that sign them.
+    /// URL of the keys that sign access tokens.
     #[schema(example = "https://countersign.example/.well-known/jwks.json")]
     jwks_uri: String,
-    /// Where a token is ended (RFC 7009).
+    /// URL for revoking tokens (RFC 7009).
     #[schema(example = "https://countersign.example/auth/revoke")]
     revocation_endpoint: String,
-    /// `none`: whoever has a token may end it.
+    /// `none`: revoking a token requires no credential but the token.
     #[schema(example = json!(["none"]))]
     revocation_endpoint_auth_methods_supported: [&'static str; 1],
-    /// None.
+    /// Empty: there is no authorization endpoint.
     #[schema(example = json!([]))]
     response_types_supported: [&'static str; 0],
-    /// None: an agent logs in with a challenge.
+    /// Empty: agents log in with a challenge, which is not an OAuth grant.
     #[schema(example = json!([]))]
     grant_types_supported: [&'static str; 0],
 }
 
-/// The keys that sign access tokens
+/// Read the public keys for access tokens
 ///
-/// All keys whose tokens are believed, and the next one. A client may keep them for as long as `Cache-Control` says, at
-/// most five minutes, and then ask whether they changed: no key signs before that is over.
+/// All keys whose tokens are valid, and the next signing key. Clients can cache the response for the time in
+/// `Cache-Control`, at most five minutes: a new key signs nothing before all caches have expired.
 #[utoipa::path(
     get, path = "/.well-known/jwks.json", operation_id = "readKeys", tag = "Server", security(()),
     responses(
         (
-            status = 200, description = "A JWK set (RFC 7517)", body = schema::KeySet,
+            status = 200, description = "A JWK set (RFC 7517)", body = schema::JwkSetSchema,
             content_type = "application/jwk-set+json", headers(("ETag", description = "For `If-None-Match`")),
         ),
-        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`"),
-        Errors<(Anybody,)>,
+        (status = 304, description = "Unchanged since the `ETag` in `If-None-Match`"),
+        Errors<(PublicAccess,)>,
     )
 )]
 pub async fn jwks(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, ApiError> {
     let body = json!({ "keys": published_keys(&state.context).await?.published() }).to_string();
-    let age = state.context.jwks_max_age();
-    Ok(caching::answer(&headers, HeaderValue::from_static("application/jwk-set+json"), body.into(), age))
+    let max_age = state.context.jwks_max_age();
+    Ok(conditional_get::cacheable_response(
+        &headers,
+        HeaderValue::from_static("application/jwk-set+json"),
+        body.into(),
+        max_age,
+    ))
 }
 
-/// Where things are
+/// Read the server metadata
 ///
-/// Agents log in with a challenge, which is no grant of OAuth: so there is no token endpoint, and the lists of grants
-/// and response types are empty.
+/// Agents log in with a challenge, which is not an OAuth grant. There is therefore no token endpoint, and the lists of
+/// grant types and response types are empty.
 #[utoipa::path(
     get, path = "/.well-known/oauth-authorization-server", operation_id = "readServerMetadata", tag = "Server",
     security(()),
@@ -77,8 +82,8 @@ pub async fn jwks(State(state): State<AppState>, headers: HeaderMap) -> Result<R
             status = 200, description = "Authorization server metadata (RFC 8414)", body = ServerMetadata,
             headers(("ETag", description = "For `If-None-Match`")),
         ),
-        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`"),
-        Errors<(Nothing,)>,
+        (status = 304, description = "Unchanged since the `ETag` in `If-None-Match`"),
+        Errors<(InternalOnly,)>,
     )
 )]
 pub async fn authorization_server(State(state): State<AppState>, headers: HeaderMap) -> Response {
@@ -92,5 +97,10 @@ pub async fn authorization_server(State(state): State<AppState>, headers: Header
         grant_types_supported: [],
     });
     let content_type = HeaderValue::from_static("application/json");
-    caching::answer(&headers, content_type, body.to_string().into(), caching::DEFAULT_LIMIT)
+    conditional_get::cacheable_response(
+        &headers,
+        content_type,
+        body.to_string().into(),
+        conditional_get::DEFAULT_MAX_AGE,
+    )
 }

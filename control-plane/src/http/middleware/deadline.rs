@@ -1,4 +1,4 @@
-//! No request waits for ever, whatever hangs.
+//! A time limit for every request.
 
 use crate::http::error::ApiError;
 use axum::{
@@ -8,15 +8,16 @@ use axum::{
 };
 use std::time::Duration;
 
-/// How long an answer may take from when all of the request is here. Each transaction and each call elsewhere ends
-/// before; this is for requests that make several.
-const LONGEST: Duration = Duration::from_millis(4500);
+/// Maximum time from the complete request to the response. Each transaction and each outgoing call has a shorter limit of
+/// its own; this one covers requests that make several of them.
+const RESPONSE_TIMEOUT: Duration = Duration::from_millis(4500);
 
-/// Answers in time: 503 if nothing else. What was under way is rolled back, unless its commit was.
-pub async fn bound(request: Request, next: Next) -> Response {
-    let answered = tokio::time::timeout(LONGEST, next.run(request)).await;
-    answered.unwrap_or_else(|_| {
-        tracing::error!("no answer within {} s", LONGEST.as_secs_f64());
+/// Responds with 503 when the time limit is exceeded. Open transactions are then rolled back, unless the commit was already
+/// sent.
+pub async fn enforce(request: Request, next: Next) -> Response {
+    let response = tokio::time::timeout(RESPONSE_TIMEOUT, next.run(request)).await;
+    response.unwrap_or_else(|_| {
+        tracing::error!("no response within {} s", RESPONSE_TIMEOUT.as_secs_f64());
         ApiError::unavailable().into_response()
     })
 }

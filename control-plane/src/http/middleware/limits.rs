@@ -1,14 +1,15 @@
-//! How many requests pass: which route is limited how, who is counted, and what the answer says of it.
+//! Rate limits: the category of each route, who is counted, and what the response says about the limits.
 //!
-//! Neighbours: `ephemeral` counts; `caller` brings whoever it has authenticated, or failed to, to the [`Gate`]. The
-//! rule of the room: a route is in exactly one category, and its limit is asked before anything is written.
+//! Depends on `ephemeral`, which counts. `caller` reports each authenticated caller and each failed authentication to the
+//! [`RequestLimiter`] of the request. Invariant: a route is in at most one category, and its limit is checked before anything
+//! is written.
 
-mod gate;
 mod headers;
-mod named;
+mod request_limiter;
+mod subject;
 
-pub use gate::{Authenticated, Gate, limit};
-pub use headers::seconds;
+pub use headers::ceil_seconds;
+pub use request_limiter::{AuthenticatedCaller, RequestLimiter, limit};
 
 use crate::{
     domain::caller::Human,
@@ -17,35 +18,35 @@ use crate::{
     },
 };
 use countersign_identity::ServiceId;
-use named::Named;
 use std::{
     net::{IpAddr, Ipv6Addr},
     sync::Arc,
     time::Duration,
 };
+use subject::RateLimitSubject;
 
-/// The span in which calls are counted: the specification states its numbers for it.
+/// Length of the sliding window. The specification states its limits per minute.
 const WINDOW: Duration = Duration::from_mins(1);
 
-/// What is counted apart.
+/// What is counted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Category {
-    /// Calls under `/auth`, by address and whom they name.
+    /// Requests under `/auth`, per client address and subject.
     Auth,
-    /// Calls under `/auth`, by address.
+    /// Requests under `/auth`, per client address.
     AuthAddress,
-    /// Verifications, by service.
+    /// Token verifications, per service.
     Verification,
-    /// Feedback, by service.
+    /// Feedback, per service.
     Feedback,
-    /// All else that takes a credential, by service or person.
+    /// All other authenticated requests, per service or human user.
     Management,
-    /// Credentials that are missing or no good, by address.
+    /// Missing and invalid credentials, per client address.
     Failures,
 }
 
-/// The category of a route, as it stands in the router; none for what is free. What is not named here is management,
-/// so that nothing is unlimited because it was forgotten.
+/// The category of a route, by its path in the router; `None` for unlimited routes. Routes that are not listed here are
+/// `Management`, so that a new route is never unlimited by omission.
 pub fn category(route: &str) -> Option<Category> {
     match route {
         "/health" | "/openapi.json" | "/docs" => None,
@@ -64,7 +65,7 @@ pub const RATE_CATEGORIES: [&str; 6] = {
 };
 
 impl Category {
-    /// As it stands in headers, errors and metrics.
+    /// The name as in headers, errors and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Auth => "auth",
@@ -76,15 +77,15 @@ impl Category {
         }
     }
 
-    /// Of what there was too much.
-    pub const fn excess(self) -> &'static str {
+    /// The first part of the error message when the limit is exceeded.
+    pub const fn exceeded_message(self) -> &'static str {
         match self {
-            Self::Auth => "Too many calls under /auth from this address for the same agent, key or token",
-            Self::AuthAddress => "Too many calls under /auth from this address",
+            Self::Auth => "Too many requests under /auth from this address for the same agent, key or token",
+            Self::AuthAddress => "Too many requests under /auth from this address",
             Self::Verification => "Too many verifications by this service",
             Self::Feedback => "Too much feedback by this service",
-            Self::Management => "Too many management calls by this service or person",
-            Self::Failures => "Too many requests from this address with a credential that is missing or wrong",
+            Self::Management => "Too many management requests by this service or human user",
+            Self::Failures => "Too many requests from this address with a missing or invalid credential",
         }
     }
 
@@ -93,26 +94,26 @@ impl Category {
     }
 }
 
-/// How many calls a minute pass, by category.
+/// Maximum number of requests per minute, by category.
 #[derive(Debug, Clone, Copy)]
 pub struct PerMinute {
-    /// Under `/auth`, from one address for one agent.
+    /// Under `/auth`, per client address and agent.
     pub auth: u32,
-    /// Under `/auth`, from one address.
+    /// Under `/auth`, per client address.
     pub auth_address: u32,
-    /// Verifications by one service.
+    /// Verifications, per service.
     pub verification: u32,
-    /// Feedback by one service.
+    /// Feedback, per service.
     pub feedback: u32,
-    /// Management by one service or person.
+    /// Management, per service or human user.
     pub management: u32,
-    /// Missing and wrong credentials from one address.
+    /// Missing and invalid credentials, per client address.
     pub failures: u32,
 }
 
 impl PerMinute {
     const fn quota(&self, category: Category) -> Quota {
-        let most = match category {
+        let max_calls = match category {
             Category::Auth => self.auth,
             Category::AuthAddress => self.auth_address,
             Category::Verification => self.verification,
@@ -120,113 +121,116 @@ impl PerMinute {
             Category::Management => self.management,
             Category::Failures => self.failures,
         };
-        Quota { max_calls: most, window: WINDOW }
+        Quota { max_calls, window: WINDOW }
     }
 }
 
-/// Who is counted, and of what.
+/// A counter: the category, and who is counted.
 #[derive(Debug, Clone, Copy)]
-struct Counted {
+struct CategoryKey {
     category: Category,
     key: RateLimitKey,
 }
 
-impl Counted {
-    fn service(category: Category, service: ServiceId) -> Self {
+impl CategoryKey {
+    fn for_service(category: Category, service: ServiceId) -> Self {
         let key = category.key(CallerKind::Authenticated, &[b"service", &service.bits().to_be_bytes()]);
         Self { category, key }
     }
 
-    fn human(category: Category, human: &Human) -> Self {
+    fn for_human(category: Category, human: &Human) -> Self {
         let owner = &human.owner;
         let parts: [&[u8]; 3] = [b"person", owner.issuer.as_bytes(), owner.subject.as_bytes()];
         Self { category, key: category.key(CallerKind::Authenticated, &parts) }
     }
 
-    fn address(category: Category, address: IpAddr) -> Self {
-        Self { category, key: category.key(CallerKind::Unauthenticated, &[&network(address)]) }
+    fn for_address(category: Category, address: IpAddr) -> Self {
+        Self { category, key: category.key(CallerKind::Unauthenticated, &[&network_prefix(address)]) }
     }
 
-    fn named(address: IpAddr, named: &Named) -> Self {
-        let (kind, id) = named.key();
-        let key = Category::Auth.key(CallerKind::Unauthenticated, &[&network(address), kind, &id]);
+    fn for_auth_subject(address: IpAddr, subject: &RateLimitSubject) -> Self {
+        let (kind, id) = subject.key();
+        let key = Category::Auth.key(CallerKind::Unauthenticated, &[&network_prefix(address), kind, &id]);
         Self { category: Category::Auth, key }
     }
 }
 
-/// Whoever has one IPv6 address has its /64.
-fn network(address: IpAddr) -> Vec<u8> {
+/// The part of the address that is counted: all of an IPv4 address, the /64 prefix of an IPv6 address. A client with one
+/// IPv6 address usually has its whole /64.
+fn network_prefix(address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => address.octets().to_vec(),
         IpAddr::V6(address) => Ipv6Addr::octets(&address)[..8].to_vec(),
     }
 }
 
-/// What is said of a count.
+/// A limit and what is left of it.
 #[derive(Debug, Clone, Copy)]
-pub struct Told {
-    /// Of what.
+pub struct LimitStatus {
+    /// The category.
     pub category: Category,
-    /// How many may be.
+    /// Maximum number of requests per window.
     pub quota: Quota,
-    /// How many are left.
-    pub reading: QuotaStatus,
+    /// Remaining requests, and the time until there is one more.
+    pub quota_status: QuotaStatus,
 }
 
-/// Whether a request passes, and what is said of its counts.
-struct Ruling {
-    granted: bool,
-    told: Vec<Told>,
+/// Whether a request is allowed, and the status of each limit that it counts for.
+struct LimitDecision {
+    allowed: bool,
+    statuses: Vec<LimitStatus>,
 }
 
-/// The limits, and what was used of them.
+/// The configured limits, and the counters.
 pub struct Limits {
     per_minute: PerMinute,
     limiter: Arc<dyn RateLimiter>,
 }
 
 impl Limits {
-    /// Limits that are counted in these windows.
+    /// `limiter` keeps the counters.
     pub fn new(per_minute: PerMinute, limiter: Arc<dyn RateLimiter>) -> Self {
         Self { per_minute, limiter }
     }
 
-    /// Where it is kept what was used of them.
+    /// Where the counters are stored.
     pub fn backend(&self) -> RateLimitBackend {
         self.limiter.backend()
     }
 
-    async fn take(&self, counted: &[Counted]) -> Ruling {
-        let limits = self.rate_limits(counted);
-        self.ruling(counted, self.limiter.acquire(&limits).await)
+    /// Counts a request for all these keys, or for none if one of them has no request left.
+    async fn acquire(&self, keys: &[CategoryKey]) -> LimitDecision {
+        let limits = self.rate_limits(keys);
+        self.decision(keys, self.limiter.acquire(&limits).await)
     }
 
-    async fn look(&self, counted: &[Counted]) -> Ruling {
-        let limits = self.rate_limits(counted);
-        self.ruling(counted, self.limiter.peek(&limits).await)
+    /// The decision that [`Self::acquire`] would return now, without counting.
+    async fn peek(&self, keys: &[CategoryKey]) -> LimitDecision {
+        let limits = self.rate_limits(keys);
+        self.decision(keys, self.limiter.peek(&limits).await)
     }
 
-    fn rate_limits(&self, counted: &[Counted]) -> Vec<RateLimit> {
-        let limit = |of: &Counted| RateLimit { key: of.key, quota: self.per_minute.quota(of.category) };
-        counted.iter().map(limit).collect()
+    fn rate_limits(&self, keys: &[CategoryKey]) -> Vec<RateLimit> {
+        let limit = |key: &CategoryKey| RateLimit { key: key.key, quota: self.per_minute.quota(key.category) };
+        keys.iter().map(limit).collect()
     }
 
-    fn ruling(&self, counted: &[Counted], decision: RateLimitDecision) -> Ruling {
-        let RateLimitDecision { allowed: granted, statuses } = decision;
-        let told = counted.iter().zip(statuses).map(|(of, reading)| Told {
-            category: of.category,
-            quota: self.per_minute.quota(of.category),
-            reading,
+    fn decision(&self, keys: &[CategoryKey], decision: RateLimitDecision) -> LimitDecision {
+        let RateLimitDecision { allowed, statuses } = decision;
+        let statuses = keys.iter().zip(statuses).map(|(key, quota_status)| LimitStatus {
+            category: key.category,
+            quota: self.per_minute.quota(key.category),
+            quota_status,
         });
-        Ruling { granted, told: told.collect() }
+        LimitDecision { allowed, statuses: statuses.collect() }
     }
 }
 
-impl Ruling {
-    /// What is exhausted, and for the longest; nothing if the request passes.
-    fn exhausted(&self) -> Option<Told> {
-        let exhausted = self.told.iter().filter(|told| !self.granted && told.reading.remaining == 0);
-        exhausted.max_by_key(|told| told.reading.reset_after).copied()
+impl LimitDecision {
+    /// The exhausted limit with the longest wait; `None` if the request is allowed.
+    fn exhausted(&self) -> Option<LimitStatus> {
+        let exhausted = self.statuses.iter().filter(|status| !self.allowed && status.quota_status.remaining == 0);
+        exhausted.max_by_key(|status| status.quota_status.reset_after).copied()
     }
 }
 
@@ -235,12 +239,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_its_network_and_an_ipv4_address_itself() {
-        let subject = |text: &str| Counted::address(Category::AuthAddress, text.parse().unwrap()).key;
-        assert_eq!(subject("2001:db8:1:2:3::4"), subject("2001:db8:1:2:ffff::"));
-        assert_ne!(subject("2001:db8:1:2::"), subject("2001:db8:1:3::"));
-        assert_ne!(subject("192.0.2.1"), subject("192.0.2.2"));
-        let of = |category| Counted::address(category, "192.0.2.1".parse().unwrap()).key;
-        assert_ne!(of(Category::AuthAddress), of(Category::Failures));
+    fn counts_ipv6_clients_by_prefix_and_ipv4_clients_by_address() {
+        let key = |text: &str| CategoryKey::for_address(Category::AuthAddress, text.parse().unwrap()).key;
+        assert_eq!(key("2001:db8:1:2:3::4"), key("2001:db8:1:2:ffff::"));
+        assert_ne!(key("2001:db8:1:2::"), key("2001:db8:1:3::"));
+        assert_ne!(key("192.0.2.1"), key("192.0.2.2"));
+        let of_category = |category| CategoryKey::for_address(category, "192.0.2.1".parse().unwrap()).key;
+        assert_ne!(of_category(Category::AuthAddress), of_category(Category::Failures));
     }
 }

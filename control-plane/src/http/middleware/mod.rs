@@ -1,7 +1,7 @@
-//! Middleware: what runs before and after every handler.
+//! Middleware, and what it provides to handlers.
 
-pub(super) mod caching;
-pub(super) mod counted;
+pub(super) mod conditional_get;
 pub(super) mod deadline;
 pub(super) mod limits;
-pub(super) mod observe;
+pub(super) mod operation_metrics;
+pub(super) mod telemetry;

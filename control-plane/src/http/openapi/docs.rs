@@ -1,7 +1,7 @@
-//! `/docs`: the description of the API for people to read, by Swagger UI. Everything it needs comes from here.
+//! `/docs`: the API description in Swagger UI. The page loads nothing from other servers.
 
-use super::errors::{Errors, NoFile, Nothing};
-use crate::http::{error::ApiError, middleware::caching, request::ids::InPath};
+use super::errors::{Errors, FileNotFound, InternalOnly};
+use crate::http::{error::ApiError, middleware::conditional_get, request::ids::PathParams};
 use axum::{
     body::Bytes,
     http::{HeaderMap, HeaderName, HeaderValue, header},
@@ -10,13 +10,13 @@ use axum::{
 use std::sync::Arc;
 use utoipa_swagger_ui::{Config, serve};
 
-/// Where the page finds the description, seen from `/docs`.
-const DESCRIPTION: &str = "openapi.json";
+/// URL of the description, relative to `/docs`.
+const DESCRIPTION_URL: &str = "openapi.json";
 
-/// The page; the names in it are relative to its folder.
+/// The page. The URLs in it are relative to its folder.
 const PAGE: &str = "index.html";
 
-/// What the page names. The rest of what comes with Swagger UI is for other ways to build it in.
+/// The files that the page loads. Swagger UI has more, which other integrations use.
 const FILES: [&str; 7] = [
     "swagger-ui.css",
     "index.css",
@@ -27,65 +27,69 @@ const FILES: [&str; 7] = [
     "favicon-16x16.png",
 ];
 
-/// Swagger UI styles by attributes and draws with `data:` images; scripts and requests are for this server only.
-const POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'";
+/// Swagger UI needs inline styles and `data:` images. Scripts and requests are allowed from and to this server only.
+const CONTENT_SECURITY_POLICY: &str = "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; object-src 'none'";
 
-/// Read this description in a browser
+/// Read the API description in a browser
 #[utoipa::path(
     get, path = "/docs", operation_id = "readDocs", tag = "Server", security(()),
     responses(
-        (status = 200, description = "A page; it loads nothing from elsewhere", body = String, content_type = "text/html"),
-        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`"),
-        Errors<(Nothing,)>,
+        (status = 200, description = "The page. It loads nothing from other servers", body = String, content_type = "text/html"),
+        (status = 304, description = "Unchanged since the `ETag` in `If-None-Match`"),
+        Errors<(InternalOnly,)>,
     )
 )]
 pub async fn page(headers: HeaderMap) -> Result<Response, ApiError> {
-    let (content_type, bytes) = file_of(PAGE)?;
+    let (content_type, bytes) = load_file(PAGE)?;
     let page = String::from_utf8_lossy(&bytes).replace("=\"./", "=\"").replace("href=\"", "href=\"docs/");
-    Ok(guarded(&headers, &content_type, page.replace("src=\"", "src=\"docs/").into()))
+    Ok(with_security_headers(&headers, &content_type, page.replace("src=\"", "src=\"docs/").into()))
 }
 
-/// A file of that page
+/// Read a file of the documentation page
 #[utoipa::path(
     get, path = "/docs/{file}", operation_id = "readDocsFile", tag = "Server", security(()),
-    params(("file" = String, Path, description = "One that the page names", example = "swagger-ui.css")),
+    params(("file" = String, Path, description = "Name of a file that the page loads", example = "swagger-ui.css")),
     responses(
         (
             status = 200, description = "The file",
             content((String = "text/css"), (String = "text/javascript"), (String = "image/png")),
         ),
-        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`"),
-        Errors<(NoFile,)>,
+        (status = 304, description = "Unchanged since the `ETag` in `If-None-Match`"),
+        Errors<(FileNotFound,)>,
     )
 )]
-pub async fn file(InPath(file): InPath<String>, headers: HeaderMap) -> Result<Response, ApiError> {
+pub async fn file(PathParams(file): PathParams<String>, headers: HeaderMap) -> Result<Response, ApiError> {
     if !FILES.contains(&file.as_str()) {
         return Err(ApiError::not_found());
     }
-    let (content_type, bytes) = file_of(&file)?;
-    Ok(guarded(&headers, &content_type, bytes))
+    let (content_type, bytes) = load_file(&file)?;
+    Ok(with_security_headers(&headers, &content_type, bytes))
 }
 
-/// A file of Swagger UI, with its type.
-fn file_of(name: &str) -> Result<(String, Bytes), ApiError> {
-    // "none" turns off the badge of a validator elsewhere, which would be told where this server is.
-    let config = Config::from(DESCRIPTION).validator_url("none").deep_linking(true).display_request_duration(true);
-    let found = serve(name, Arc::new(config)).map_err(|error| {
-        tracing::error!(%error, name, "a file of the docs cannot be made");
+/// A file of Swagger UI, with its media type.
+fn load_file(name: &str) -> Result<(String, Bytes), ApiError> {
+    // "none" disables the badge of an online validator, which would learn the address of this server.
+    let config = Config::from(DESCRIPTION_URL).validator_url("none").deep_linking(true).display_request_duration(true);
+    let result = serve(name, Arc::new(config)).map_err(|error| {
+        tracing::error!(%error, name, "cannot serve a documentation file");
         ApiError::internal()
     })?;
-    let file = found.ok_or_else(ApiError::not_found)?;
+    let file = result.ok_or_else(ApiError::not_found)?;
     Ok((file.content_type, Bytes::from(file.bytes.into_owned())))
 }
 
-fn guarded(headers: &HeaderMap, content_type: &str, bytes: Bytes) -> Response {
+fn with_security_headers(headers: &HeaderMap, content_type: &str, bytes: Bytes) -> Response {
     let content_type =
         HeaderValue::from_str(content_type).unwrap_or(HeaderValue::from_static("application/octet-stream"));
-    let guards = [
-        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
+    let security_headers = [
+        (header::CONTENT_SECURITY_POLICY, HeaderValue::from_static(CONTENT_SECURITY_POLICY)),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (header::REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
         (HeaderName::from_static("x-frame-options"), HeaderValue::from_static("DENY")),
     ];
-    (guards, caching::answer(headers, content_type, bytes, caching::DEFAULT_LIMIT)).into_response()
+    (
+        security_headers,
+        conditional_get::cacheable_response(headers, content_type, bytes, conditional_get::DEFAULT_MAX_AGE),
+    )
+        .into_response()
 }

@@ -1,11 +1,10 @@
-//! The description of the API in OpenAPI 3.1, made of what stands at the handlers.
+//! The API description in OpenAPI 3.1, assembled from the declarations at the handlers.
 //!
-//! Neighbours: each handler says what it takes and answers; `document::errors` turns the ways to fail into answers with
-//! examples; `docs` shows the description to people. The rule of the room: what is so for every endpoint is
-//! said here once, what is so for one stands at its handler.
+//! Handlers declare their own parameters, bodies and responses. This module adds what applies to all endpoints; `errors`
+//! describes the error responses, `examples` adds examples, `rate_limits` the rate limits.
 
-use super::{errors, events, examples, limited, schema};
-use crate::http::{api::verify::RefusedToken, error::ErrorBody, middleware::caching};
+use super::{errors, events, examples, rate_limits, schema};
+use crate::http::{api::verify::TokenErrorBody, error::ErrorBody, middleware::conditional_get};
 use axum::{
     body::Bytes,
     extract::Extension,
@@ -19,53 +18,57 @@ use utoipa::{
         Components, ComponentsBuilder, Header, Info, InfoBuilder, License, OpenApi, OpenApiBuilder, Ref, RefOr, Schema,
         ServerBuilder, Type,
         path::Operation,
-        response::Response as Answer,
+        response::Response as ResponseSpec,
         schema::{Object, ObjectBuilder},
-        security::{ApiKey, ApiKeyValue, HttpAuthScheme, HttpBuilder, SecurityScheme},
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
         tag::TagBuilder,
     },
 };
 
-/// What stands in the copy that is kept in the repository.
-pub const ANYWHERE: &str = "https://countersign.example";
+/// Server URL in the copy in the repository.
+pub const PLACEHOLDER_URL: &str = "https://countersign.example";
 
-const ABOUT: &str = include_str!("about.md");
+const DESCRIPTION: &str = include_str!("description.md");
 
-const LEFT: &str = "For each limit that the request counted for, how many requests are left (`r`), and after how many \
-                    seconds there is one more (`t`): draft-ietf-httpapi-ratelimit-headers-10.";
+const RATELIMIT: &str = "For each limit that the request counts for: remaining requests (`r`), and seconds until there is one \
+                         more (`t`). See draft-ietf-httpapi-ratelimit-headers-10.";
 
-const POLICY: &str = "How many requests (`q`) may be made in how many seconds (`w`).";
+const RATELIMIT_POLICY: &str = "For each limit that the request counts for: maximum number of requests (`q`) in a window of \
+                                this many seconds (`w`).";
 
-/// In the order in which they are read.
+/// Tags with their descriptions, in the order of the documentation.
 const TAGS: [(&str, &str); 8] = [
-    ("Authentication", "How an agent comes by its tokens. No credential is sent: the signature is the proof."),
-    ("Verification", "What a service asks about an agent's token when no sidecar asks for it."),
-    ("Agents", "Agents as services and their owners see them."),
-    ("Roles", "Roles of a service, and who holds them."),
-    ("Trust", "What services say of agents, and what it amounts to."),
-    ("Services", "Services and their API keys, for the people who own them."),
-    ("Webhooks", "Where events are told. What is told stands in the section `webhooks` of this description."),
-    ("Server", "The server itself: its health, its keys, this description."),
+    (
+        "Authentication",
+        "Registration, login, refresh and revocation of tokens of agents. No credential is required: the agent signs a challenge.",
+    ),
+    ("Verification", "Verification of agents' tokens by services that do not use a sidecar."),
+    ("Agents", "Agents, for services and for the owners of agents."),
+    ("Roles", "Roles of a service, and their assignment to agents."),
+    ("Trust", "Feedback of services about agents. The trust score of an agent is computed from it."),
+    ("Services", "Services and their API keys, for owners and administrators."),
+    ("Webhooks", "URLs that receive events. See `webhooks` in this description for the events."),
+    ("Server", "The server: health, signing keys, API description."),
 ];
 
-/// The description as it is before any endpoint has been added.
-pub fn blank() -> OpenApi {
-    let tags = TAGS.map(|(name, about)| TagBuilder::new().name(name).description(Some(about)).build());
+/// The description without endpoints.
+pub fn base() -> OpenApi {
+    let tags = TAGS.map(|(name, description)| TagBuilder::new().name(name).description(Some(description)).build());
     let document = OpenApiBuilder::new().info(info()).components(Some(components())).tags(Some(tags));
     document.webhooks(Some(events::webhooks())).build()
 }
 
-/// The description as it is served: where this server is reached, and what every answer has.
+/// Completes the description: adds the server URL, examples, and the headers of all responses.
 pub fn finish(mut document: OpenApi, url: &str) -> OpenApi {
     document.servers = Some(vec![ServerBuilder::new().url(url).build()]);
-    let words = document.components.clone().unwrap_or_default();
+    let components = document.components.clone().unwrap_or_default();
     let paths = document.paths.paths.iter_mut();
     for (path, operation) in paths.flat_map(|(path, item)| operations(item).map(move |operation| (path, operation))) {
-        limited::add(path, operation);
-        examples::add(operation, &words);
-        for (status, answer) in &mut operation.responses.responses {
-            if let RefOr::T(answer) = answer {
-                add_headers(status, answer);
+        examples::add(path, operation, &components);
+        rate_limits::add(path, operation);
+        for (status, response) in &mut operation.responses.responses {
+            if let RefOr::T(response) = response {
+                add_headers(status, response);
             }
         }
     }
@@ -77,115 +80,116 @@ fn info() -> Info {
     InfoBuilder::new()
         .title("Countersign")
         .version(env!("CARGO_PKG_VERSION"))
-        .description(Some(ABOUT))
+        .description(Some(DESCRIPTION))
         .license(Some(license))
         .build()
 }
 
 fn components() -> Components {
-    let bearer = |format: Option<&str>, about: &str| {
-        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(about));
+    let bearer = |format: Option<&str>, description: &str| {
+        let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).description(Some(description));
         let scheme = format.into_iter().fold(scheme, HttpBuilder::bearer_format);
         SecurityScheme::Http(scheme.build())
     };
-    let token = ApiKeyValue::with_description(
-        "X-Agent-Token",
-        "The access token of the agent that is asked about, as `Bearer <token>`. It goes beside the service's API key.",
-    );
     ComponentsBuilder::new()
-        .schemas_from_iter(words())
-        .security_scheme("serviceKey", bearer(None, "A service API key (`svc_sk_…`). Keys of scope `sync` can verify tokens, nothing else."))
-        .security_scheme("humanToken", bearer(Some("JWT"), "A JWT that speaks for a person."))
-        .security_scheme("agentToken", SecurityScheme::ApiKey(ApiKey::Header(token)))
-        .header("RequestId", header("The id of this request, also in the log of the server; the one that was sent, if it is 1 to 128 letters, digits, `-`, `_` or `.`.", text().pattern(Some("^[A-Za-z0-9._-]{1,128}$")).build()))
-        .header("Challenge", header("Which kind of credential is missing or wrong (RFC 6750).", text().examples(["Bearer"]).build()))
-        .header("RateLimit", header(LEFT, text().examples([r#""management";r=93;t=0"#]).build()))
-        .header("RateLimitPolicy", header(POLICY, text().examples([r#""management";q=100;w=60"#]).build()))
-        .header("RetryAfter", header("After how many seconds it is worth trying again.", ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0.0)).build()))
+        .schemas_from_iter(extra_schemas())
+        .security_scheme("serviceKey", bearer(None, "A service API key (`svc_sk_…`). A key with scope `sync` can only verify tokens."))
+        .security_scheme("humanToken", bearer(Some("JWT"), "A JWT of a human user, from an identity provider that the deployment trusts."))
+        .header("RequestId", header("Id of the request, as in the server's log. A request can set it: 1 to 128 letters, digits, `-`, `_` or `.`.", text().pattern(Some("^[A-Za-z0-9._-]{1,128}$")).build()))
+        .header("Challenge", header("Authentication scheme of the missing or invalid credential (RFC 6750).", text().examples(["Bearer"]).build()))
+        .header("RateLimit", header(RATELIMIT, text().examples([r#""management";r=93;t=0"#]).build()))
+        .header("RateLimitPolicy", header(RATELIMIT_POLICY, text().examples([r#""management";q=100;w=60"#]).build()))
+        .header("RetryAfter", header("Number of seconds to wait before trying again.", ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(0.0)).build()))
         .build()
 }
 
-/// Words that no handler brings along, since it names them only in parameters, or in errors.
-fn words() -> Vec<(String, RefOr<Schema>)> {
-    let mut words = Vec::new();
-    add_word::<ErrorBody>(&mut words);
-    add_word::<RefusedToken>(&mut words);
-    add_word::<schema::AgentId>(&mut words);
-    add_word::<schema::ServiceId>(&mut words);
-    add_word::<schema::RoleId>(&mut words);
-    add_word::<schema::ApiKeyId>(&mut words);
-    add_word::<schema::PublishedKey>(&mut words);
-    add_word::<schema::AnyToken>(&mut words);
-    add_word::<schema::Text>(&mut words);
-    add_word::<schema::Permission>(&mut words);
-    add_word::<schema::WebhookId>(&mut words);
-    add_word::<schema::EventId>(&mut words);
-    words.extend(events::schemas());
-    words
+/// Schemas that are used only in parameters and error responses. utoipa collects those of bodies by itself.
+fn extra_schemas() -> Vec<(String, RefOr<Schema>)> {
+    let mut schemas = Vec::new();
+    add_schema::<ErrorBody>(&mut schemas);
+    add_schema::<TokenErrorBody>(&mut schemas);
+    add_schema::<schema::BearerAccessTokenSchema>(&mut schemas);
+    add_schema::<schema::AgentIdSchema>(&mut schemas);
+    add_schema::<schema::ServiceIdSchema>(&mut schemas);
+    add_schema::<schema::RoleIdSchema>(&mut schemas);
+    add_schema::<schema::ApiKeyIdSchema>(&mut schemas);
+    add_schema::<schema::JwkSchema>(&mut schemas);
+    add_schema::<schema::AnyTokenSchema>(&mut schemas);
+    add_schema::<schema::TextSchema>(&mut schemas);
+    add_schema::<schema::PermissionSchema>(&mut schemas);
+    add_schema::<schema::WebhookIdSchema>(&mut schemas);
+    add_schema::<schema::EventIdSchema>(&mut schemas);
+    schemas.extend(events::schemas());
+    schemas
 }
 
-fn add_word<T: ToSchema>(words: &mut Vec<(String, RefOr<Schema>)>) {
-    words.push((T::name().into_owned(), T::schema()));
-    T::schemas(words);
+fn add_schema<T: ToSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+    schemas.push((T::name().into_owned(), T::schema()));
+    T::schemas(schemas);
 }
 
 fn text() -> ObjectBuilder {
     ObjectBuilder::new().schema_type(Type::String)
 }
 
-fn header(about: &str, form: Object) -> Header {
-    Header::builder().description(Some(about)).schema(Some(form)).build()
+fn header(description: &str, schema: Object) -> Header {
+    Header::builder().description(Some(description)).schema(Some(schema)).build()
 }
 
-/// Headers that a status brings along.
-fn add_headers(status: &str, answer: &mut Answer) {
-    let mut named = vec![("X-Request-Id", "RequestId")];
+/// Adds the headers that responses with this status have.
+fn add_headers(status: &str, response: &mut ResponseSpec) {
+    let mut headers = vec![("X-Request-Id", "RequestId")];
     match status {
-        "401" => named.push(("WWW-Authenticate", "Challenge")),
-        "429" | "503" => named.push(("Retry-After", "RetryAfter")),
+        "401" => headers.push(("WWW-Authenticate", "Challenge")),
+        "429" | "503" => headers.push(("Retry-After", "RetryAfter")),
         _ => {}
     }
-    for (name, component) in named {
-        let link = Ref::new(format!("#/components/headers/{component}"));
-        answer.headers.insert(name.to_owned(), RefOr::Ref(link));
+    for (name, component) in headers {
+        let reference = Ref::new(format!("#/components/headers/{component}"));
+        response.headers.insert(name.to_owned(), RefOr::Ref(reference));
     }
 }
 
 /// The operations of a path.
-pub fn operations(path: &mut utoipa::openapi::PathItem) -> impl Iterator<Item = &mut Operation> {
+fn operations(path: &mut utoipa::openapi::PathItem) -> impl Iterator<Item = &mut Operation> {
     [&mut path.get, &mut path.put, &mut path.post, &mut path.patch, &mut path.delete].into_iter().flatten()
 }
 
-/// The description of this server, as it is sent.
-pub struct Published(Bytes);
+/// The serialized description of this server.
+pub struct PublishedDocument(Bytes);
 
-impl Published {
-    /// Writes it down.
+impl PublishedDocument {
+    /// `url` is the public URL of the server.
     pub fn new(document: OpenApi, url: &str) -> Self {
-        Self(text_of(&finish(document, url)).into())
+        Self(to_json(&finish(document, url)).into())
     }
 }
 
-/// The description as text.
-pub fn text_of(document: &OpenApi) -> String {
-    // A structure of texts and numbers can always be written.
+/// The description as JSON text.
+pub fn to_json(document: &OpenApi) -> String {
+    // Serialization cannot fail: all map keys are strings.
     serde_json::to_string_pretty(document).unwrap_or_default() + "\n"
 }
 
-/// This description
+/// Read the API description
 ///
-/// In OpenAPI 3.1. `/docs` shows it to people.
+/// OpenAPI 3.1 in JSON. `/docs` shows it in a browser.
 #[utoipa::path(
     get, path = "/openapi.json", operation_id = "readDescription", tag = "Server", security(()),
     responses(
         (
-            status = 200, description = "The description", body = schema::AnyObject,
+            status = 200, description = "The API description", body = schema::AnyObjectSchema,
             headers(("ETag", description = "For `If-None-Match`")),
         ),
-        (status = 304, description = "Not changed since the `ETag` in `If-None-Match`"),
-        errors::Errors<(errors::Nothing,)>,
+        (status = 304, description = "Unchanged since the `ETag` in `If-None-Match`"),
+        errors::Errors<(errors::InternalOnly,)>,
     )
 )]
-pub async fn openapi(Extension(published): Extension<Arc<Published>>, headers: HeaderMap) -> Response {
-    caching::answer(&headers, HeaderValue::from_static("application/json"), published.0.clone(), caching::DEFAULT_LIMIT)
+pub async fn openapi(Extension(published): Extension<Arc<PublishedDocument>>, headers: HeaderMap) -> Response {
+    conditional_get::cacheable_response(
+        &headers,
+        HeaderValue::from_static("application/json"),
+        published.0.clone(),
+        conditional_get::DEFAULT_MAX_AGE,
+    )
 }

@@ -1,228 +1,286 @@
-//! The ways in which an endpoint can fail, as answers with an example of each.
+//! The error responses of endpoints, each with examples.
 //!
-//! `Errors<(FullKey, Body)>` in the `responses` of a handler stands for all that can go wrong with a key of full scope
-//! and with a body. The examples are made by the same code as the errors themselves.
+//! `Errors<(FullKeyAuth, InvalidBody)>` in the `responses` of a handler adds the errors of authentication with an API key of
+//! scope `full`, and of an invalid body. The examples are made by the code that makes the real errors.
 
 use crate::{
+    domain::{
+        agent::Owner,
+        service::KeyScope,
+        trust::{InvalidScore, Score},
+    },
     http::{
-        api::verify::RefusedToken,
-        error::{ApiError, ErrorBody, Problem},
+        api::verify::TokenErrorBody,
+        error::{ApiError, ErrorBody, FieldError},
+        openapi::schema::EXAMPLE_ID,
+        request::body::BODY_LIMIT,
     },
     operations::{NotFound, OperationError},
 };
 use axum::http::StatusCode;
-use countersign_identity::{Reason, Refusal, Timestamp};
-use serde_json::json;
+use countersign_identity::{Reason, Refusal, ServiceId, Timestamp};
+use serde_json::{Value, json};
 use std::{collections::BTreeMap, marker::PhantomData};
 use utoipa::{
     IntoResponses, ToSchema,
     openapi::{ContentBuilder, Ref, RefOr, Response, ResponseBuilder, example::ExampleBuilder},
 };
 
-/// Ways to fail.
-pub trait Cases {
-    /// One error of each way.
-    fn cases() -> Vec<ApiError>;
+/// A group of errors.
+pub trait ErrorCases {
+    /// One example of each error.
+    fn errors() -> Vec<ApiError>;
 
-    /// Whether the answer to such an error also says that an agent's token is not valid.
-    const OF_TOKENS: bool = false;
+    /// Whether the response bodies also have `valid: false`, because the agent's token is invalid.
+    const TOKEN_ERRORS: bool = false;
 }
 
-/// All of these ways to fail, and the faults of the server itself.
+/// These errors, and internal errors.
 pub struct Errors<T>(PhantomData<T>);
 
-impl<T: Answers> IntoResponses for Errors<T> {
+impl<T: ErrorSet> IntoResponses for Errors<T> {
     fn responses() -> BTreeMap<String, RefOr<Response>> {
         let mut by_status = BTreeMap::<StatusCode, Vec<(ApiError, bool)>>::new();
-        let faults = vec![(ApiError::internal(), false)];
-        for (error, of_token) in T::answers().into_iter().chain(faults) {
-            by_status.entry(error.case().0).or_default().push((error, of_token));
+        let internal = vec![(ApiError::internal(), false)];
+        for (error, is_token_error) in T::errors().into_iter().chain(internal) {
+            by_status.entry(error.status()).or_default().push((error, is_token_error));
         }
         by_status
             .into_iter()
-            .map(|(status, errors)| (status.as_str().to_owned(), answer(status, errors).into()))
+            .map(|(status, errors)| (status.as_str().to_owned(), response(status, errors).into()))
             .collect()
     }
 }
 
-/// Errors, and whether an agent's token is what they are about.
-pub trait Answers {
-    /// All of them.
-    fn answers() -> Vec<(ApiError, bool)>;
+/// Several groups of errors.
+pub trait ErrorSet {
+    /// All errors, each with [`ErrorCases::TOKEN_ERRORS`] of its group.
+    fn errors() -> Vec<(ApiError, bool)>;
 }
 
-impl<T: Cases> Answers for T {
-    fn answers() -> Vec<(ApiError, bool)> {
-        T::cases().into_iter().map(|error| (error, T::OF_TOKENS)).collect()
-    }
+fn with_token_flag<T: ErrorCases>() -> Vec<(ApiError, bool)> {
+    T::errors().into_iter().map(|error| (error, T::TOKEN_ERRORS)).collect()
 }
 
-macro_rules! together {
-    ($($($part:ident)+;)+) => {$(
-        impl<$($part: Cases),+> Answers for ($($part,)+) {
-            fn answers() -> Vec<(ApiError, bool)> {
-                [$($part::answers()),+].concat_all()
+macro_rules! error_sets {
+    ($($($case:ident)+;)+) => {$(
+        impl<$($case: ErrorCases),+> ErrorSet for ($($case,)+) {
+            fn errors() -> Vec<(ApiError, bool)> {
+                [$(with_token_flag::<$case>()),+].into_iter().flatten().collect()
             }
         }
     )+};
 }
 
-/// Lists put together.
-trait Concat<T> {
-    fn concat_all(self) -> Vec<T>;
+error_sets! { A; A B; A B C; A B C D; A B C D E; A B C D E F; }
+
+/// The response of this one error.
+pub fn error_response(error: ApiError) -> Response {
+    response(error.status(), vec![(error, false)])
 }
 
-impl<T, const N: usize> Concat<T> for [Vec<T>; N] {
-    fn concat_all(self) -> Vec<T> {
-        self.into_iter().flatten().collect()
-    }
-}
-
-together! { A; A B; A B C; A B C D; A B C D E; A B C D E F; }
-
-/// The answer to this one error.
-pub fn answer_with(error: ApiError) -> Response {
-    answer(error.case().0, vec![(error, false)])
-}
-
-fn answer(status: StatusCode, errors: Vec<(ApiError, bool)>) -> Response {
-    let of_token = errors.iter().any(|(_, of_token)| *of_token);
-    let schema = if of_token { RefusedToken::name() } else { ErrorBody::name() };
-    let examples = errors.into_iter().map(|(error, of_token)| {
-        let body = if of_token { json!(RefusedToken::of(&error)) } else { json!(error.body()) };
-        let example = ExampleBuilder::new().summary(error.body().message()).value(Some(body));
-        (error.case().1.to_owned(), RefOr::from(example.build()))
-    });
+fn response(status: StatusCode, errors: Vec<(ApiError, bool)>) -> Response {
+    let has_token_errors = errors.iter().any(|(_, is_token_error)| *is_token_error);
+    let schema = if has_token_errors { TokenErrorBody::name() } else { ErrorBody::name() };
     let content = ContentBuilder::new()
         .schema(Some(RefOr::<utoipa::openapi::Schema>::from(Ref::from_schema_name(schema))))
-        .examples_from_iter(examples)
         .build();
-    ResponseBuilder::new().description(meaning(status)).content("application/json", content).build()
+    let mut response = ResponseBuilder::new().description(description(status)).content(JSON, content).build();
+    for (error, is_token_error) in errors {
+        let body = if is_token_error { json!(TokenErrorBody::new(&error)) } else { json!(error.body()) };
+        add_example_body(&mut response, &error, body);
+    }
+    response
 }
 
-fn meaning(status: StatusCode) -> &'static str {
+const JSON: &str = "application/json";
+
+/// Adds this error to the examples of a response.
+pub fn add_example(response: &mut Response, error: &ApiError) {
+    add_example_body(response, error, json!(error.body()));
+}
+
+/// The name of the example is the reason or code of the error. An error in another field gets the field appended, so that
+/// each example has a name of its own; a second example of the same error replaces the first.
+fn add_example_body(response: &mut Response, error: &ApiError, body: Value) {
+    let Some(RefOr::T(content)) = response.content.get_mut(JSON) else { return };
+    let mut name = error.example_name().to_owned();
+    let fields = |body: &Value| body["error"]["details"]["fields"].as_object().cloned();
+    if let Some(RefOr::T(existing)) = content.examples.get(&name)
+        && existing.value.as_ref().and_then(fields) != fields(&body)
+        && let Some(field) = fields(&body).and_then(|fields| fields.keys().next().cloned())
+    {
+        name = format!("{name}.{field}");
+    }
+    let example = ExampleBuilder::new().summary(error.body().message()).value(Some(body));
+    content.examples.insert(name, RefOr::from(example.build()));
+}
+
+fn description(status: StatusCode) -> &'static str {
     match status.as_u16() {
-        400 => "The request is wrong: its message and details say how",
-        401 => "A credential is missing, wrong, expired or dead: `details.reason` says which",
-        403 => "The credential is good, and does not suffice: `details.reason` says why",
-        404 => "What the request names does not exist",
-        409 => "The request contradicts what is there",
+        400 => "The request is invalid: message and details say why",
+        401 => "A credential is missing, invalid, expired or revoked: `details.reason` says which",
+        403 => "The credential is valid but does not allow this request: `details.reason` says why",
+        404 => "A resource that the request names does not exist",
+        409 => "The request conflicts with the current state",
         413 => "The body is too large",
-        415 => "The body is not what its `Content-Type` must be",
-        429 => "Too many requests: `Retry-After` says when to come back",
-        500 => "A fault of the server; the request id leads to its log",
+        415 => "The `Content-Type` of the body is not supported",
+        429 => "A rate limit is exceeded: try again after `Retry-After` seconds",
+        500 => "Internal error: the server's log has the cause under the request id",
         503 => {
-            "The server cannot answer right now: try again, with the same Idempotency-Key where it must happen only once"
+            "The server cannot process the request now: try again, with the same Idempotency-Key if it must take effect only once"
         }
         _ => "The request failed",
     }
 }
 
-macro_rules! cases {
+macro_rules! error_cases {
     ($($(#[$doc:meta])+ $name:ident = $errors:expr;)+) => {$(
         $(#[$doc])+
         pub enum $name {}
 
-        impl Cases for $name {
-            fn cases() -> Vec<ApiError> {
+        impl ErrorCases for $name {
+            fn errors() -> Vec<ApiError> {
                 $errors
             }
         }
     )+};
 }
 
-/// Refusals for these reasons, and what can befall whoever is let in or not.
-fn refused(reasons: &[Reason]) -> Vec<ApiError> {
-    reasons.iter().map(|reason| (*reason).into()).chain(Anybody::cases()).collect()
+/// The errors of endpoints that require an API key.
+fn key_errors() -> Vec<ApiError> {
+    let reasons = [CredentialsMalformed, ServiceKeyMissing, ServiceKeyInvalid];
+    reasons.into_iter().map(ApiError::from).chain(PublicAccess::errors()).collect()
+}
+
+/// The errors of invalid tokens of human users.
+fn human_token_errors() -> Vec<ApiError> {
+    let expired = Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(EXPIRED_AT) };
+    vec![HumanTokenInvalid.into(), HumanIssuerUnavailable.into(), expired.into()]
+}
+
+/// The errors of endpoints that require a human user.
+fn human_errors() -> Vec<ApiError> {
+    let errors = [CredentialsMalformed, HumanTokenMissing].map(ApiError::from).into_iter();
+    errors.chain(human_token_errors()).chain(PublicAccess::errors()).collect()
+}
+
+fn scope_insufficient() -> ApiError {
+    ApiError::scope_insufficient(KeyScope::Sync)
+}
+
+fn other_service() -> ApiError {
+    ApiError::other_service(ServiceId::from_bits(EXAMPLE_ID), ServiceId::from_bits(EXAMPLE_ID + 1))
+}
+
+fn example_user() -> Owner {
+    Owner { issuer: "https://login.example.org".into(), subject: "alice".into() }
 }
 
 fn conflict(message: &str) -> Vec<ApiError> {
     vec![OperationError::Conflict(message.to_owned()).into()]
 }
 
-fn wrong(field: &str, message: &str) -> Vec<ApiError> {
-    vec![ApiError::invalid(&[Problem { field: field.to_owned(), message: message.to_owned() }])]
+fn invalid_field(field: &str, message: &str) -> Vec<ApiError> {
+    vec![ApiError::invalid(&[FieldError { field: field.to_owned(), message: message.to_owned() }])]
 }
+
+fn not_found(resource: NotFound) -> Vec<ApiError> {
+    vec![ApiError::resource_not_found(resource)]
+}
+
+fn malformed_json() -> ApiError {
+    ApiError::malformed_body("The body must be one JSON object: EOF while parsing an object at line 1 column 1")
+}
+
+/// Expiry time of expired tokens in examples.
+const EXPIRED_AT: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
 
 use Reason::{
-    AdminRequired, AgentRevoked, AgentSuspended, ChallengeExpired, ChallengeInvalid, ChallengeUsed,
-    CredentialsMalformed, HumanTokenInvalid, HumanTokenMissing, NotYours, RefreshExpired, RefreshInvalid,
-    RefreshReused, RefreshRevoked, ScopeInsufficient, ServiceKeyInvalid, ServiceKeyMissing,
+    AgentRevoked, AgentSuspended, ChallengeExpired, ChallengeInvalid, ChallengeUsed, CredentialsMalformed,
+    HumanIssuerUnavailable, HumanTokenInvalid, HumanTokenMissing, RefreshExpired, RefreshInvalid, RefreshReused,
+    RefreshRevoked, ServiceKeyInvalid, ServiceKeyMissing,
 };
 
-cases! {
-    /// Nothing but the faults of the server.
-    Nothing = vec![];
-    /// Where everybody is let in.
-    Anybody = vec![ApiError::unavailable()];
-    /// Where a person may say who they are, and sometimes must.
-    Registrant = refused(&[CredentialsMalformed, HumanTokenMissing, HumanTokenInvalid]);
-    /// Where any person is let in.
-    Person = refused(&[CredentialsMalformed, HumanTokenMissing, HumanTokenInvalid]);
-    /// Where the owner is let in, and administrators.
-    Owner = refused(&[CredentialsMalformed, HumanTokenMissing, HumanTokenInvalid, NotYours]);
-    /// Where administrators are let in.
-    Admin = refused(&[CredentialsMalformed, HumanTokenMissing, HumanTokenInvalid, AdminRequired]);
-    /// Where any key of the service is let in.
-    Key = refused(&[CredentialsMalformed, ServiceKeyMissing, ServiceKeyInvalid, NotYours]);
-    /// Where a key of full scope is let in, of the service if the path names one.
-    FullKey = refused(&[CredentialsMalformed, ServiceKeyMissing, ServiceKeyInvalid, ScopeInsufficient]);
-    /// The same, where the path names the service.
-    FullKeyOfService = refused(&[CredentialsMalformed, ServiceKeyMissing, ServiceKeyInvalid, NotYours, ScopeInsufficient]);
-    /// Where a key of full scope is let in, the owner, and administrators.
-    Manager = refused(&[CredentialsMalformed, ServiceKeyMissing, ServiceKeyInvalid, HumanTokenInvalid, NotYours, ScopeInsufficient]);
-    /// What can be wrong with a body.
-    Body = [
-        wrong("name", "is required"),
-        vec![ApiError::too_large(64 * 1024), ApiError::unsupported_media_type()],
-    ].concat_all();
-    /// What can be wrong with `limit` and `offset`.
-    Paging = wrong("limit", "must be a whole number, 1 or more");
+error_cases! {
+    /// Internal errors only.
+    InternalOnly = vec![];
+    /// No credential is required.
+    PublicAccess = vec![ApiError::unavailable()];
+    /// A human user's token is optional, or required by configuration.
+    OptionalHumanAuth = human_errors();
+    /// Any human user.
+    HumanAuth = human_errors();
+    /// The owner or an administrator.
+    OwnerAuth = [human_errors(), vec![ApiError::owner_required(&example_user())]].concat();
+    /// An administrator.
+    AdminAuth = [human_errors(), vec![ApiError::admin_required(&example_user())]].concat();
+    /// An API key of the service, of any scope.
+    ServiceKeyAuth = [key_errors(), vec![other_service()]].concat();
+    /// An API key with scope `full`, of any service.
+    FullKeyAuth = [key_errors(), vec![scope_insufficient()]].concat();
+    /// An API key of the service with scope `full`, the owner or an administrator.
+    ManagerAuth = [key_errors(), human_token_errors(), vec![other_service(), scope_insufficient()]].concat();
+    /// The body is not a JSON object, is too large, or has another content type. `examples` adds an error in a field.
+    InvalidBody = vec![malformed_json(), ApiError::too_large(BODY_LIMIT), ApiError::unsupported_media_type()];
+    /// Like [`InvalidBody`], for feedback: validation errors contain the range of scores.
+    InvalidFeedbackBody = {
+        let (min, max) = Score::RANGE;
+        let errors = InvalidBody::errors().into_iter().chain(invalid_field("score", &InvalidScore.to_string()));
+        errors.map(|error| error.with_validation_details([("minimum", json!(min)), ("maximum", json!(max))])).collect()
+    };
+    /// `limit` or `offset` is invalid.
+    InvalidPaging = invalid_field("limit", "must be a whole number, 1 or more");
     /// No such agent.
-    NoAgent = vec![ApiError::resource_not_found(NotFound::Agent)];
+    AgentNotFound = not_found(NotFound::Agent);
     /// No such service.
-    NoService = vec![ApiError::resource_not_found(NotFound::Service)];
+    ServiceNotFound = not_found(NotFound::Service);
     /// No such role.
-    NoRole = vec![ApiError::resource_not_found(NotFound::Role)];
+    RoleNotFound = not_found(NotFound::Role);
     /// No such API key.
-    NoKey = vec![ApiError::resource_not_found(NotFound::Key)];
+    KeyNotFound = not_found(NotFound::Key);
     /// No such signing key.
-    NoSigningKey = vec![ApiError::resource_not_found(NotFound::SigningKey)];
-    /// No such webhook at this place.
-    NoWebhook = vec![ApiError::resource_not_found(NotFound::Webhook)];
-    /// Nothing was delivered under this id.
-    NoDelivery = vec![ApiError::resource_not_found(NotFound::Delivery)];
-    /// There are as many webhooks as there can be.
-    TooManyWebhooks = conflict("the maximum of 10 webhooks is reached: delete or change one");
-    /// What can be wrong with the URL of a webhook.
-    WrongUrl = wrong("url", "has a host whose name does not resolve");
+    SigningKeyNotFound = not_found(NotFound::SigningKey);
+    /// No such webhook in this scope.
+    WebhookNotFound = not_found(NotFound::Webhook);
+    /// No such delivery.
+    DeliveryNotFound = not_found(NotFound::Delivery);
+    /// The maximum number of webhooks exists.
+    WebhookLimit = conflict("the maximum of 10 webhooks is reached: delete or change one");
+    /// The URL of a webhook is not acceptable.
+    InvalidWebhookUrl = invalid_field("url", "has a host whose name does not resolve");
     /// No such file.
-    NoFile = vec![ApiError::not_found()];
-    /// A role cannot be as it is asked for.
-    RoleConflict = conflict("the service has a role named `billing-reader` already");
-    /// An agent cannot hold one more role.
-    TooManyRoles = conflict("all role names of one agent together have at most 2048 bytes");
-    /// What can be wrong with an `Idempotency-Key`.
-    Repeated = [wrong("Idempotency-Key", "must be one string"), vec![OperationError::IdempotencyKeyReused.into()]].concat_all();
-    /// The agent was revoked for good.
-    Revoked = conflict("the agent is revoked, which is for good: register again, with a new key");
-    /// What can be wrong with the answer to a challenge.
-    Challenge = [
+    FileNotFound = vec![ApiError::not_found()];
+    /// The service has a role of this name.
+    RoleNameTaken = conflict("the service already has a role named `billing-reader`");
+    /// The permissions of the service would be too long.
+    PermissionLimit = conflict("all permission names of a service together have at most 4096 bytes");
+    /// The role names of the agent would be too long.
+    RoleNameLimit = conflict("all role names of one agent together have at most 2048 bytes");
+    /// The `Idempotency-Key` is invalid, or was used with another body.
+    InvalidIdempotencyKey = [
+        invalid_field("Idempotency-Key", "must be one string of 1 to 255 visible ASCII characters, optionally in quotes"),
+        vec![OperationError::IdempotencyKeyReused.into()],
+    ].concat();
+    /// The agent is revoked.
+    RevokedIsFinal = conflict("the agent is revoked, and a revocation cannot be undone: register a new agent with a new key");
+    /// The answer to a challenge is not accepted.
+    InvalidChallenge = [
         vec![OperationError::InvalidSignature.into()],
         [ChallengeInvalid, ChallengeExpired, ChallengeUsed].map(ApiError::from).into(),
-    ].concat_all();
+    ].concat();
     /// The agent is suspended or revoked.
-    Inactive = [AgentSuspended, AgentRevoked].map(ApiError::from).into();
-    /// What can be wrong with a refresh token.
-    Refresh = [RefreshInvalid, RefreshExpired, RefreshReused, RefreshRevoked].map(ApiError::from).into();
+    InactiveAgent = [AgentSuspended, AgentRevoked].map(ApiError::from).into();
+    /// The refresh token is not accepted.
+    InvalidRefreshToken = [RefreshInvalid, RefreshExpired, RefreshReused, RefreshRevoked].map(ApiError::from).into();
 }
 
-/// What can be wrong with the agent's token that is asked about.
-pub enum AgentToken {}
+/// The agent's token is missing or invalid.
+pub enum InvalidAgentToken {}
 
-impl Cases for AgentToken {
-    fn cases() -> Vec<ApiError> {
-        let expired = Refusal::expired(Timestamp::from_micros(1_800_000_000_000_000));
+impl ErrorCases for InvalidAgentToken {
+    fn errors() -> Vec<ApiError> {
+        let expired = Refusal::expired(EXPIRED_AT);
         let reasons = [
             Reason::TokenMissing,
             Reason::TokenRepeated,
@@ -241,5 +299,5 @@ impl Cases for AgentToken {
         reasons.into_iter().map(ApiError::from).chain([expired.into()]).collect()
     }
 
-    const OF_TOKENS: bool = true;
+    const TOKEN_ERRORS: bool = true;
 }

@@ -1,48 +1,142 @@
-//! An example for every body that has none, put together of the examples of its words.
+//! Adds examples to the description: to every body that has none, built from the examples of its parts, and to the errors
+//! that depend on the route.
 
+use super::errors::add_example;
+use crate::http::{
+    error::{ApiError, FieldError},
+    request::body::body_limit,
+};
 use serde_json::{Map, Value};
-use utoipa::openapi::{Components, Content, RefOr, Schema, path::Operation, schema::ArrayItems};
+use utoipa::openapi::{
+    Components, Content, RefOr, Schema,
+    path::Operation,
+    request_body::RequestBody,
+    schema::{ArrayItems, Object},
+};
 
-/// Adds examples to whatever the operation takes and answers.
-pub fn add(operation: &mut Operation, words: &Components) {
-    if let Some(RefOr::T(body)) = &mut operation.request_body {
-        body.content.values_mut().for_each(|content| fill(content, words));
+/// Adds examples to the request body and to the responses of an operation.
+pub fn add(path: &str, operation: &mut Operation, components: &Components) {
+    if let Some(RefOr::T(body)) = operation.request_body.clone() {
+        add_body_errors(path, operation, &body, components);
     }
-    for answer in operation.responses.responses.values_mut() {
-        if let RefOr::T(answer) = answer {
-            answer.content.values_mut().for_each(|content| fill(content, words));
+    if let Some(RefOr::T(body)) = &mut operation.request_body {
+        body.content.values_mut().for_each(|content| fill(content, components));
+    }
+    for response in operation.responses.responses.values_mut() {
+        if let RefOr::T(response) = response {
+            for content in response.content.values_mut() {
+                fill(content, components);
+                if let RefOr::T(Content { example: Some(example), .. }) = content
+                    && path.starts_with("/webhooks")
+                {
+                    remove_service(example);
+                }
+            }
         }
     }
 }
 
-fn fill(content: &mut RefOr<Content>, words: &Components) {
-    let RefOr::T(content) = content else { return };
-    if content.example.is_none() && content.examples.is_empty() {
-        content.example = content.schema.as_ref().and_then(|schema| of(schema, words));
+/// Sets `serviceId` to null in all objects: the webhooks of the deployment belong to no service.
+fn remove_service(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                if name == "serviceId" {
+                    *field = Value::Null;
+                } else if name != "payload" {
+                    remove_service(field);
+                }
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_service),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
-/// What a value of this form may look like.
-fn of(form: &RefOr<Schema>, words: &Components) -> Option<Value> {
-    match form {
-        RefOr::Ref(link) => of(words.schemas.get(link.ref_location.rsplit('/').next()?)?, words),
+/// Adds the body limit of the path, and an error in a field that the body has.
+fn add_body_errors(path: &str, operation: &mut Operation, body: &RequestBody, components: &Components) {
+    add_error(operation, &ApiError::too_large(body_limit(path)));
+    let Some(fields) = body.content.get("application/json").and_then(|content| content_fields(content, components))
+    else {
+        return;
+    };
+    if has_field_error(operation, fields) {
+        return;
+    }
+    let required = fields.required.first();
+    let (field, message) = match required {
+        Some(field) => (field.as_str(), "is required"),
+        None => ("unknownField", "is not a known field"),
+    };
+    add_error(operation, &ApiError::invalid(&[FieldError { field: field.to_owned(), message: message.to_owned() }]));
+}
+
+fn add_error(operation: &mut Operation, error: &ApiError) {
+    if let Some(RefOr::T(response)) = operation.responses.responses.get_mut(error.status().as_str()) {
+        add_example(response, error);
+    }
+}
+
+/// Whether the endpoint declares an example of an error in one of these fields.
+fn has_field_error(operation: &Operation, fields: &Object) -> bool {
+    let Some(RefOr::T(response)) = operation.responses.responses.get("400") else { return false };
+    let contents = response.content.values().filter_map(|content| match content {
+        RefOr::T(content) => Some(content),
+        RefOr::Ref(_) => None,
+    });
+    let mut names = contents.flat_map(|content| content.examples.keys());
+    names.any(|name| name.rsplit('.').next().is_some_and(|field| fields.properties.contains_key(field)))
+}
+
+fn content_fields<'a>(content: &'a RefOr<Content>, components: &'a Components) -> Option<&'a Object> {
+    let RefOr::T(content) = content else { return None };
+    match content.schema.as_ref()? {
+        RefOr::Ref(reference) => match components.schemas.get(component_name(&reference.ref_location))? {
+            RefOr::T(Schema::Object(object)) => Some(object),
+            RefOr::T(_) | RefOr::Ref(_) => None,
+        },
+        RefOr::T(Schema::Object(object)) => Some(object),
+        RefOr::T(_) => None,
+    }
+}
+
+fn component_name(reference: &str) -> &str {
+    reference.rsplit('/').next().unwrap_or(reference)
+}
+
+fn fill(content: &mut RefOr<Content>, components: &Components) {
+    let RefOr::T(content) = content else { return };
+    if content.example.is_none() && content.examples.is_empty() {
+        content.example = content.schema.as_ref().and_then(|schema| example_value(schema, components));
+    }
+}
+
+/// An example value of this schema.
+fn example_value(schema: &RefOr<Schema>, components: &Components) -> Option<Value> {
+    match schema {
+        RefOr::Ref(reference) => {
+            example_value(components.schemas.get(component_name(&reference.ref_location))?, components)
+        }
         RefOr::T(Schema::Object(object)) => {
             let own =
                 object.examples.first().or(object.example.as_ref()).or_else(|| object.enum_values.as_ref()?.first());
             own.cloned().or_else(|| {
-                let fields = object.properties.iter().map(|(name, field)| Some((name.clone(), of(field, words)?)));
+                let fields = object
+                    .properties
+                    .iter()
+                    .map(|(name, field)| Some((name.clone(), example_value(field, components)?)));
                 let fields: Map<_, _> = fields.flatten().collect();
                 (!fields.is_empty()).then_some(Value::Object(fields))
             })
         }
         RefOr::T(Schema::Array(array)) => match &array.items {
-            ArrayItems::RefOrSchema(item) => Some(Value::Array(of(item, words).into_iter().collect())),
+            ArrayItems::RefOrSchema(item) => Some(Value::Array(example_value(item, components).into_iter().collect())),
             ArrayItems::False => None,
         },
-        // Of what may be null, what is not; of what is put together, all.
-        RefOr::T(Schema::OneOf(either)) => either.items.iter().find_map(|item| of(item, words)),
-        RefOr::T(Schema::AllOf(all)) => {
-            let parts = all.items.iter().filter_map(|item| of(item, words));
+        // `oneOf` is used for nullable values: the value, not null.
+        RefOr::T(Schema::OneOf(one_of)) => one_of.items.iter().find_map(|item| example_value(item, components)),
+        RefOr::T(Schema::AllOf(all_of)) => {
+            let parts = all_of.items.iter().filter_map(|item| example_value(item, components));
             let fields = parts.filter_map(|part| if let Value::Object(fields) = part { Some(fields) } else { None });
             Some(Value::Object(fields.flatten().collect()))
         }

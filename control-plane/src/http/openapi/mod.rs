@@ -5,5 +5,5 @@ pub(super) mod document;
 pub(super) mod errors;
 mod events;
 mod examples;
-mod limited;
+mod rate_limits;
 pub(super) mod schema;

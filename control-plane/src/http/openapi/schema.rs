@@ -1,34 +1,39 @@
-//! The words of the API description: ids, names, texts, instants, with the form that each must have.
+//! Schemas of values in the API description: ids, names, texts, timestamps, each with the format that its parser requires.
 //!
-//! Neighbours: `body` reads the same words, and `body::shape` says by which of these a field is described; limits come
-//! from the types that enforce them. The rule of the room: a word says nothing that its parser does not do.
+//! `body` parses these values; `body::typed` maps each field to its schema. Limits come from the types that enforce them.
+//! Invariant: a schema states only what the parser checks. The name of a component is the name of its type without `Schema`.
 
 mod ids;
-mod texts;
+mod values;
 
 pub use ids::*;
-pub use texts::*;
+pub use values::*;
 
-/// Words: types that only say how a value looks.
-macro_rules! words {
-    ($($(#[doc = $doc:literal])+ $name:ident = $form:expr;)+) => {$(
+/// Declares types that have a schema and no values.
+macro_rules! schemas {
+    ($($(#[doc = $doc:literal])+ $name:ident = $schema:expr;)+) => {$(
         $(#[doc = $doc])+
         pub enum $name {}
 
         impl utoipa::PartialSchema for $name {
             fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
-                let form: utoipa::openapi::schema::ObjectBuilder = $form;
+                let schema: utoipa::openapi::schema::ObjectBuilder = $schema;
                 let doc = [$($doc.trim()),+].join("\n");
-                utoipa::openapi::Schema::Object(form.description(Some(doc)).build()).into()
+                utoipa::openapi::Schema::Object(schema.description(Some(doc)).build()).into()
             }
         }
 
         impl utoipa::ToSchema for $name {
             fn name() -> std::borrow::Cow<'static, str> {
-                stringify!($name).into()
+                $crate::http::openapi::schema::component_name(stringify!($name))
             }
         }
     )+};
 }
 
-use words;
+use schemas;
+
+/// The name of the component that this type describes.
+pub fn component_name(type_name: &'static str) -> std::borrow::Cow<'static, str> {
+    type_name.strip_suffix("Schema").unwrap_or(type_name).into()
+}

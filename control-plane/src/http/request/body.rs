@@ -1,10 +1,10 @@
-//! Request bodies: one JSON object, every field named, all problems told at once. Where OAuth clients ask, also a form.
+//! Request bodies: one JSON object, and for OAuth clients also a form. An error reports all invalid fields at once.
 //!
-//! A field that is not known is an error, since a misspelt `expiresAt` must not become a role for ever.
+//! Unknown fields are errors: otherwise a misspelt `expiresAt` would create a role assignment that never expires.
 
-pub mod shape;
+pub mod typed;
 
-use super::{idempotency::BodyDigest, json::Object, timestamp};
+use super::{idempotency::BodyDigest, json::JsonObject};
 use crate::{
     domain::{
         agent::parse_status,
@@ -13,14 +13,15 @@ use crate::{
         trust::{InvalidScore, Score},
     },
     http::{
-        error::{ApiError, Problem},
+        error::{ApiError, FieldError},
         openapi::schema,
+        timestamp,
     },
 };
 use axum::{
-    body::{Body, Bytes, to_bytes},
+    body::{Body, to_bytes},
     extract::{FromRequest, Request},
-    http::header,
+    http::{HeaderMap, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
@@ -32,126 +33,156 @@ use tokio::time::timeout;
 use tokio_stream::StreamExt;
 use utoipa::ToSchema;
 
-/// Largest body under `/auth`, in bytes.
-const AUTH_LIMIT: usize = 16 * 1024;
+/// Maximum size of a body under `/auth`, in bytes.
+pub const AUTH_BODY_LIMIT: usize = 16 * 1024;
 
-/// Below `/auth`, but an access token comes in the body: the longest have more than what the rest may.
-const TAKES_ACCESS_TOKENS: &str = "/auth/revoke";
+/// The route under `/auth` that has the general limit: its body contains an access token, which can be larger than
+/// [`AUTH_BODY_LIMIT`].
+const REVOKE_PATH: &str = "/auth/revoke";
 
-/// Largest body elsewhere, in bytes.
-const LIMIT: usize = 64 * 1024;
+/// Maximum size of other bodies, in bytes.
+pub const BODY_LIMIT: usize = 64 * 1024;
 
-/// What is read and thrown away beyond the limit, in bytes, so that the refusal reaches the sender.
-const OVERFLOW: usize = 2 * 1024 * 1024;
+/// Maximum number of bytes that are read and discarded after the limit. Many clients read the response only after they sent
+/// the whole body.
+const MAX_DISCARDED: usize = 2 * 1024 * 1024;
 
-/// What OAuth clients send.
+/// Media type of a form, which OAuth clients send.
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// What a caller sent is repeated to them up to this many characters.
-const LONGEST_ECHO: usize = 160;
+/// Maximum number of characters of client input that an error message repeats.
+const MAX_ECHO_CHARS: usize = 160;
 
-/// How long a body may take to arrive.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time limit for receiving a body.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Takes the whole body in before anything is decided: an answer to a request whose body is still on
-/// its way is lost on some clients.
-pub async fn take_in(request: Request, next: Next) -> Response {
-    let path = request.uri().path();
-    let limit = if path.starts_with("/auth/") && path != TAKES_ACCESS_TOKENS { AUTH_LIMIT } else { LIMIT };
+/// The largest body that this path accepts, in bytes.
+pub fn body_limit(path: &str) -> usize {
+    if path.starts_with("/auth/") && path != REVOKE_PATH { AUTH_BODY_LIMIT } else { BODY_LIMIT }
+}
+
+/// Reads the whole body before the request is processed. Some clients lose a response that arrives while they are still
+/// sending the body.
+pub async fn buffer(request: Request, next: Next) -> Response {
+    let limit = body_limit(request.uri().path());
     let (mut parts, body) = request.into_parts();
-    match timeout(PATIENCE, read(body, limit)).await {
+    match timeout(BODY_TIMEOUT, read_body(body, limit)).await {
         Ok(Ok(bytes)) => {
-            if let Some(digest) = BodyDigest::of(&parts.headers, &bytes) {
+            if let Some(digest) = BodyDigest::from_request(&parts.headers, &bytes) {
                 parts.extensions.insert(digest);
             }
             next.run(Request::from_parts(parts, Body::from(bytes))).await
         }
         Ok(Err(error)) => error.into_response(),
-        Err(_) => ApiError::unreadable("The body did not arrive in time").into_response(),
+        Err(_) => ApiError::malformed_body("The body was not received in time").into_response(),
     }
 }
 
-async fn read(body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
-    let (mut stream, mut bytes, mut overflow) = (body.into_data_stream(), Vec::new(), 0);
+async fn read_body(body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let (mut stream, mut bytes, mut discarded) = (body.into_data_stream(), Vec::new(), 0);
     while let Some(chunk) = stream.next().await {
-        let chunk = chunk.map_err(|_| ApiError::unreadable("The body did not arrive whole"))?;
-        if bytes.len() + chunk.len() <= limit && overflow == 0 {
+        let chunk = chunk.map_err(|_| ApiError::malformed_body("The body was not received completely"))?;
+        if bytes.len() + chunk.len() <= limit && discarded == 0 {
             bytes.extend_from_slice(&chunk);
         } else {
-            overflow += chunk.len();
+            discarded += chunk.len();
         }
-        if overflow > OVERFLOW {
+        if discarded > MAX_DISCARDED {
             break;
         }
     }
-    if overflow == 0 { Ok(bytes) } else { Err(ApiError::too_large(limit)) }
+    if discarded == 0 { Ok(bytes) } else { Err(ApiError::too_large(limit)) }
 }
 
-/// The fields of a body that nobody has asked for yet.
-pub struct Fields {
+/// The fields of a body that have not been read yet, and the errors in those that have.
+#[derive(Clone)]
+pub struct BodyFields {
     unread: Map<String, Value>,
-    problems: Vec<Problem>,
+    errors: Vec<FieldError>,
     ignore_unknown: bool,
 }
 
-/// The same of a body that may also be a form.
-pub struct FormOrJson(pub Fields);
+/// The fields of a body that is JSON or a form.
+pub struct FormOrJson(pub BodyFields);
 
-impl<S: Sync> FromRequest<S> for Fields {
+/// The body if a middleware parsed it before the handler. An extension of the request.
+#[derive(Clone)]
+pub struct ParsedBody(pub Result<BodyFields, ApiError>);
+
+impl<S: Sync> FromRequest<S> for BodyFields {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
-        require_json(&request)?;
-        let Object { fields, ambiguous } = serde_json::from_slice(&whole(request).await?)
-            .map_err(|error| ApiError::unreadable(shorten(format!("The body must be one JSON object: {error}"))))?;
-        let problem = |(field, message): (String, &str)| Problem { field: shorten(field), message: message.into() };
-        let problems = ambiguous.into_iter().map(problem).collect();
-        Ok(Self { unread: fields, problems, ignore_unknown: false })
+        parse_request(request, parse_json).await
     }
 }
 
 impl<S: Sync> FromRequest<S> for FormOrJson {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
-        if !only_type(&request).is_some_and(is_form) {
-            return Fields::from_request(request, state).await.map(Self);
-        }
-        let mut unread = Map::new();
-        for (name, value) in form_urlencoded::parse(&whole(request).await?) {
-            // RFC 6749, 3.2: a parameter without a value was not sent, none may stand twice, unknown ones are ignored.
-            let sent = (!value.is_empty()).then(|| unread.insert(name.into_owned(), Value::String(value.into_owned())));
-            if sent.flatten().is_some() {
-                return Err(ApiError::unreadable("A parameter of the form stands twice"));
-            }
-        }
-        Ok(Self(Fields { unread, problems: Vec::new(), ignore_unknown: true }))
+    async fn from_request(request: Request, _: &S) -> Result<Self, ApiError> {
+        parse_request(request, parse_form_or_json).await.map(Self)
     }
 }
 
-async fn whole(request: Request) -> Result<Bytes, ApiError> {
-    to_bytes(request.into_body(), LIMIT).await.map_err(|_| ApiError::too_large(LIMIT))
+async fn parse_request(
+    mut request: Request,
+    parse: fn(&HeaderMap, &[u8]) -> Result<BodyFields, ApiError>,
+) -> Result<BodyFields, ApiError> {
+    if let Some(ParsedBody(parsed)) = request.extensions_mut().remove() {
+        return parsed;
+    }
+    let (parts, body) = request.into_parts();
+    let bytes = to_bytes(body, BODY_LIMIT).await.map_err(|_| ApiError::too_large(BODY_LIMIT))?;
+    parse(&parts.headers, &bytes)
 }
 
-/// A missing type is JSON; a wrong one is refused. So is what another reader of the same bytes, a filter
-/// in front of us perhaps, would read otherwise: two types, another charset, a coding that nobody undoes.
-fn require_json(request: &Request) -> Result<(), ApiError> {
-    let untyped = !request.headers().contains_key(header::CONTENT_TYPE);
-    let json = (untyped && is_plain(request)) || only_type(request).is_some_and(is_json);
-    if json { Ok(()) } else { Err(ApiError::unsupported_media_type()) }
+/// Parses a JSON object.
+pub fn parse_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiError> {
+    require_json(headers)?;
+    let JsonObject { fields, duplicates } = serde_json::from_slice(bytes)
+        .map_err(|error| ApiError::malformed_body(shorten(format!("The body must be one JSON object: {error}"))))?;
+    let error = |(field, message): (String, &str)| FieldError { field: shorten(field), message: message.into() };
+    Ok(BodyFields { unread: fields, errors: duplicates.into_iter().map(error).collect(), ignore_unknown: false })
 }
 
-/// The one content type of a body that is not compressed.
-fn only_type(request: &Request) -> Option<&str> {
-    let mut types = request.headers().get_all(header::CONTENT_TYPE).iter();
+/// Parses a form if the content type says so, else a JSON object.
+pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiError> {
+    if !single_content_type(headers).is_some_and(is_form) {
+        return parse_json(headers, bytes);
+    }
+    let mut unread = Map::new();
+    for (name, value) in form_urlencoded::parse(bytes) {
+        // RFC 6749, section 3.2: a parameter without a value counts as omitted, a repeated one is an error, unknown ones are
+        // ignored.
+        let previous = (!value.is_empty()).then(|| unread.insert(name.into_owned(), Value::String(value.into_owned())));
+        if previous.flatten().is_some() {
+            return Err(ApiError::malformed_body("A parameter of the form occurs twice"));
+        }
+    }
+    Ok(BodyFields { unread, errors: Vec::new(), ignore_unknown: true })
+}
+
+/// Requires the content type JSON; a missing one counts as JSON. Also refuses bodies that another reader of the same bytes,
+/// such as a filter in front of this server, could interpret differently: with two content types, another charset or a
+/// content coding.
+fn require_json(headers: &HeaderMap) -> Result<(), ApiError> {
+    let is_untyped = !headers.contains_key(header::CONTENT_TYPE);
+    let is_json = (is_untyped && is_identity_encoded(headers)) || single_content_type(headers).is_some_and(is_json);
+    if is_json { Ok(()) } else { Err(ApiError::unsupported_media_type()) }
+}
+
+/// The content type, if there is exactly one and the body has no content coding.
+fn single_content_type(headers: &HeaderMap) -> Option<&str> {
+    let mut types = headers.get_all(header::CONTENT_TYPE).iter();
     let first = types.next()?.to_str().ok()?;
-    (types.next().is_none() && is_plain(request)).then_some(first)
+    (types.next().is_none() && is_identity_encoded(headers)).then_some(first)
 }
 
-fn is_plain(request: &Request) -> bool {
-    let codings = request.headers().get_all(header::CONTENT_ENCODING).iter().map(|value| value.to_str().ok());
-    let plain = |coding: &str| ["", "identity"].contains(&coding.to_ascii_lowercase().trim());
-    codings.into_iter().all(|coding| coding.is_some_and(plain))
+fn is_identity_encoded(headers: &HeaderMap) -> bool {
+    let codings = headers.get_all(header::CONTENT_ENCODING).iter().map(|value| value.to_str().ok());
+    let is_identity = |coding: &str| ["", "identity"].contains(&coding.to_ascii_lowercase().trim());
+    codings.into_iter().all(|coding| coding.is_some_and(is_identity))
 }
 
 fn is_form(content_type: &str) -> bool {
@@ -159,13 +190,13 @@ fn is_form(content_type: &str) -> bool {
 }
 
 fn is_json(content_type: &str) -> bool {
-    let json = |essence: String| {
+    let is_json = |essence: String| {
         essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
     };
-    essence_in_utf8(content_type).is_some_and(json)
+    essence_in_utf8(content_type).is_some_and(is_json)
 }
 
-/// The media type without its parameters, in lower case; none if another charset is said, or another type.
+/// The media type without parameters, in lower case; `None` if the charset is not UTF-8 or a second media type follows.
 fn essence_in_utf8(content_type: &str) -> Option<String> {
     let content_type = content_type.to_ascii_lowercase();
     let mut parts = content_type.split(';').map(str::trim);
@@ -175,70 +206,74 @@ fn essence_in_utf8(content_type: &str) -> Option<String> {
     charsets.all(|(_, charset)| charset.trim().trim_matches('"') == "utf-8").then(|| essence.to_owned())
 }
 
-impl Fields {
-    /// Reads the body; whatever `read` did not ask for is unknown.
+impl BodyFields {
+    /// Reads the body. Fields that `read` leaves unread are unknown.
     pub fn parse<T>(mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Result<T, ApiError> {
         let parsed = read(&mut self);
         let unknown = self
             .unread
             .into_iter()
-            .map(|(field, _)| Problem { field: shorten(field), message: "is not known here".into() });
+            .map(|(field, _)| FieldError { field: shorten(field), message: "is not a known field".into() });
         if !self.ignore_unknown {
-            self.problems.extend(unknown);
+            self.errors.extend(unknown);
         }
         match parsed {
-            Some(parsed) if self.problems.is_empty() => Ok(parsed),
-            _ => Err(ApiError::invalid(&self.problems)),
+            Some(parsed) if self.errors.is_empty() => Ok(parsed),
+            _ => Err(ApiError::invalid(&self.errors)),
         }
     }
 
-    /// The text of a field that is not taken yet.
+    /// The text of an unread field, which stays unread.
     pub fn peek(&self, name: &str) -> Option<&str> {
         self.unread.get(name).and_then(Value::as_str)
     }
 
-    /// A field that must be there.
+    /// Reads a required field.
     pub fn required<T: FromField>(&mut self, name: &'static str) -> Option<T> {
         match self.optional(name)? {
             Some(value) => Some(value),
-            None => self.problem(name, "is required".into()),
+            None => self.error(name, "is required".into()),
         }
     }
 
-    /// A field that may be left out; `null` is left out. The outer option is `None` if it is wrong.
-    #[expect(clippy::option_option, reason = "wrong, absent and present are three things")]
+    /// Reads an optional field; `null` counts as absent. The outer option is `None` if the value is invalid.
+    #[expect(clippy::option_option, reason = "invalid, absent and present are three different results")]
     pub fn optional<T: FromField>(&mut self, name: &'static str) -> Option<Option<T>> {
         match self.unread.remove(name) {
             None | Some(Value::Null) => Some(None),
             Some(value) => match T::from_field(value) {
                 Ok(value) => Some(Some(value)),
-                Err(message) => self.problem(name, message),
+                Err(message) => self.error(name, message),
             },
         }
     }
 
-    fn problem<T>(&mut self, name: &str, message: String) -> Option<T> {
-        self.problems.push(Problem { field: name.to_owned(), message });
+    fn error<T>(&mut self, name: &str, message: String) -> Option<T> {
+        self.errors.push(FieldError { field: name.to_owned(), message });
         None
     }
 }
 
-/// What a caller sent is repeated to them at a bounded length.
+/// Truncates client input for an error message.
 fn shorten(text: String) -> String {
-    if text.chars().count() > LONGEST_ECHO { text.chars().take(LONGEST_ECHO).chain(['…']).collect() } else { text }
+    if text.chars().count() > MAX_ECHO_CHARS {
+        text.chars().take(MAX_ECHO_CHARS).chain(['…']).collect()
+    } else {
+        text
+    }
 }
 
-/// What a field's JSON value can become.
+/// A type that a field of a body can have.
 pub trait FromField: Sized {
-    /// How the value is described.
-    type Word: ToSchema;
+    /// Its schema in the API description.
+    type Schema: ToSchema;
 
-    /// Reads the value; the error says what it must be.
+    /// Parses the value. The error says what the value must be.
     fn from_field(value: Value) -> Result<Self, String>;
 }
 
 impl FromField for String {
-    type Word = schema::Text;
+    type Schema = schema::TextSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         match value {
@@ -249,18 +284,18 @@ impl FromField for String {
 }
 
 impl FromField for SecretString {
-    type Word = schema::AnyToken;
+    type Schema = schema::AnyTokenSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         match value {
             Value::String(text) if !text.is_empty() => Ok(text.into()),
-            _ => Err("must be a string that is not empty".into()),
+            _ => Err("must be a non-empty string".into()),
         }
     }
 }
 
 impl FromField for bool {
-    type Word = schema::Truth;
+    type Schema = schema::BooleanSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         value.as_bool().ok_or_else(|| "must be true or false".into())
@@ -268,14 +303,14 @@ impl FromField for bool {
 }
 
 impl FromField for Vec<Permission> {
-    type Word = schema::Permissions;
+    type Schema = schema::PermissionsSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         let Value::Array(items) = value else { return Err("must be an array of strings".into()) };
-        let named = items.into_iter().enumerate().map(|(position, item)| {
+        let parsed = items.into_iter().enumerate().map(|(position, item)| {
             Permission::from_field(item).map_err(|message| format!("item {position} {message}"))
         });
-        let mut permissions = named.collect::<Result<Self, _>>()?;
+        let mut permissions = parsed.collect::<Result<Self, _>>()?;
         permissions.sort();
         permissions.dedup();
         Ok(permissions)
@@ -283,16 +318,16 @@ impl FromField for Vec<Permission> {
 }
 
 impl FromField for Score {
-    type Word = schema::Score;
+    type Schema = schema::FeedbackScoreSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
-        let points = value.as_f64().ok_or(InvalidScore);
-        points.and_then(Self::from_points).map_err(|error| error.to_string())
+        let number = value.as_f64().ok_or(InvalidScore);
+        number.and_then(Self::from_points).map_err(|error| error.to_string())
     }
 }
 
 impl FromField for Metadata {
-    type Word = schema::Metadata;
+    type Schema = schema::MetadataSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         match value {
@@ -303,9 +338,9 @@ impl FromField for Metadata {
 }
 
 macro_rules! from_text {
-    ($($name:ty as $word:ident: $parse:expr;)+) => {$(
+    ($($name:ty as $schema:ident: $parse:expr;)+) => {$(
         impl FromField for $name {
-            type Word = schema::$word;
+            type Schema = schema::$schema;
 
             fn from_field(value: Value) -> Result<Self, String> {
                 let parse: fn(String) -> Result<Self, String> = $parse;
@@ -316,15 +351,15 @@ macro_rules! from_text {
 }
 
 from_text! {
-    EmailAddress as Email: |text| Self::try_from(text).map_err(|error| error.to_string());
-    DisplayName as DisplayName: |text| Self::try_from(text).map_err(|error| error.to_string());
-    Description as Description: |text| Self::try_from(text).map_err(|error| error.to_string());
-    RoleName as RoleName: |text| Self::try_from(text).map_err(|error| error.to_string());
-    Permission as Permission: |text| Self::try_from(text).map_err(|error| error.to_string());
-    P256PublicKey as PublicKey: |text| Self::from_pem(&text).map_err(|error| error.to_string());
-    KeyScope as Scope: |text| Self::parse(&text).ok_or_else(|| "must be `full` or `sync`".into());
-    AgentStatus as AgentStatus: |text| parse_status(&text).ok_or_else(|| "must be `active`, `suspended` or `revoked`".into());
-    Timestamp as End: |text| timestamp::parse(&text).ok_or_else(|| "must be an instant such as 2030-01-31T12:00:00Z".into());
+    EmailAddress as EmailAddressSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
+    DisplayName as DisplayNameSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
+    Description as DescriptionSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
+    RoleName as RoleNameSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
+    Permission as PermissionSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
+    P256PublicKey as PublicKeySchema: |text| Self::from_pem(&text).map_err(|error| error.to_string());
+    KeyScope as KeyScopeSchema: |text| Self::parse(&text).ok_or_else(|| "must be `full` or `sync`".into());
+    AgentStatus as AgentStatusSchema: |text| parse_status(&text).ok_or_else(|| "must be `active`, `suspended` or `revoked`".into());
+    Timestamp as ExpiryTimeSchema: |text| timestamp::parse(&text).ok_or_else(|| "must be a time such as 2030-01-31T12:00:00Z (RFC 3339)".into());
 }
 
 #[cfg(test)]

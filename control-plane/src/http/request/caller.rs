@@ -1,21 +1,21 @@
-//! Who is asking: the bearer credential of a request, and what it proves.
+//! Authenticates the caller of a request by its bearer credential, and checks what the caller may access.
 
-use super::origin;
+use super::{client_address::ClientAddress, ids::parse_id};
 use crate::{
     domain::{
         audit::{Actor, Initiator, Origin},
         caller::{Caller, Human},
-        service::ServiceKey,
+        service::{Service, ServiceKey},
     },
     http::{
         error::ApiError,
         middleware::{
-            limits::{Authenticated, Gate},
-            observe::RequestId,
+            limits::{AuthenticatedCaller, RequestLimiter},
+            telemetry::RequestId,
         },
         state::AppState,
     },
-    operations::{find_service_key, require_manager},
+    operations::{find_service_key, require_manager, require_owner},
 };
 use axum::{
     extract::FromRequestParts,
@@ -24,146 +24,173 @@ use axum::{
 use countersign_identity::{Reason, ServiceId};
 use secrecy::{ExposeSecret, SecretString};
 
-/// What service API keys begin with; a person's token never does.
-const SERVICE_CREDENTIAL: &str = "svc_";
+/// Prefix of service API keys. Tokens of human users are JWTs and never start with it.
+const SERVICE_KEY_PREFIX: &str = "svc_";
 
-/// The credential that came with a request, from where, and the limit it meets; what it is worth is asked by the
-/// methods.
-pub struct Presented {
-    credential: Option<SecretString>,
+/// The bearer credential of a request, not verified yet. The methods verify it and count the request.
+pub struct Credentials {
+    bearer: Option<SecretString>,
     origin: Origin,
-    gate: Gate,
+    limiter: RequestLimiter,
 }
 
-impl FromRequestParts<AppState> for Presented {
+impl FromRequestParts<AppState> for Credentials {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        let gate = Gate::of(parts)?;
-        match bearer(&parts.headers) {
-            Ok(credential) => Ok(Self { credential, origin: origin(parts), gate }),
-            Err(Malformed) => Err(gate.refuse(state, Reason::CredentialsMalformed.into()).await),
+        let limiter = RequestLimiter::from_parts(parts)?;
+        match bearer_credential(&parts.headers) {
+            Ok(bearer) => Ok(Self { bearer, origin: audit_origin(parts), limiter }),
+            Err(MalformedCredentials) => Err(limiter.count_failure(state, Reason::CredentialsMalformed.into()).await),
         }
     }
 }
 
-/// Where a request came from, for the audit.
-fn origin(parts: &Parts) -> Origin {
-    let address = parts.extensions.get::<origin::Origin>().map(|origin| origin.address);
+/// Client address and request id, for the audit log.
+fn audit_origin(parts: &Parts) -> Origin {
+    let address = parts.extensions.get::<ClientAddress>().map(|client| client.ip);
     Origin { address, request: parts.extensions.get::<RequestId>().map(|id| id.0.clone()) }
 }
 
-/// More than one credential, or something that is none.
-struct Malformed;
+/// `Authorization` is repeated, or is not one bearer credential.
+struct MalformedCredentials;
 
-/// The one bearer credential of a service or a person.
-fn bearer(headers: &HeaderMap) -> Result<Option<SecretString>, Malformed> {
+/// The bearer credential in `Authorization`; `None` if the header is absent.
+fn bearer_credential(headers: &HeaderMap) -> Result<Option<SecretString>, MalformedCredentials> {
     let mut values = headers.get_all(header::AUTHORIZATION).into_iter();
     let Some(value) = values.next() else { return Ok(None) };
-    let text = value.to_str().map_err(|_| Malformed)?;
-    let (scheme, credential) = text.split_once(' ').ok_or(Malformed)?;
+    let text = value.to_str().map_err(|_| MalformedCredentials)?;
+    let (scheme, credential) = text.split_once(' ').ok_or(MalformedCredentials)?;
     let credential = credential.trim_matches(' ');
-    let one =
+    let is_single =
         values.next().is_none() && !credential.is_empty() && credential.bytes().all(|byte| byte.is_ascii_graphic());
-    if one && scheme.eq_ignore_ascii_case("bearer") && !credential.contains(',') {
+    if is_single && scheme.eq_ignore_ascii_case("bearer") && !credential.contains(',') {
         Ok(Some(credential.to_owned().into()))
     } else {
-        Err(Malformed)
+        Err(MalformedCredentials)
     }
 }
 
-impl Presented {
-    /// A key of this very service, whatever its scope.
-    pub async fn key_of(&self, state: &AppState, service: ServiceId) -> Result<ServiceKey, ApiError> {
+impl Credentials {
+    /// Requires an API key of this service, of any scope.
+    pub async fn require_service_key(&self, state: &AppState, service: ServiceId) -> Result<ServiceKey, ApiError> {
         let caller = Caller::Service(self.service_key(state).await?);
-        Ok(caller.require_key_of(service)?.clone())
+        let key = caller.require_key_of(service).map_err(|reason| access_error(reason, &caller, service))?;
+        Ok(key.clone())
     }
 
-    /// A service's key with full scope.
-    pub async fn full_key(&self, state: &AppState) -> Result<ServiceKey, ApiError> {
+    /// Requires an API key of any service with scope `full`.
+    pub async fn require_full_key(&self, state: &AppState) -> Result<ServiceKey, ApiError> {
         let key = self.service_key(state).await?;
-        Caller::Service(key.clone()).require_full_key_of(key.service)?;
+        let caller = Caller::Service(key.clone());
+        caller.require_full_key_of(key.service).map_err(|reason| access_error(reason, &caller, key.service))?;
         Ok(key)
     }
 
-    /// A key of this very service with full scope.
-    pub async fn full_key_of(&self, state: &AppState, service: ServiceId) -> Result<(), ApiError> {
-        let key = self.key_of(state, service).await?;
-        Ok(Caller::Service(key).require_full_key_of(service)?)
-    }
-
-    /// The service's key with full scope, its owner, or an administrator: whoever it is, as the author of what follows.
-    pub async fn manager_of(&self, state: &AppState, service: ServiceId) -> Result<Initiator, ApiError> {
-        let is_human = |credential: &SecretString| !credential.expose_secret().starts_with(SERVICE_CREDENTIAL);
-        let caller = if self.credential.as_ref().is_some_and(is_human) {
-            Caller::Human(self.human(state).await?)
-        } else {
-            Caller::Service(self.service_key(state).await?)
-        };
-        require_manager(&state.context, &caller, service).await?;
-        Ok(self.author(match caller {
+    /// Requires an API key of this service with scope `full`, the owner of the service, or an administrator. Returns the
+    /// initiator for the audit log.
+    pub async fn require_manager_of(&self, state: &AppState, service: ServiceId) -> Result<Initiator, ApiError> {
+        let caller = self.caller(state).await?;
+        let access = require_manager(&state.context, &caller, service).await;
+        access.map_err(|error| access_error(error, &caller, service))?;
+        Ok(self.initiator(match caller {
             Caller::Service(key) => Actor::ServiceKey(key.id),
             Caller::Human(human) => Actor::Human(human.owner),
         }))
     }
 
-    /// A person, or nobody we know, as the author of what follows.
-    pub fn author_of(&self, human: Option<&Human>) -> Initiator {
-        self.author(human.map_or(Actor::Public, |human| Actor::Human(human.owner.clone())))
+    /// A service or a human user, by the form of the credential.
+    pub async fn caller(&self, state: &AppState) -> Result<Caller, ApiError> {
+        let is_human_token = |credential: &SecretString| !credential.expose_secret().starts_with(SERVICE_KEY_PREFIX);
+        if self.bearer.as_ref().is_some_and(is_human_token) {
+            Ok(Caller::Human(self.human(state).await?))
+        } else {
+            Ok(Caller::Service(self.service_key(state).await?))
+        }
     }
 
-    /// The holder of a key, as the author of what follows.
-    pub fn author_with(&self, key: &ServiceKey) -> Initiator {
-        self.author(Actor::ServiceKey(key.id))
+    /// This human user as initiator in the audit log; `None` is an unauthenticated caller.
+    pub fn initiator_for_human(&self, human: Option<&Human>) -> Initiator {
+        self.initiator(human.map_or(Actor::Public, |human| Actor::Human(human.owner.clone())))
     }
 
-    fn author(&self, actor: Actor) -> Initiator {
+    /// The service API key as initiator in the audit log.
+    pub fn initiator_for_key(&self, key: &ServiceKey) -> Initiator {
+        self.initiator(Actor::ServiceKey(key.id))
+    }
+
+    fn initiator(&self, actor: Actor) -> Initiator {
         Initiator { actor, origin: self.origin.clone() }
     }
 
-    /// A person.
+    /// Requires a human user.
     pub async fn human(&self, state: &AppState) -> Result<Human, ApiError> {
-        match self.human_if_any(state).await? {
+        match self.optional_human(state).await? {
             Some(human) => Ok(human),
-            None => Err(self.gate.refuse(state, Reason::HumanTokenMissing.into()).await),
+            None => Err(self.limiter.count_failure(state, Reason::HumanTokenMissing.into()).await),
         }
     }
 
-    /// An administrator.
+    /// Requires an administrator.
     pub async fn admin(&self, state: &AppState) -> Result<Human, ApiError> {
         let human = self.human(state).await?;
-        human.require_admin()?;
+        human.require_admin().map_err(|_| ApiError::admin_required(&human.owner))?;
         Ok(human)
     }
 
-    /// A person, or nobody; a credential that is sent must be good.
-    pub async fn human_if_any(&self, state: &AppState) -> Result<Option<Human>, ApiError> {
-        let Some(credential) = &self.credential else { return Ok(None) };
-        match verify_human(state, credential.expose_secret()).await {
+    /// Requires the owner of the service or an administrator. `service` is the id as in the path.
+    pub async fn require_owner_of(&self, state: &AppState, service: &str) -> Result<(Human, Service), ApiError> {
+        let human = self.human(state).await?;
+        let result = require_owner(&state.context, &human, parse_id(service)?).await;
+        let service = result.map_err(|error| owner_access_error(error, &human))?;
+        Ok((human, service))
+    }
+
+    /// The human user; `None` if the request has no credential. An invalid credential is an error.
+    pub async fn optional_human(&self, state: &AppState) -> Result<Option<Human>, ApiError> {
+        let Some(token) = &self.bearer else { return Ok(None) };
+        match verify_human_token(state, token.expose_secret()).await {
             Ok(human) => {
-                self.gate.admit(state, Authenticated::Human(&human)).await?;
+                self.limiter.count_caller(state, AuthenticatedCaller::Human(&human)).await?;
                 Ok(Some(human))
             }
-            Err(error) => Err(self.gate.refuse(state, error).await),
+            Err(error) => Err(self.limiter.count_failure(state, error).await),
         }
     }
 
-    /// A service's key.
     async fn service_key(&self, state: &AppState) -> Result<ServiceKey, ApiError> {
-        let found = match &self.credential {
+        let result = match &self.bearer {
             Some(credential) => find_service_key(&state.context, credential.expose_secret()).await,
             None => Err(Reason::ServiceKeyMissing.into()),
         };
-        match found {
+        match result {
             Ok(key) => {
-                self.gate.admit(state, Authenticated::Service(&key)).await?;
+                self.limiter.count_caller(state, AuthenticatedCaller::Service(&key)).await?;
                 Ok(key)
             }
-            Err(error) => Err(self.gate.refuse(state, error.into()).await),
+            Err(error) => Err(self.limiter.count_failure(state, error.into()).await),
         }
     }
 }
 
-async fn verify_human(state: &AppState, token: &str) -> Result<Human, ApiError> {
+/// Converts an error of a check of access to `service`. The response says what is required and what the caller has; it says
+/// nothing about other callers.
+pub fn access_error(error: impl Into<ApiError>, caller: &Caller, service: ServiceId) -> ApiError {
+    let error = error.into();
+    match (error.reason(), caller) {
+        (Some(Reason::ScopeInsufficient), Caller::Service(key)) => ApiError::scope_insufficient(key.scope),
+        (Some(Reason::NotYours), Caller::Service(key)) => ApiError::other_service(service, key.service),
+        (_, Caller::Human(human)) => owner_access_error(error, human),
+        (_, Caller::Service(_)) => error,
+    }
+}
+
+/// Like [`access_error`], for checks that require the owner or an administrator.
+pub fn owner_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError {
+    let error = error.into();
+    if error.reason() == Some(Reason::NotYours) { ApiError::owner_required(&human.owner) } else { error }
+}
+
+async fn verify_human_token(state: &AppState, token: &str) -> Result<Human, ApiError> {
     Ok(state.humans.verify(token, state.context.now()).await?)
 }

@@ -1,8 +1,8 @@
-//! `Idempotency-Key`: a request that its sender may have to send again, and wants done once.
+//! The `Idempotency-Key` header: a client can send a request again without repeating its effect.
 
 use crate::{
     domain::idempotency::{IdempotencyKey, IdempotentRequest},
-    http::error::{ApiError, Problem},
+    http::error::{ApiError, FieldError},
 };
 use axum::{
     extract::FromRequestParts,
@@ -20,24 +20,24 @@ use utoipa::{
 /// The header.
 const NAME: &str = "idempotency-key";
 
-/// What `IdempotencyKey::parse` takes: plain, or in quotes.
-const FORM: &str = r#"^([!#-+\--~][!-+\--~]{0,254}|"([!#-\[\]-~]|\\["\\]){1,255}")$"#;
+/// The values that `IdempotencyKey::parse` accepts: with or without quotes.
+const PATTERN: &str = r#"^([!#-+\--~][!-+\--~]{0,254}|"([!#-\[\]-~]|\\["\\]){1,255}")$"#;
 
-/// The hash of the body of a request with that header, as an extension of it.
+/// The hash of the body of a request that has the header. An extension of the request.
 #[derive(Debug, Clone)]
 pub struct BodyDigest(String);
 
 impl BodyDigest {
-    /// The hash of a body, if it is wanted.
-    pub fn of(headers: &HeaderMap, body: &[u8]) -> Option<Self> {
+    /// Hashes the body if the request has the header.
+    pub fn from_request(headers: &HeaderMap, body: &[u8]) -> Option<Self> {
         headers.contains_key(NAME).then(|| Self(IdempotentRequest::digest(body)))
     }
 }
 
-/// Whether a request may come again.
-pub struct Repeatable(pub Option<IdempotentRequest>);
+/// Key and body hash of a request; `None` if it has no idempotency key.
+pub struct IdempotencyHeader(pub Option<IdempotentRequest>);
 
-impl<S: Sync> FromRequestParts<S> for Repeatable {
+impl<S: Sync> FromRequestParts<S> for IdempotencyHeader {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
@@ -46,19 +46,19 @@ impl<S: Sync> FromRequestParts<S> for Repeatable {
         let key = value.to_str().ok().and_then(IdempotencyKey::parse).filter(|_| values.next().is_none());
         let digest = parts.extensions.get::<BodyDigest>().map(|digest| digest.0.clone());
         let Some((key, body_digest)) = key.zip(digest) else {
-            let message = "must be one string of 1 to 255 visible ASCII characters, with or without quotes around it";
-            return Err(ApiError::invalid(&[Problem { field: "Idempotency-Key".into(), message: message.into() }]));
+            let message = "must be one string of 1 to 255 visible ASCII characters, optionally in quotes";
+            return Err(ApiError::invalid(&[FieldError { field: "Idempotency-Key".into(), message: message.into() }]));
         };
         Ok(Self(Some(IdempotentRequest { key, body_digest })))
     }
 }
 
-impl IntoParams for Repeatable {
+impl IntoParams for IdempotencyHeader {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-        let about = "A string that is new for every request, and the same when one is sent again because its answer was lost: \
-                     it is done once, and answered alike.";
-        let key = ObjectBuilder::new().schema_type(Type::String).pattern(Some(FORM));
+        let description = "A string that is unique to this request. If a request is sent again with the same key and body, \
+                           it takes effect only once, and the response is the same. Keys are remembered for 24 hours.";
+        let key = ObjectBuilder::new().schema_type(Type::String).pattern(Some(PATTERN));
         let parameter = ParameterBuilder::new().name("Idempotency-Key").parameter_in(ParameterIn::Header);
-        vec![parameter.description(Some(about)).schema(Some(key)).build()]
+        vec![parameter.description(Some(description)).schema(Some(key)).build()]
     }
 }

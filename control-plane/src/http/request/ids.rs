@@ -1,4 +1,5 @@
-//! Ids in paths and bodies. One that does not parse does not exist: the 404 of its kind.
+//! Ids in paths and bodies. An id that does not parse is answered like one that does not exist: with the 404 error of its
+//! resource.
 
 use crate::{http::error::ApiError, operations::NotFound};
 use axum::{extract::FromRequestParts, http::request::Parts};
@@ -6,53 +7,53 @@ use countersign_identity::{AgentId, ApiKeyId, EventId, Kid, RoleId, ServiceId, W
 use serde::de::DeserializeOwned;
 use std::str::FromStr;
 
-/// The parts of a path; what is no text leads nowhere.
-pub struct InPath<T>(pub T);
+/// The parameters of the path. A parameter that is not UTF-8 is a 404 error.
+pub struct PathParams<T>(pub T);
 
-impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for InPath<T> {
+impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathParams<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
         let path = axum::extract::Path::from_request_parts(parts, state).await;
-        path.map(|axum::extract::Path(parts)| Self(parts)).map_err(|_| ApiError::not_found())
+        path.map(|axum::extract::Path(params)| Self(params)).map_err(|_| ApiError::not_found())
     }
 }
 
-/// An id and the error that says it leads nowhere.
-pub trait PathId: FromStr {
-    /// What is missing then.
-    const KIND: NotFound;
+/// An id of a resource.
+pub trait ResourceId: FromStr {
+    /// The error for an id that does not parse.
+    const NOT_FOUND: NotFound;
 }
 
-impl PathId for AgentId {
-    const KIND: NotFound = NotFound::Agent;
+impl ResourceId for AgentId {
+    const NOT_FOUND: NotFound = NotFound::Agent;
 }
 
-impl PathId for ServiceId {
-    const KIND: NotFound = NotFound::Service;
+impl ResourceId for ServiceId {
+    const NOT_FOUND: NotFound = NotFound::Service;
 }
 
-impl PathId for ApiKeyId {
-    const KIND: NotFound = NotFound::Key;
+impl ResourceId for ApiKeyId {
+    const NOT_FOUND: NotFound = NotFound::Key;
 }
 
-impl PathId for Kid {
-    const KIND: NotFound = NotFound::SigningKey;
+impl ResourceId for Kid {
+    const NOT_FOUND: NotFound = NotFound::SigningKey;
 }
 
-impl PathId for RoleId {
-    const KIND: NotFound = NotFound::Role;
+impl ResourceId for RoleId {
+    const NOT_FOUND: NotFound = NotFound::Role;
 }
 
-impl PathId for WebhookId {
-    const KIND: NotFound = NotFound::Webhook;
+impl ResourceId for WebhookId {
+    const NOT_FOUND: NotFound = NotFound::Webhook;
 }
 
-impl PathId for EventId {
-    const KIND: NotFound = NotFound::Delivery;
+impl ResourceId for EventId {
+    const NOT_FOUND: NotFound = NotFound::Delivery;
 }
 
-/// Reads an id.
-pub fn id<T: PathId>(text: &str) -> Result<T, ApiError> {
-    text.parse().map_err(|_| ApiError::resource_not_found(T::KIND))
+/// Parses an id.
+pub fn parse_id<T: ResourceId>(text: &str) -> Result<T, ApiError> {
+    text.parse().map_err(|_| ApiError::resource_not_found(T::NOT_FOUND))
 }

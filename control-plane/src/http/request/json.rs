@@ -1,110 +1,111 @@
-//! JSON whose names are counted: where one stands twice in an object, two readers could disagree on its value.
+//! JSON objects with detection of duplicate names. Two readers of the same bytes could take different values of a duplicate
+//! name, so requests that contain one are refused.
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 use std::{collections::BTreeMap, fmt};
 
-/// A JSON object, and which of its fields are ambiguous.
+/// A JSON object, and its fields that are or contain duplicates.
 #[derive(Default)]
-pub struct Object {
-    /// The fields.
+pub struct JsonObject {
+    /// The fields. Of a duplicate name, the last value.
     pub fields: Map<String, Value>,
-    /// What is wrong with a field whose name stands twice, or that holds such a name.
-    pub ambiguous: BTreeMap<String, &'static str>,
+    /// The fields that occur twice or contain an object with a duplicate name, each with an error message.
+    pub duplicates: BTreeMap<String, &'static str>,
 }
 
-/// Any JSON, and whether a name stands twice somewhere in it.
-struct Any {
+/// A JSON value, and whether an object in it has a duplicate name.
+struct JsonValue {
     value: Value,
-    ambiguous: bool,
+    has_duplicates: bool,
 }
 
-impl<'de> Deserialize<'de> for Object {
+impl<'de> Deserialize<'de> for JsonObject {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(ReadObject)
+        deserializer.deserialize_map(ObjectVisitor)
     }
 }
 
-impl<'de> Deserialize<'de> for Any {
+impl<'de> Deserialize<'de> for JsonValue {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ReadAny)
+        deserializer.deserialize_any(ValueVisitor)
     }
 }
 
-struct ReadObject;
+struct ObjectVisitor;
 
-impl<'de> Visitor<'de> for ReadObject {
-    type Value = Object;
+impl<'de> Visitor<'de> for ObjectVisitor {
+    type Value = JsonObject;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object, A::Error> {
-        let mut object = Object::default();
-        while let Some((name, Any { value, ambiguous })) = map.next_entry::<String, Any>()? {
-            if ambiguous {
-                object.ambiguous.insert(name.clone(), "must not hold a name twice");
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<JsonObject, A::Error> {
+        let mut object = JsonObject::default();
+        while let Some((name, JsonValue { value, has_duplicates })) = map.next_entry::<String, JsonValue>()? {
+            if has_duplicates {
+                object.duplicates.insert(name.clone(), "must not contain a duplicate name");
             }
             if object.fields.insert(name.clone(), value).is_some() {
-                object.ambiguous.insert(name, "must not stand twice");
+                object.duplicates.insert(name, "must not occur twice");
             }
         }
         Ok(object)
     }
 }
 
-struct ReadAny;
+struct ValueVisitor;
 
-impl From<Value> for Any {
+impl From<Value> for JsonValue {
     fn from(value: Value) -> Self {
-        Self { value, ambiguous: false }
+        Self { value, has_duplicates: false }
     }
 }
 
-impl<'de> Visitor<'de> for ReadAny {
-    type Value = Any;
+impl<'de> Visitor<'de> for ValueVisitor {
+    type Value = JsonValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any JSON")
     }
 
-    fn visit_unit<E>(self) -> Result<Any, E> {
+    fn visit_unit<E>(self) -> Result<JsonValue, E> {
         Ok(Value::Null.into())
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Any, E> {
+    fn visit_bool<E>(self, value: bool) -> Result<JsonValue, E> {
         Ok(Value::from(value).into())
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Any, E> {
+    fn visit_i64<E>(self, value: i64) -> Result<JsonValue, E> {
         Ok(Value::from(value).into())
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Any, E> {
+    fn visit_u64<E>(self, value: u64) -> Result<JsonValue, E> {
         Ok(Value::from(value).into())
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Any, E> {
+    fn visit_f64<E>(self, value: f64) -> Result<JsonValue, E> {
         Ok(Value::from(value).into())
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Any, E> {
+    fn visit_str<E>(self, value: &str) -> Result<JsonValue, E> {
         Ok(Value::from(value).into())
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Any, A::Error> {
-        let (mut values, mut any_ambiguous) = (Vec::new(), false);
-        while let Some(Any { value, ambiguous }) = items.next_element()? {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<JsonValue, A::Error> {
+        let (mut values, mut any_duplicates) = (Vec::new(), false);
+        while let Some(JsonValue { value, has_duplicates }) = items.next_element()? {
             values.push(value);
-            any_ambiguous |= ambiguous;
+            any_duplicates |= has_duplicates;
         }
-        Ok(Any { value: values.into(), ambiguous: any_ambiguous })
+        Ok(JsonValue { value: values.into(), has_duplicates: any_duplicates })
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Any, A::Error> {
-        let Object { fields, ambiguous } = ReadObject.visit_map(map)?;
-        Ok(Any { value: fields.into(), ambiguous: !ambiguous.is_empty() })
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<JsonValue, A::Error> {
+        let JsonObject { fields, duplicates } = ObjectVisitor.visit_map(map)?;
+        Ok(JsonValue { value: fields.into(), has_duplicates: !duplicates.is_empty() })
     }
 }
 
@@ -113,19 +114,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_reads_what_the_library_reads() {
+    fn parses_to_the_same_value_as_serde_json() {
         let text =
             r#"{"a":null,"b":[true,-1,18446744073709551615,1.5,1e300,"\u00e9\n"],"c":{"d":{"e":[{}]}},"f":-0.0}"#;
-        let object: Object = serde_json::from_str(text).unwrap();
+        let object: JsonObject = serde_json::from_str(text).unwrap();
         assert_eq!(Value::Object(object.fields), serde_json::from_str::<Value>(text).unwrap());
-        assert!(object.ambiguous.is_empty());
+        assert!(object.duplicates.is_empty());
     }
 
     #[test]
-    fn a_name_that_stands_twice_is_found_at_any_depth() {
+    fn finds_duplicate_names_at_any_depth() {
         let text = r#"{"a":1,"b":{"x":1,"x":1},"c":[0,[{"y":{"z":1,"z":2}}]],"a":2,"d":{"x":[{"x":1},{"x":1}]}}"#;
-        let object: Object = serde_json::from_str(text).unwrap();
-        let names: Vec<_> = object.ambiguous.keys().map(String::as_str).collect();
+        let object: JsonObject = serde_json::from_str(text).unwrap();
+        let names: Vec<_> = object.duplicates.keys().map(String::as_str).collect();
         assert_eq!(names, ["a", "b", "c"]);
     }
 }

@@ -4,13 +4,25 @@ use crate::{
     domain::{
         audit::{AuditAction, Initiator, NewAuditEntry, Object},
         change::Change,
-        role::{Role, RoleRequest, check_service_limits},
+        role::{Role, check_service_limits},
+        text::Description,
     },
     operations::{Context, IdempotentReply, NotFound, OperationError},
     store::{Write, roles, services},
 };
-use countersign_identity::{Permission, RoleDefinition, RoleId, ServiceId};
+use countersign_identity::{Permission, RoleDefinition, RoleId, RoleName, ServiceId};
 use serde::{Serialize, de::DeserializeOwned};
+
+/// A role to create.
+#[derive(Debug, Clone)]
+pub struct RoleRequest {
+    /// Name, unique at the service.
+    pub name: RoleName,
+    /// Description for human readers.
+    pub description: Description,
+    /// Permissions that the role grants.
+    pub permissions: Vec<Permission>,
+}
 
 /// Creates a role. Its name is unique at the service and never changes.
 pub async fn create_role<R: Serialize + DeserializeOwned>(

@@ -8,6 +8,6 @@ mod revoke;
 
 pub use assign::{AssignmentRequest, assign_role};
 pub use change::{RoleChange, change_role};
-pub use define::{create_role, list_roles};
+pub use define::{RoleRequest, create_role, list_roles};
 pub use delete::delete_role;
 pub use revoke::revoke_role;

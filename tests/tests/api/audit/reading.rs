@@ -6,7 +6,7 @@ use countersign_tests::{Agent, ControlPlane, Postgres, Shell, control_plane::tex
 use serde_json::{Value, json};
 use std::{process::Stdio, time::Duration};
 
-/// A link's hash as README.md describes it, worked out from nothing but what the API tells.
+/// The hash of an entry as docs/run/audit.md describes it, computed from the API's response only.
 fn hash(link: &Value) -> String {
     let at: jiff::Timestamp = link["at"].as_str().unwrap().parse().unwrap();
     let optional = |value: &Value| value.as_str().map(str::to_owned);

@@ -33,14 +33,14 @@ fn read(line: &str) -> Line {
     Line {
         method: method.to_owned(),
         path: path.to_owned(),
-        door: door(who, path),
+        door: door(who),
         category: Some(category.to_owned()).filter(|category| category != "free"),
         good: good.parse().expect(line),
         errors: errors.split(',').map(str::trim).filter(|code| !code.is_empty()).map(str::to_owned).collect(),
     }
 }
 
-fn door(who: &str, path: &str) -> Door {
+fn door(who: &str) -> Door {
     match who {
         "none" => Door::Open,
         "none or human" => Door::Registrant,
@@ -49,7 +49,6 @@ fn door(who: &str, path: &str) -> Door {
         "owner, admin" => Door::Owner,
         "full key, owner, admin" => Door::Manager,
         "full key, sync key" => Door::Verifier,
-        "full key" if path.contains("{service}") => Door::FullKey,
         "full key" => Door::AnyFullKey,
         other => panic!("docs/use/api.md knows no `{other}`"),
     }

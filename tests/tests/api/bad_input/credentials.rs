@@ -78,7 +78,6 @@ pub fn words(door: Door) -> [Word; 14] {
         Door::Open =>       [OK,          OK, OK,    OK, OK,        OK, OK, OK, OK, OK,        OK, OK, OK, OK],
         Door::Registrant => [OK,          H,  H,     H,  H,         H,  H,  H,  OK, OK,        E,  H,  H,  NOT_ONE],
         Door::Verifier =>   [KEY_MISSING, OK, OK,    K,  NOT_YOURS, K,  K,  K,  K,  K,         K,  K,  K,  NOT_ONE],
-        Door::FullKey =>    [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  K,  K,  K,  K,         K,  K,  K,  NOT_ONE],
         Door::AnyFullKey => [KEY_MISSING, OK, SCOPE, K,  OK,        K,  K,  K,  K,  K,         K,  K,  K,  NOT_ONE],
         Door::Manager =>    [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  H,  H,  OK, NOT_YOURS, E,  H,  H,  NOT_ONE],
         Door::Owner =>      [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NOT_YOURS, E,  H,  H,  NOT_ONE],

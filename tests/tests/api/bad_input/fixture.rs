@@ -186,7 +186,7 @@ impl Fixture {
         match route.door {
             Door::Open | Door::Registrant => request,
             Door::Verifier => request.bearer_auth(self.control.key()).header("x-agent-token", &self.token),
-            Door::FullKey | Door::AnyFullKey | Door::Manager => request.bearer_auth(self.control.key()),
+            Door::AnyFullKey | Door::Manager => request.bearer_auth(self.control.key()),
             Door::Owner | Door::Person | Door::Admin => request.bearer_auth(self.control.human()),
         }
     }

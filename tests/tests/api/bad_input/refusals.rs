@@ -135,7 +135,7 @@ impl Scene {
             (Door::Open, "/auth/refresh") => self.with(route, "refreshToken", self.refresh.as_str()).await,
             (Door::Owner | Door::Admin, _) => self.as_bearer(route, &self.stranger).await,
             (Door::AnyFullKey, _) => self.as_bearer(route, &self.sync_key).await,
-            (Door::Verifier | Door::FullKey | Door::Manager, _) => self.as_bearer(route, &self.others_key).await,
+            (Door::Verifier | Door::Manager, _) => self.as_bearer(route, &self.others_key).await,
             (Door::Open | Door::Registrant | Door::Person, path) => panic!("{path} allows everybody"),
         }
     }

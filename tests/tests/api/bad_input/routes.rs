@@ -11,8 +11,6 @@ pub enum Door {
     Registrant,
     /// The service's keys, of either scope.
     Verifier,
-    /// The service's keys of full scope.
-    FullKey,
     /// Any service's keys of full scope.
     AnyFullKey,
     /// The service's keys of full scope, its owner, administrators.
@@ -208,7 +206,7 @@ pub const ROUTES: &[Route] = &[
     ),
     route("GET", "/services/{service}/agents", Door::Manager, 200, &[]),
     route("DELETE", "/services/{service}/roles/{role}", Door::Manager, 200, &[]).then(404),
-    route("GET", "/services/{service}/agents/{agent}", Door::FullKey, 200, &[]),
+    route("GET", "/services/{service}/agents/{agent}", Door::Manager, 200, &[]),
     route(
         "POST",
         "/services/{service}/agents/{agent}/roles",

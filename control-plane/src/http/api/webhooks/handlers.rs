@@ -16,8 +16,8 @@ use crate::{
     http::{
         error::ApiError,
         request::{
-            body::{Fields, shape::body},
-            ids::id,
+            body::{BodyFields, typed::body},
+            ids::parse_id,
             paging,
         },
         state::AppState,
@@ -53,7 +53,7 @@ body! {
     /// Which deliveries to replay.
     ReplayRequest {
         /// Replays deliveries of events that happened at this time or later.
-        required "since" since: Timestamp as Instant,
+        required "since" since: Timestamp as TimestampSchema,
         /// Only deliveries with this status. Pending deliveries are never affected.
         optional "status" status: FinalStatus,
     }
@@ -75,7 +75,7 @@ pub struct DeliveryPath {
 pub async fn create(
     state: AppState,
     manager: WebhookManager,
-    body: Fields,
+    body: BodyFields,
 ) -> Result<(StatusCode, Json<NewWebhookRecord>), ApiError> {
     let WebhookRequest { url, events, description } = body.read()?;
     let (events, description) = (events.unwrap_or_default(), description.unwrap_or_default());
@@ -96,7 +96,7 @@ pub async fn read(
     manager: WebhookManager,
     path: WebhookPath,
 ) -> Result<Json<WebhookRecord>, ApiError> {
-    let target = operations::read_webhook(&state.context, manager.scope, id(&path.webhook)?).await?;
+    let target = operations::read_webhook(&state.context, manager.scope, parse_id(&path.webhook)?).await?;
     Ok(Json(WebhookRecord::new(&target, state.context.now())))
 }
 
@@ -104,13 +104,14 @@ pub async fn change(
     state: AppState,
     manager: WebhookManager,
     path: WebhookPath,
-    body: Fields,
+    body: BodyFields,
 ) -> Result<Json<WebhookRecord>, ApiError> {
     let WebhookChanges { url, events, description, status } = body.read()?;
     let paused = status.map(|status| status == TargetStatus::Paused);
     let change = WebhookChange { url, events, description, paused };
     let WebhookManager { scope, initiator } = manager;
-    let target = operations::change_webhook(&state.context, &initiator, scope, id(&path.webhook)?, &change).await?;
+    let target =
+        operations::change_webhook(&state.context, &initiator, scope, parse_id(&path.webhook)?, &change).await?;
     Ok(Json(WebhookRecord::new(&target, state.context.now())))
 }
 
@@ -119,7 +120,7 @@ pub async fn delete(
     manager: WebhookManager,
     path: WebhookPath,
 ) -> Result<Json<WebhookDeleted>, ApiError> {
-    operations::delete_webhook(&state.context, &manager.initiator, manager.scope, id(&path.webhook)?).await?;
+    operations::delete_webhook(&state.context, &manager.initiator, manager.scope, parse_id(&path.webhook)?).await?;
     Ok(Json(WebhookDeleted { deleted: true }))
 }
 
@@ -128,7 +129,7 @@ pub async fn rotate_secret(
     manager: WebhookManager,
     path: WebhookPath,
 ) -> Result<Json<NewSecret>, ApiError> {
-    let (webhook, WebhookManager { scope, initiator }) = (id(&path.webhook)?, manager);
+    let (webhook, WebhookManager { scope, initiator }) = (parse_id(&path.webhook)?, manager);
     let (secret, until) = operations::rotate_webhook_secret(&state.context, &initiator, scope, webhook).await?;
     Ok(Json(NewSecret::new(&secret, until)))
 }
@@ -138,7 +139,7 @@ pub async fn test(
     manager: WebhookManager,
     path: WebhookPath,
 ) -> Result<(StatusCode, Json<TestSent>), ApiError> {
-    let (webhook, WebhookManager { scope, initiator }) = (id(&path.webhook)?, manager);
+    let (webhook, WebhookManager { scope, initiator }) = (parse_id(&path.webhook)?, manager);
     let event_id = operations::test_webhook(&state.context, &initiator, scope, webhook).await?;
     Ok((StatusCode::ACCEPTED, Json(TestSent { event_id })))
 }
@@ -150,8 +151,8 @@ pub async fn list_deliveries(
     page: Result<Page, ApiError>,
     query: Option<String>,
 ) -> Result<Json<DeliveryPage>, ApiError> {
-    let (webhook, page) = (id(&path.webhook)?, page?);
-    let status = paging::field(query.as_deref().unwrap_or_default(), "status")?;
+    let (webhook, page) = (parse_id(&path.webhook)?, page?);
+    let status = paging::parsed_query_parameter(query.as_deref().unwrap_or_default(), "status")?;
     let listed = operations::list_deliveries(&state.context, manager.scope, webhook, status, page).await?;
     Ok(Json(paging::present(page, listed, |delivery| DeliveryRecord::new(&delivery))))
 }
@@ -161,7 +162,7 @@ pub async fn read_delivery(
     manager: WebhookManager,
     path: DeliveryPath,
 ) -> Result<Json<DeliveryWithPayload>, ApiError> {
-    let (webhook, event) = (id(&path.webhook)?, id(&path.event)?);
+    let (webhook, event) = (parse_id(&path.webhook)?, parse_id(&path.event)?);
     let (delivery, body) = operations::read_delivery(&state.context, manager.scope, webhook, event).await?;
     Ok(Json(DeliveryWithPayload::new(&delivery, &body)))
 }
@@ -171,7 +172,7 @@ pub async fn replay_delivery(
     manager: WebhookManager,
     path: DeliveryPath,
 ) -> Result<(StatusCode, Json<Replayed>), ApiError> {
-    let replay = Replay::One(id(&path.event)?);
+    let replay = Replay::One(parse_id(&path.event)?);
     replay_deliveries(state, manager, &path.webhook, replay).await
 }
 
@@ -179,7 +180,7 @@ pub async fn replay(
     state: AppState,
     manager: WebhookManager,
     path: WebhookPath,
-    body: Fields,
+    body: BodyFields,
 ) -> Result<(StatusCode, Json<Replayed>), ApiError> {
     let ReplayRequest { since, status } = body.read()?;
     let replay = Replay::Since(since, status.map(|FinalStatus(status)| status));
@@ -193,6 +194,6 @@ async fn replay_deliveries(
     replay: Replay,
 ) -> Result<(StatusCode, Json<Replayed>), ApiError> {
     let WebhookManager { scope, initiator } = manager;
-    let replayed = operations::replay_deliveries(&state.context, &initiator, scope, id(webhook)?, replay).await?;
+    let replayed = operations::replay_deliveries(&state.context, &initiator, scope, parse_id(webhook)?, replay).await?;
     Ok((StatusCode::ACCEPTED, Json(Replayed { replayed })))
 }

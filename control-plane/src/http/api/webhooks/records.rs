@@ -11,19 +11,19 @@ use crate::{
         },
     },
     http::{
-        error::Instant,
         openapi::schema,
-        request::{body::FromField, paging::Paged},
+        request::{body::FromField, paging::PageResponse},
+        timestamp::Rfc3339,
     },
 };
 use countersign_identity::{EventId, ServiceId, Timestamp, WebhookId};
 use secrecy::SecretString;
 use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 /// A page of a listing.
-pub type DeliveryPage = Paged<DeliveryRecord>;
+pub type DeliveryPage = PageResponse<DeliveryRecord>;
 
 /// All webhooks of a service, or of the deployment.
 #[derive(Serialize, ToSchema)]
@@ -35,17 +35,18 @@ pub struct WebhookList {
 /// A webhook: a URL that receives events.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(example = json!(WebhookRecord::example()))]
 pub struct WebhookRecord {
-    #[schema(value_type = schema::WebhookId)]
+    #[schema(value_type = schema::WebhookIdSchema)]
     webhook_id: WebhookId,
     /// The service whose events it receives; null if it receives the events of all services.
-    #[schema(value_type = Option<schema::ServiceId>, required)]
+    #[schema(value_type = Option<schema::ServiceIdSchema>, required)]
     service_id: Option<ServiceId>,
-    #[schema(value_type = schema::WebhookUrl)]
+    #[schema(value_type = schema::WebhookUrlSchema)]
     url: String,
-    #[schema(value_type = schema::EventFilter)]
+    #[schema(value_type = schema::EventFilterSchema)]
     events: Vec<&'static str>,
-    #[schema(value_type = schema::Description)]
+    #[schema(value_type = schema::DescriptionSchema)]
     description: String,
     /// `active`, `paused` (by a manager) or `disabled` (deliveries failed). Events are kept while it is not active.
     #[schema(example = "active")]
@@ -54,17 +55,17 @@ pub struct WebhookRecord {
     #[schema(required, example = "failing")]
     disabled_reason: Option<&'static str>,
     /// Since when all attempts have failed; null if the last one succeeded.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    failing_since: Option<Instant>,
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    failing_since: Option<Rfc3339>,
     /// Until when the previous secret also signs; null if it does not.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    previous_secret_expires_at: Option<Instant>,
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    previous_secret_expires_at: Option<Rfc3339>,
     /// Creation time.
-    #[schema(value_type = schema::Instant)]
-    created_at: Instant,
+    #[schema(value_type = schema::TimestampSchema)]
+    created_at: Rfc3339,
     /// Time of the last change by a manager.
-    #[schema(value_type = schema::Instant)]
-    updated_at: Instant,
+    #[schema(value_type = schema::TimestampSchema)]
+    updated_at: Rfc3339,
 }
 
 /// A webhook with its secret, which is shown only once.
@@ -72,7 +73,7 @@ pub struct WebhookRecord {
 pub struct NewWebhookRecord {
     #[serde(flatten)]
     webhook: WebhookRecord,
-    #[schema(value_type = schema::WebhookSecret)]
+    #[schema(value_type = schema::WebhookSecretSchema)]
     secret: String,
 }
 
@@ -80,11 +81,11 @@ pub struct NewWebhookRecord {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NewSecret {
-    #[schema(value_type = schema::WebhookSecret)]
+    #[schema(value_type = schema::WebhookSecretSchema)]
     secret: String,
     /// Until when the previous secret also signs.
-    #[schema(value_type = schema::Instant)]
-    previous_secret_expires_at: Instant,
+    #[schema(value_type = schema::TimestampSchema)]
+    previous_secret_expires_at: Rfc3339,
 }
 
 /// The webhook is deleted.
@@ -99,7 +100,7 @@ pub struct WebhookDeleted {
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TestSent {
-    #[schema(value_type = schema::EventId)]
+    #[schema(value_type = schema::EventIdSchema)]
     pub event_id: EventId,
 }
 
@@ -114,26 +115,27 @@ pub struct Replayed {
 /// The delivery of one event to one webhook.
 #[derive(Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
+#[schema(example = json!(DeliveryRecord::example()))]
 pub struct DeliveryRecord {
-    #[schema(value_type = schema::EventId)]
+    #[schema(value_type = schema::EventIdSchema)]
     event_id: EventId,
     /// Event kind.
     #[schema(example = "agent.role_revoked")]
     event: &'static str,
     /// When the event happened.
-    #[schema(value_type = schema::Instant)]
-    occurred_at: Instant,
-    #[schema(value_type = schema::DeliveryStatus)]
+    #[schema(value_type = schema::TimestampSchema)]
+    occurred_at: Rfc3339,
+    #[schema(value_type = schema::DeliveryStatusSchema)]
     status: &'static str,
     /// Attempts since the delivery was created or last replayed.
     #[schema(minimum = 0, example = 1)]
     attempts: u32,
     /// Time of the next attempt, if the webhook is active then; null if the delivery is not pending.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    next_attempt_at: Option<Instant>,
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    next_attempt_at: Option<Rfc3339>,
     /// Time of the last attempt.
-    #[schema(value_type = Option<schema::Instant>, required)]
-    last_attempt_at: Option<Instant>,
+    #[schema(value_type = Option<schema::TimestampSchema>, required)]
+    last_attempt_at: Option<Rfc3339>,
     /// HTTP status of the last response.
     #[schema(required, minimum = 100, maximum = 999, example = 200)]
     response_status: Option<u16>,
@@ -150,11 +152,28 @@ pub struct DeliveryRecord {
 pub struct DeliveryWithPayload {
     #[serde(flatten)]
     delivery: DeliveryRecord,
-    #[schema(value_type = schema::EventPayload)]
+    #[schema(value_type = schema::EventPayloadSchema)]
     payload: Value,
 }
 
 impl WebhookRecord {
+    /// An example for the API description: an active webhook.
+    fn example() -> Value {
+        json!({
+            "webhookId": "wh_01jyd3rq8yfd19yr0w5mz4ypkb",
+            "serviceId": "svc_01jyd3rq8yfd19yr0w5mz4ypkb",
+            "url": "https://billing.example.org/hooks/countersign",
+            "events": ["agent.role_revoked"],
+            "description": "Reads invoices",
+            "status": "active",
+            "disabledReason": null,
+            "failingSince": null,
+            "previousSecretExpiresAt": null,
+            "createdAt": "2027-03-14T15:09:26.535897Z",
+            "updatedAt": "2027-03-14T15:09:26.535897Z",
+        })
+    }
+
     pub fn new(target: &WebhookTarget, now: Timestamp) -> Self {
         Self {
             webhook_id: target.id,
@@ -164,10 +183,10 @@ impl WebhookRecord {
             description: target.description.to_string(),
             status: target.status().as_str(),
             disabled_reason: target.disabled.map(|(_, reason)| reason.as_str()),
-            failing_since: target.failing_since.map(Instant),
-            previous_secret_expires_at: target.previous_until.filter(|until| now < *until).map(Instant),
-            created_at: Instant(target.created_at),
-            updated_at: Instant(target.updated_at),
+            failing_since: target.failing_since.map(Rfc3339),
+            previous_secret_expires_at: target.previous_until.filter(|until| now < *until).map(Rfc3339),
+            created_at: Rfc3339(target.created_at),
+            updated_at: Rfc3339(target.updated_at),
         }
     }
 }
@@ -180,11 +199,27 @@ impl NewWebhookRecord {
 
 impl NewSecret {
     pub fn new(secret: &SecretString, until: Timestamp) -> Self {
-        Self { secret: expose(secret).to_owned(), previous_secret_expires_at: Instant(until) }
+        Self { secret: expose(secret).to_owned(), previous_secret_expires_at: Rfc3339(until) }
     }
 }
 
 impl DeliveryRecord {
+    /// An example for the API description: a successful delivery.
+    fn example() -> Value {
+        json!({
+            "eventId": "evt_01jyd3rq8yfd19yr0w5mz4ypkb",
+            "event": "agent.role_revoked",
+            "occurredAt": "2027-03-14T15:09:26.535897Z",
+            "status": "delivered",
+            "attempts": 1,
+            "nextAttemptAt": null,
+            "lastAttemptAt": "2027-03-14T15:09:27.128312Z",
+            "responseStatus": 200,
+            "responseBody": "ok",
+            "failure": null,
+        })
+    }
+
     pub fn new(delivery: &Delivery) -> Self {
         let Delivery { event, kind, occurred_at, state, attempts, last_attempt } = delivery;
         let due = if let DeliveryState::Pending(at) = state { Some(*at) } else { None };
@@ -193,11 +228,11 @@ impl DeliveryRecord {
         Self {
             event_id: *event,
             event: kind.as_str(),
-            occurred_at: Instant(*occurred_at),
+            occurred_at: Rfc3339(*occurred_at),
             status: state.status().as_str(),
             attempts: *attempts,
-            next_attempt_at: due.map(Instant),
-            last_attempt_at: last_attempt.map(|attempt| Instant(attempt.at)),
+            next_attempt_at: due.map(Rfc3339),
+            last_attempt_at: last_attempt.map(|attempt| Rfc3339(attempt.at)),
             response_status: response.map(|response| response.status),
             response_body: response.map(|response| response.body.clone()),
             failure: last_attempt.and_then(|attempt| attempt.failure).map(AttemptFailure::as_str),
@@ -213,7 +248,7 @@ impl DeliveryWithPayload {
 }
 
 impl FromField for TargetUrl {
-    type Word = schema::WebhookUrl;
+    type Schema = schema::WebhookUrlSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         Self::parse(&String::from_field(value)?).map_err(|error| error.to_string())
@@ -221,7 +256,7 @@ impl FromField for TargetUrl {
 }
 
 impl FromField for EventFilter {
-    type Word = schema::EventFilter;
+    type Schema = schema::EventFilterSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         let names = value.as_array().and_then(|names| names.iter().map(Value::as_str).collect::<Option<Vec<_>>>());
@@ -230,7 +265,7 @@ impl FromField for EventFilter {
 }
 
 impl FromField for TargetStatus {
-    type Word = schema::WebhookStatus;
+    type Schema = schema::WebhookStatusSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         // Only the dispatcher disables a webhook.
@@ -243,7 +278,7 @@ impl FromField for TargetStatus {
 pub struct FinalStatus(pub DeliveryStatus);
 
 impl FromField for FinalStatus {
-    type Word = schema::Ending;
+    type Schema = schema::FinalDeliveryStatusSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         let status = value.as_str().and_then(DeliveryStatus::parse).filter(|status| *status != DeliveryStatus::Pending);
@@ -252,7 +287,7 @@ impl FromField for FinalStatus {
 }
 
 impl FromField for DeliveryStatus {
-    type Word = schema::DeliveryStatus;
+    type Schema = schema::DeliveryStatusSchema;
 
     fn from_field(value: Value) -> Result<Self, String> {
         let status = value.as_str().and_then(Self::parse);

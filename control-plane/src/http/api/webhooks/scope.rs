@@ -1,12 +1,12 @@
-//! Extractors that initiatorize a caller to manage the webhooks of a scope.
+//! Extractors that authorize a caller to manage the webhooks of a scope.
 
 use crate::{
     domain::{audit::Initiator, webhook::WebhookScope},
     http::{
         error::ApiError,
         request::{
-            caller::Presented,
-            ids::{InPath, id},
+            caller::Credentials,
+            ids::{PathParams, parse_id},
         },
         state::AppState,
     },
@@ -15,7 +15,7 @@ use axum::{extract::FromRequestParts, http::request::Parts};
 use countersign_identity::ServiceId;
 use serde::Deserialize;
 
-/// An initiatorized caller, and the scope whose webhooks it may manage.
+/// An authorized caller, and the scope whose webhooks it may manage.
 pub struct WebhookManager {
     /// The scope that the path names.
     pub scope: WebhookScope,
@@ -38,10 +38,10 @@ impl FromRequestParts<AppState> for ServiceManager {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        let credentials = Presented::from_request_parts(parts, state).await?;
-        let InPath(ServicePath { service }) = InPath::from_request_parts(parts, state).await?;
-        let service: ServiceId = id(&service)?;
-        let initiator = credentials.manager_of(state, service).await?;
+        let credentials = Credentials::from_request_parts(parts, state).await?;
+        let PathParams(ServicePath { service }) = PathParams::from_request_parts(parts, state).await?;
+        let service: ServiceId = parse_id(&service)?;
+        let initiator = credentials.require_manager_of(state, service).await?;
         Ok(Self(WebhookManager { scope: WebhookScope::Service(service), initiator }))
     }
 }
@@ -50,9 +50,9 @@ impl FromRequestParts<AppState> for DeploymentManager {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
-        let credentials = Presented::from_request_parts(parts, state).await?;
+        let credentials = Credentials::from_request_parts(parts, state).await?;
         let administrator = credentials.admin(state).await?;
-        let initiator = credentials.author_of(Some(&administrator));
+        let initiator = credentials.initiator_for_human(Some(&administrator));
         Ok(Self(WebhookManager { scope: WebhookScope::Deployment, initiator }))
     }
 }

@@ -1,26 +1,28 @@
-//! What an answer says of the limits: `RateLimit-Policy` and `RateLimit`, structured fields as in
+//! The response headers `RateLimit-Policy` and `RateLimit`: structured fields as in
 //! draft-ietf-httpapi-ratelimit-headers-10.
 
-use super::Told;
+use super::LimitStatus;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use std::time::Duration;
 
-/// What may be used: `q` calls in `w` seconds.
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+/// The limits: `q` requests in `w` seconds.
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// What is left: `r` calls, and `t` seconds until there is one more.
-const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
+/// What is left of them: `r` requests, and `t` seconds until there is one more.
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
-/// Says it, if anything was counted.
-pub fn tell(told: Option<&Vec<Told>>, headers: &mut HeaderMap) {
-    let Some(told) = told else { return };
-    let policy = |Told { category, quota, reading: _ }: &Told| {
+/// Adds both headers for these limits.
+pub fn add_headers(statuses: &[LimitStatus], headers: &mut HeaderMap) {
+    let policy = |LimitStatus { category, quota, quota_status: _ }: &LimitStatus| {
         format!("\"{}\";q={};w={}", category.name(), quota.max_calls, quota.window.as_secs())
     };
-    let limit = |Told { category, quota: _, reading }: &Told| {
-        format!("\"{}\";r={};t={}", category.name(), reading.remaining, seconds(reading.reset_after))
+    let remaining = |LimitStatus { category, quota: _, quota_status }: &LimitStatus| {
+        format!("\"{}\";r={};t={}", category.name(), quota_status.remaining, ceil_seconds(quota_status.reset_after))
     };
-    let lines = [(POLICY, told.iter().map(policy).collect::<Vec<_>>()), (LIMIT, told.iter().map(limit).collect())];
+    let lines = [
+        (RATELIMIT_POLICY, statuses.iter().map(policy).collect::<Vec<_>>()),
+        (RATELIMIT, statuses.iter().map(remaining).collect()),
+    ];
     for (name, items) in lines {
         if let Ok(value) = HeaderValue::from_str(&items.join(", ")) {
             headers.insert(name, value);
@@ -28,7 +30,7 @@ pub fn tell(told: Option<&Vec<Told>>, headers: &mut HeaderMap) {
     }
 }
 
-/// Whole seconds, not fewer than it takes.
-pub fn seconds(wait: Duration) -> u64 {
-    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+/// The duration in seconds, rounded up.
+pub fn ceil_seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }

@@ -1,6 +1,6 @@
-//! Ids: in bodies, in answers, and as parameters of a path.
+//! Ids in bodies, and as path parameters.
 
-use super::words;
+use super::schemas;
 use countersign_identity as identity;
 use utoipa::{
     IntoParams, ToSchema,
@@ -11,65 +11,66 @@ use utoipa::{
     },
 };
 
-/// 128 bits, as they stand in examples.
-const EXAMPLE: u128 = 0x0197_9a3c_5d1e_7b42_9f60_1c2d_3e4f_5a6b;
+/// The value of all ids in examples.
+pub const EXAMPLE_ID: u128 = 0x0197_9a3c_5d1e_7b42_9f60_1c2d_3e4f_5a6b;
 
-/// The form of all ids: `prefix` and 26 digits of Crockford's base32, of which the first carries three bits.
+/// The format of all ids: `prefix` and 26 digits of Crockford's base32. The first digit carries only three bits.
 fn id(prefix: &str, example: &str) -> ObjectBuilder {
     let pattern = format!("^{prefix}[0-7][0-9a-hjkmnp-tv-z]{{25}}$");
     ObjectBuilder::new().schema_type(Type::String).pattern(Some(pattern)).examples([example])
 }
 
-macro_rules! ids {
-    ($($(#[doc = $doc:literal])+ $name:ident)+) => {
-        words! {$(
+macro_rules! id_schemas {
+    ($($(#[doc = $doc:literal])+ $name:ident: $id:ident)+) => {
+        schemas! {$(
             $(#[doc = $doc])+
-            $name = id(identity::$name::PREFIX, &identity::$name::from_bits(EXAMPLE).to_string());
+            $name = id(identity::$id::PREFIX, &identity::$id::from_bits(EXAMPLE_ID).to_string());
         )+}
     };
 }
 
-ids! {
-    /// The id of an agent. One that does not have this form does not exist: 404 `AGENT_NOT_FOUND`.
-    AgentId
-    /// The id of a service; no credential. One that does not have this form does not exist: 404 `SERVICE_NOT_FOUND`.
-    ServiceId
-    /// The id of a role. One that does not have this form does not exist: 404 `ROLE_NOT_FOUND`.
-    RoleId
-    /// The id of a service API key; no credential, and not enough to use the key.
-    ApiKeyId
-    /// The id of a feedback.
-    FeedbackId
-    /// The id of a webhook. One that does not have this form does not exist: 404 `WEBHOOK_NOT_FOUND`.
-    WebhookId
-    /// The id of an event, the same on every try to deliver it. One that does not have this form does not exist: 404
-    /// `NOT_FOUND`.
-    EventId
+id_schemas! {
+    /// Id of an agent. An id in another format is answered like an unknown one: with 404 `AGENT_NOT_FOUND`.
+    AgentIdSchema: AgentId
+    /// Id of a service. It is not a credential. An id in another format is answered like an unknown one: with 404
+    /// `SERVICE_NOT_FOUND`.
+    ServiceIdSchema: ServiceId
+    /// Id of a role. An id in another format is answered like an unknown one: with 404 `ROLE_NOT_FOUND`.
+    RoleIdSchema: RoleId
+    /// Id of a service API key. It is not a credential: only the key itself is.
+    ApiKeyIdSchema: ApiKeyId
+    /// Id of a feedback.
+    FeedbackIdSchema: FeedbackId
+    /// Id of a webhook. An id in another format is answered like an unknown one: with 404 `WEBHOOK_NOT_FOUND`.
+    WebhookIdSchema: WebhookId
+    /// Id of an event, the same in every delivery attempt. An id in another format is answered like an unknown one: with
+    /// 404 `NOT_FOUND`.
+    EventIdSchema: EventId
 }
 
-words! {
-    /// The id of a signing key: its thumbprint (RFC 7638).
-    Kid = ObjectBuilder::new()
+schemas! {
+    /// Id of a signing key: its JWK thumbprint (RFC 7638).
+    KidSchema = ObjectBuilder::new()
         .schema_type(Type::String)
         .pattern(Some("^[A-Za-z0-9_-]{43}$"))
-        .examples(["NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"]);
+        .examples(["oKIywvGUpTVTyxMQ3bwIIeQUudfr_CkLMjCE19ECD-U"]);
 }
 
-/// Parameters of paths, by the names that stand in the paths.
-macro_rules! in_path {
+/// Declares path parameters, with their names in the paths.
+macro_rules! path_params {
     ($($(#[doc = $doc:literal])+ $name:ident = $parameter:literal: $schema:ty;)+) => {$(
         $(#[doc = $doc])+
         pub enum $name {}
 
         impl IntoParams for $name {
             fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
-                vec![in_path::<$schema>($parameter, [$($doc.trim()),+].join("\n"))]
+                vec![path_param::<$schema>($parameter, [$($doc.trim()),+].join("\n"))]
             }
         }
     )+};
 }
 
-fn in_path<T: ToSchema>(name: &str, description: String) -> Parameter {
+fn path_param<T: ToSchema>(name: &str, description: String) -> Parameter {
     let schema: RefOr<Schema> = Ref::from_schema_name(T::name()).into();
     ParameterBuilder::new()
         .name(name)
@@ -80,19 +81,19 @@ fn in_path<T: ToSchema>(name: &str, description: String) -> Parameter {
         .build()
 }
 
-in_path! {
-    /// The agent.
-    AgentInPath = "agent": AgentId;
-    /// The service.
-    ServiceInPath = "service": ServiceId;
-    /// The role, of this service.
-    RoleInPath = "role": RoleId;
-    /// The API key, of this service.
-    KeyInPath = "key": ApiKeyId;
-    /// The webhook, at this place.
-    WebhookInPath = "webhook": WebhookId;
-    /// The event.
-    EventInPath = "event": EventId;
-    /// The signing key.
-    KidInPath = "kid": Kid;
+path_params! {
+    /// Id of the agent.
+    AgentPathParam = "agent": AgentIdSchema;
+    /// Id of the service.
+    ServicePathParam = "service": ServiceIdSchema;
+    /// Id of the role, which must belong to this service.
+    RolePathParam = "role": RoleIdSchema;
+    /// Id of the API key, which must belong to this service.
+    KeyPathParam = "key": ApiKeyIdSchema;
+    /// Id of the webhook, which must belong to this service or to the deployment.
+    WebhookPathParam = "webhook": WebhookIdSchema;
+    /// Id of the event.
+    EventPathParam = "event": EventIdSchema;
+    /// Id of the signing key.
+    KidPathParam = "kid": KidSchema;
 }

@@ -1,4 +1,5 @@
-//! Whatever a body says: no panic, and fields that mean what they say or a problem that names them.
+//! Fuzz tests of body parsing: any input either parses to the values in the body, or is refused with an error that names the
+//! invalid fields. Nothing panics.
 
 use super::*;
 use axum::http::StatusCode;
@@ -6,9 +7,9 @@ use countersign_mangle::{any_bytes, any_json, any_text, cases_divided_by, mutate
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde_json::json;
 
-/// What a handler may ask for: every type of field there is.
+/// A body with a field of every type.
 #[derive(Debug)]
-struct Everything {
+struct AllFieldTypes {
     name: DisplayName,
     email: Option<EmailAddress>,
     description: Option<Description>,
@@ -17,7 +18,7 @@ struct Everything {
     at: Option<Timestamp>,
 }
 
-fn ask(fields: &mut Fields) -> Option<Everything> {
+fn read_all(fields: &mut BodyFields) -> Option<AllFieldTypes> {
     let name = fields.required("name");
     let (email, description) = (fields.optional("email"), fields.optional("description"));
     let (metadata, permissions) = (fields.optional("metadata"), fields.optional("permissions"));
@@ -25,7 +26,7 @@ fn ask(fields: &mut Fields) -> Option<Everything> {
     let (role, key) = (fields.optional::<RoleName>("role"), fields.optional::<P256PublicKey>("key"));
     let (scope, status) = (fields.optional::<KeyScope>("scope"), fields.optional::<AgentStatus>("status"));
     let (_, _, _, _, _, _) = (text?, flag?, role?, key?, scope?, status?);
-    Some(Everything {
+    Some(AllFieldTypes {
         name: name?,
         email: email?,
         description: description?,
@@ -38,7 +39,7 @@ fn ask(fields: &mut Fields) -> Option<Everything> {
 const FIELDS: [&str; 12] =
     ["name", "email", "description", "metadata", "permissions", "at", "text", "flag", "role", "key", "scope", "status"];
 
-fn good() -> Value {
+fn valid_body() -> Value {
     json!({
         "name": "Größe", "email": "a@b.example", "description": "", "metadata": { "a": [1.5, null] },
         "permissions": ["b", "a", "b"], "at": "2030-01-31T12:00:00+01:00", "text": "x", "flag": true, "role": "reader",
@@ -46,14 +47,14 @@ fn good() -> Value {
     })
 }
 
-fn read(bytes: &[u8]) -> Result<Everything, ApiError> {
+fn parse(bytes: &[u8]) -> Result<AllFieldTypes, ApiError> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let request = Request::new(Body::from(bytes.to_vec()));
-    runtime.block_on(Fields::from_request(request, &()))?.parse(ask)
+    runtime.block_on(BodyFields::from_request(request, &()))?.parse(read_all)
 }
 
-/// A refusal in the shape of the specification, which names fields only.
-fn is_a_refusal(error: ApiError) -> Result<(), TestCaseError> {
+/// Checks that the error is a validation error in the format of the specification.
+fn assert_refusal(error: ApiError) -> Result<(), TestCaseError> {
     let body = serde_json::to_value(error.body()).unwrap();
     prop_assert_eq!(&body["error"]["code"], "VALIDATION_ERROR");
     let message = body["error"]["message"].as_str().unwrap_or_default();
@@ -64,15 +65,15 @@ fn is_a_refusal(error: ApiError) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn is_read_or_refused(bytes: &[u8]) -> Result<(), TestCaseError> {
-    match read(bytes) {
-        Err(error) => is_a_refusal(error),
-        Ok(everything) => says_what_the_body_says(&everything, &serde_json::from_slice(bytes).unwrap()),
+fn assert_parsed_or_refused(bytes: &[u8]) -> Result<(), TestCaseError> {
+    match parse(bytes) {
+        Err(error) => assert_refusal(error),
+        Ok(fields) => assert_matches_body(&fields, &serde_json::from_slice(bytes).unwrap()),
     }
 }
 
-fn says_what_the_body_says(read: &Everything, body: &Value) -> Result<(), TestCaseError> {
-    let Everything { name, email, description, metadata, permissions, at } = read;
+fn assert_matches_body(fields: &AllFieldTypes, body: &Value) -> Result<(), TestCaseError> {
+    let AllFieldTypes { name, email, description, metadata, permissions, at } = fields;
     prop_assert!(body.as_object().unwrap().keys().all(|field| FIELDS.contains(&field.as_str())));
     prop_assert_eq!(&json!(name.as_str()), &body["name"]);
     prop_assert_eq!(&json!(email.as_ref().map(EmailAddress::as_str)), &body["email"]);
@@ -81,11 +82,15 @@ fn says_what_the_body_says(read: &Everything, body: &Value) -> Result<(), TestCa
     if let Some(permissions) = permissions {
         prop_assert!(permissions.is_sorted() && body["permissions"].as_array().unwrap().len() >= permissions.len());
         prop_assert!(
-            body["permissions"].as_array().unwrap().iter().all(|said| permissions.iter().any(|it| it.as_str() == said))
+            body["permissions"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .all(|name| permissions.iter().any(|permission| permission.as_str() == name))
         );
     }
     prop_assert_eq!(at.is_some(), body["at"].is_string());
-    // It is shown again, so it must be an instant that can be written.
+    // Responses contain the time, so it must be formattable.
     prop_assert!(at.is_none_or(|at| !crate::domain::timestamp::format_rfc3339(at).is_empty()));
     Ok(())
 }
@@ -94,50 +99,50 @@ proptest! {
     #![proptest_config(cases_divided_by(1))]
 
     #[test]
-    fn any_bytes_are_read_or_refused(bytes in prop_oneof![any_bytes(), mutated_bytes(good().to_string().as_bytes()), any_text().prop_map(String::into_bytes)]) {
-        is_read_or_refused(&bytes)?;
+    fn any_bytes_parse_or_are_refused(bytes in prop_oneof![any_bytes(), mutated_bytes(valid_body().to_string().as_bytes()), any_text().prop_map(String::into_bytes)]) {
+        assert_parsed_or_refused(&bytes)?;
     }
 
     #[test]
-    fn any_json_is_read_or_refused(anything in any_json(), field in select(&FIELDS[..]), value in any_json(), more in any_text()) {
-        is_read_or_refused(anything.to_string().as_bytes())?;
-        let mut body = good();
+    fn any_json_parses_or_is_refused(anything in any_json(), field in select(&FIELDS[..]), value in any_json(), more in any_text()) {
+        assert_parsed_or_refused(anything.to_string().as_bytes())?;
+        let mut body = valid_body();
         body[field] = value.clone();
-        is_read_or_refused(body.to_string().as_bytes())?;
+        assert_parsed_or_refused(body.to_string().as_bytes())?;
         body[&more] = value;
-        is_read_or_refused(body.to_string().as_bytes())?;
+        assert_parsed_or_refused(body.to_string().as_bytes())?;
     }
 
     #[test]
-    fn any_text_in_a_field_is_read_or_refused(
+    fn any_text_in_a_field_parses_or_is_refused(
         texts in vec((select(&FIELDS[..]), prop_oneof![
             any_text(), mutated_text("first.last@host.example"), mutated_text("2030-01-31T12:00:00.5-23:59"), mutated_text("-009999-01-01T00:00:00Z"),
         ]), 1..4)
     ) {
-        let mut body = good();
+        let mut body = valid_body();
         for (field, text) in texts {
             body[field] = json!(text);
         }
-        is_read_or_refused(body.to_string().as_bytes())?;
+        assert_parsed_or_refused(body.to_string().as_bytes())?;
     }
 
     #[test]
-    fn a_field_that_stands_twice_is_refused_wherever_it_stands(field in select(&FIELDS[..])) {
-        let twice = good().to_string().replacen('{', &format!("{{\"{field}\":null,"), 1);
-        prop_assert!(read(twice.as_bytes()).is_err());
+    fn refuses_a_duplicate_field(field in select(&FIELDS[..])) {
+        let duplicated = valid_body().to_string().replacen('{', &format!("{{\"{field}\":null,"), 1);
+        prop_assert!(parse(duplicated.as_bytes()).is_err());
     }
 }
 
 #[test]
-fn the_good_one_is_good() {
-    assert_eq!(read(good().to_string().as_bytes()).unwrap().permissions.unwrap().len(), 2);
+fn parses_the_valid_body() {
+    assert_eq!(parse(valid_body().to_string().as_bytes()).unwrap().permissions.unwrap().len(), 2);
 }
 
 #[test]
-fn what_is_nested_beyond_reason_is_refused() {
+fn refuses_deeply_nested_bodies() {
     for open in ["[", "{\"a\":"] {
-        is_a_refusal(read(open.repeat(12_000).as_bytes()).unwrap_err()).unwrap();
+        assert_refusal(parse(open.repeat(12_000).as_bytes()).unwrap_err()).unwrap();
         let body = format!("{{\"name\":\"a\",\"metadata\":{}", open.repeat(10_000));
-        is_a_refusal(read(body.as_bytes()).unwrap_err()).unwrap();
+        assert_refusal(parse(body.as_bytes()).unwrap_err()).unwrap();
     }
 }

@@ -1,11 +1,11 @@
-//! What a request counts as, beside an HTTP request.
+//! Maps routes to the metric of the operation that they run.
 
 use crate::{http::api_description, metrics::OperationMetrics};
 use prometheus::IntCounterVec;
 use serde_json::Value;
 
-/// The counter of what a route does, if it has one.
-pub fn counter<'a>(operations: &'a OperationMetrics, method: &str, route: &str) -> Option<&'a IntCounterVec> {
+/// The counter of the operation that this route runs; `None` for routes that only have the HTTP metrics.
+pub fn operation_counter<'a>(operations: &'a OperationMetrics, method: &str, route: &str) -> Option<&'a IntCounterVec> {
     match (method, route) {
         ("POST", "/auth/register") => Some(&operations.registrations),
         ("POST", "/auth/challenge") => Some(&operations.challenges),
@@ -28,7 +28,7 @@ pub fn initialize_operation_metrics(operations: &OperationMetrics) {
     let paths = description["paths"].as_object().into_iter().flatten();
     for (route, methods) in paths {
         for (method, documented) in methods.as_object().into_iter().flatten() {
-            let Some(counter) = counter(operations, &method.to_uppercase(), route) else { continue };
+            let Some(counter) = operation_counter(operations, &method.to_uppercase(), route) else { continue };
             for code in error_codes(documented) {
                 counter.with_label_values(&[code]);
             }

@@ -1,39 +1,50 @@
-//! Instants as callers write them.
+//! Timestamps in requests and responses, in the format of RFC 3339.
 
+use crate::domain::timestamp::format_rfc3339;
 use countersign_identity::Timestamp;
+use serde::{Serialize, Serializer};
 
-/// What an instant looks like up to its second; `0` stands for any digit.
-const SHAPE: &str = "0000-00-00T00:00:00";
+/// Serializes a timestamp as RFC 3339 in UTC.
+pub struct Rfc3339(pub Timestamp);
 
-/// RFC 3339 with `Z` or an offset, which is normalised to UTC. What lies behind the last instant that we can write, such
-/// as 9999-12-31T23:59:59Z, by which many mean never, counts as that one.
+impl Serialize for Rfc3339 {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format_rfc3339(self.0))
+    }
+}
+
+/// The format of date and time up to the second; `0` stands for any digit.
+const DATE_TIME_FORMAT: &str = "0000-00-00T00:00:00";
+
+/// Parses RFC 3339 with `Z` or an offset, and normalises it to UTC. Times after the largest representable one become the
+/// largest one: clients send 9999-12-31T23:59:59Z to mean "never".
 pub fn parse(text: &str) -> Option<Timestamp> {
-    let (second, rest) = text.split_at_checked(SHAPE.len())?;
-    let fits = |(byte, shape): (u8, u8)| {
-        if shape == b'0' { byte.is_ascii_digit() } else { byte.eq_ignore_ascii_case(&shape) }
+    let (second, rest) = text.split_at_checked(DATE_TIME_FORMAT.len())?;
+    let matches = |(byte, expected): (u8, u8)| {
+        if expected == b'0' { byte.is_ascii_digit() } else { byte.eq_ignore_ascii_case(&expected) }
     };
-    // The library reads more than RFC 3339 has: other separators, zones, instants without a second.
-    if !second.bytes().zip(SHAPE.bytes()).all(fits) || !is_fraction_and_offset(rest) {
+    // jiff accepts more than RFC 3339: other separators, time zone names, times without seconds.
+    if !second.bytes().zip(DATE_TIME_FORMAT.bytes()).all(matches) || !is_fraction_and_offset(rest) {
         return None;
     }
-    let at = text.parse().or_else(|error| {
+    let timestamp = text.parse().or_else(|error| {
         let local = second.parse::<jiff::civil::DateTime>()?;
         let last = jiff::tz::Offset::UTC.to_datetime(jiff::Timestamp::MAX);
         if local > last { Ok(jiff::Timestamp::MAX) } else { Err(error) }
     });
-    at.ok().map(|at: jiff::Timestamp| Timestamp::from_micros(at.as_microsecond()))
+    timestamp.ok().map(|timestamp: jiff::Timestamp| Timestamp::from_micros(timestamp.as_microsecond()))
 }
 
 fn is_fraction_and_offset(text: &str) -> bool {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let begins = text.find(['Z', 'z', '+', '-']).unwrap_or(text.len());
-    let (fraction, offset) = text.split_at(begins);
-    let of_day = |offset: &str| {
-        let two = offset.split_once(':').filter(|(hours, minutes)| digits(hours) && digits(minutes));
-        two.is_some_and(|(hours, minutes)| offset.len() == 5 && hours.len() == 2 && hours < "24" && minutes < "60")
+    let offset_start = text.find(['Z', 'z', '+', '-']).unwrap_or(text.len());
+    let (fraction, offset) = text.split_at(offset_start);
+    let is_valid = |offset: &str| {
+        let parts = offset.split_once(':').filter(|(hours, minutes)| digits(hours) && digits(minutes));
+        parts.is_some_and(|(hours, minutes)| offset.len() == 5 && hours.len() == 2 && hours < "24" && minutes < "60")
     };
     (fraction.is_empty() || fraction.strip_prefix('.').is_some_and(digits))
-        && (offset.eq_ignore_ascii_case("Z") || offset.strip_prefix(['+', '-']).is_some_and(of_day))
+        && (offset.eq_ignore_ascii_case("Z") || offset.strip_prefix(['+', '-']).is_some_and(is_valid))
 }
 
 #[cfg(test)]
@@ -41,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_instant_is_what_rfc_3339_says() {
+    fn parses_rfc_3339_and_nothing_else() {
         let micros = |text: &str| parse(text).map(Timestamp::micros);
         for (text, seconds) in [
             ("1970-01-01T00:00:01Z", 1),

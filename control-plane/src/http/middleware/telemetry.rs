@@ -1,8 +1,8 @@
-//! What every request gets: an id, a line in the log, its place in the metrics.
+//! Gives every request an id, a log line and metrics.
 
-use super::counted;
+use super::operation_metrics::operation_counter;
 use crate::{
-    http::{code::ErrorCode, error::Refused, request::origin::Origin, state::AppState},
+    http::{code::ErrorCode, error::ErrorLabels, request::client_address::ClientAddress, state::AppState},
     metrics,
 };
 use axum::{
@@ -13,33 +13,33 @@ use axum::{
 };
 use tracing::Instrument;
 
-/// The header that carries the id of a request.
+/// The header with the request id.
 const REQUEST_ID: &str = "x-request-id";
 
-/// The route label of a path that leads nowhere.
+/// The `route` label of requests whose path no route matches.
 const UNMATCHED: &str = "unmatched";
 
-/// The id of a request, as an extension of it.
+/// The id of a request. An extension of the request.
 #[derive(Debug, Clone)]
 pub struct RequestId(pub String);
 
-/// Wraps every request.
-pub async fn observe(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+/// Runs the request in a span with its id, then logs and counts it.
+pub async fn record(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let id = request_id(&state, &request);
     request.extensions_mut().insert(RequestId(id.to_str().unwrap_or_default().to_owned()));
     let method = request.method().clone();
     let route = request.extensions().get::<MatchedPath>().map_or(UNMATCHED.to_owned(), |path| path.as_str().to_owned());
-    let client = request.extensions().get::<Origin>().map(|origin| origin.address.to_string()).unwrap_or_default();
-    let began = state.context.since_boot();
+    let client = request.extensions().get::<ClientAddress>().map(|client| client.ip.to_string()).unwrap_or_default();
+    let started_at = state.context.since_boot();
     let span = tracing::info_span!("request", request_id = %id.to_str().unwrap_or_default());
     let mut response = next.run(request).instrument(span.clone()).await;
-    let seconds = state.context.since_boot().saturating_sub(began).as_secs_f64();
+    let seconds = state.context.since_boot().saturating_sub(started_at).as_secs_f64();
     let status = response.status();
-    let refused = response.extensions().get::<Refused>().copied();
-    let (code, reason) = (refused.map(|refused| refused.code), refused.and_then(|refused| refused.reason));
+    let error = response.extensions().get::<ErrorLabels>().copied();
+    let (code, reason) = (error.map(|error| error.code), error.and_then(|error| error.reason));
     state.metrics.http_requests.with_label_values(&[method_label(&method), &route, status.as_str()]).inc();
     state.metrics.http_seconds.with_label_values(&[method_label(&method), &route]).observe(seconds);
-    if let Some(counter) = counted::counter(&state.metrics.operations, method.as_str(), &route) {
+    if let Some(counter) = operation_counter(&state.metrics.operations, method.as_str(), &route) {
         counter.with_label_values(&[code.map_or(metrics::OK, ErrorCode::as_str)]).inc();
     }
     if let Some(reason) = reason {
@@ -61,21 +61,21 @@ pub async fn observe(State(state): State<AppState>, mut request: Request, next: 
     response
 }
 
-/// The caller's id if it is a decent one, else a new one.
+/// The request id that the client sent, if it is well-formed, else a new one.
 fn request_id(state: &AppState, request: &Request) -> HeaderValue {
-    let decent = |value: &&HeaderValue| {
+    let is_well_formed = |value: &&HeaderValue| {
         (1..=128).contains(&value.len())
             && value.as_bytes().iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
     };
-    let fresh = || {
+    let generate = || {
         let id = format!("{:032x}", state.context.new_id(std::convert::identity));
         HeaderValue::from_str(&id).unwrap_or(HeaderValue::from_static("none"))
     };
-    request.headers().get(REQUEST_ID).filter(decent).cloned().unwrap_or_else(fresh)
+    request.headers().get(REQUEST_ID).filter(is_well_formed).cloned().unwrap_or_else(generate)
 }
 
-/// Methods are a closed set, whatever is sent.
+/// The `method` label. Clients can send any method, so unknown ones share the label `OTHER`.
 fn method_label(method: &axum::http::Method) -> &'static str {
-    const KNOWN: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-    KNOWN.into_iter().find(|known| *known == method.as_str()).unwrap_or("OTHER")
+    const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    METHODS.into_iter().find(|name| *name == method.as_str()).unwrap_or("OTHER")
 }

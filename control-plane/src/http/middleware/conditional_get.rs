@@ -1,0 +1,33 @@
+//! Cacheable responses with `ETag`, and 304 for clients that send it in `If-None-Match`.
+
+use axum::{
+    body::Bytes,
+    http::{HeaderMap, HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use sha2::{Digest, Sha256};
+use std::time::Duration;
+
+/// `max-age` of content that seldom changes.
+pub const DEFAULT_MAX_AGE: Duration = Duration::from_mins(5);
+
+/// The response with this body, cacheable for `max_age`; 304 if the client already has the body.
+pub fn cacheable_response(headers: &HeaderMap, content_type: HeaderValue, body: Bytes, max_age: Duration) -> Response {
+    let etag = format!("\"{}\"", &hex::encode(Sha256::digest(&body))[..32]);
+    let value = |text: &str| HeaderValue::from_str(text).unwrap_or(HeaderValue::from_static(""));
+    let caching = [
+        (header::CACHE_CONTROL, value(&format!("public, max-age={}", max_age.as_secs()))),
+        (header::ETAG, value(&etag)),
+    ];
+    if matches_etag(headers, &etag) {
+        return (StatusCode::NOT_MODIFIED, caching).into_response();
+    }
+    (caching, [(header::CONTENT_TYPE, content_type)], body).into_response()
+}
+
+/// Whether `If-None-Match` contains this entity tag, by weak comparison (RFC 9110, section 13.1.2).
+fn matches_etag(headers: &HeaderMap, etag: &str) -> bool {
+    let values = headers.get_all(header::IF_NONE_MATCH).iter().filter_map(|value| value.to_str().ok());
+    let mut tags = values.flat_map(|value| value.split(',')).map(|tag| tag.trim().trim_start_matches("W/"));
+    tags.any(|tag| tag == etag || tag == "*")
+}

@@ -1,0 +1,120 @@
+//! Applies the limits to one request: under `/auth` before the handler runs, on other routes after authentication.
+
+use super::{Category, CategoryKey, LimitDecision, LimitStatus, RateLimitSubject, category, headers::add_headers};
+use crate::{
+    domain::{caller::Human, service::ServiceKey},
+    http::{error::ApiError, request::client_address::ClientAddress, state::AppState},
+};
+use axum::{
+    extract::{MatchedPath, Request, State},
+    http::request::Parts,
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use std::{
+    net::IpAddr,
+    sync::{Arc, OnceLock},
+};
+
+/// Counts one request, at most once, and remembers the limits for the response headers. An extension of the request.
+#[derive(Debug, Clone)]
+pub struct RequestLimiter {
+    category: Option<Category>,
+    address: IpAddr,
+    statuses: Arc<OnceLock<Vec<LimitStatus>>>,
+}
+
+/// Counts requests under `/auth`, attaches a [`RequestLimiter`] to all others, and adds the limits to the response headers.
+pub async fn limit(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+    let route = request.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
+    let Some(ClientAddress { ip, .. }) = request.extensions().get().copied() else {
+        return ApiError::internal().into_response();
+    };
+    // Unknown paths are not limited: the response is a constant.
+    let Some(route) = route else { return next.run(request).await };
+    let limiter = RequestLimiter { category: category(&route), address: ip, statuses: Arc::default() };
+    request.extensions_mut().insert(limiter.clone());
+    let admitted = if limiter.category == Some(Category::Auth) {
+        limiter.count_auth_request(&state, &route, request).await
+    } else {
+        Ok(request)
+    };
+    let mut response = match admitted {
+        Ok(request) => next.run(request).await,
+        Err(error) => error.into_response(),
+    };
+    if let Some(statuses) = limiter.statuses.get() {
+        add_headers(statuses, response.headers_mut());
+    }
+    response
+}
+
+/// An authenticated caller, for counting.
+pub enum AuthenticatedCaller<'a> {
+    /// A service, by its API key.
+    Service(&'a ServiceKey),
+    /// A human user.
+    Human(&'a Human),
+}
+
+impl RequestLimiter {
+    /// The limiter of a request.
+    pub fn from_parts(parts: &Parts) -> Result<Self, ApiError> {
+        // `limit` adds it to every request.
+        parts.extensions.get().cloned().ok_or_else(ApiError::internal)
+    }
+
+    /// Counts an authenticated caller. Other clients at the same address do not affect it.
+    pub async fn count_caller(&self, state: &AppState, caller: AuthenticatedCaller<'_>) -> Result<(), ApiError> {
+        self.count(state, |category| match caller {
+            AuthenticatedCaller::Service(key) => CategoryKey::for_service(category, key.service),
+            AuthenticatedCaller::Human(human) => CategoryKey::for_human(category, human),
+        })
+        .await
+    }
+
+    /// Counts a failed authentication by client address. Returns the error, or a rate limit error if there were too many.
+    pub async fn count_failure(&self, state: &AppState, error: ApiError) -> ApiError {
+        if !error.is_unauthenticated() {
+            return error;
+        }
+        let result = self.count(state, |_| CategoryKey::for_address(Category::Failures, self.address)).await;
+        result.err().unwrap_or(error)
+    }
+
+    /// Counts the request unless it was counted before. Requests under `/auth` are counted before authentication.
+    async fn count(&self, state: &AppState, key: impl FnOnce(Category) -> CategoryKey) -> Result<(), ApiError> {
+        match self.category {
+            Some(category) if self.statuses.get().is_none() => {
+                self.apply(state, state.limits.acquire(&[key(category)]).await)
+            }
+            Some(_) | None => Ok(()),
+        }
+    }
+
+    /// Counts a request under `/auth` by address, and by address and subject.
+    async fn count_auth_request(&self, state: &AppState, route: &str, request: Request) -> Result<Request, ApiError> {
+        let (subject, request) = RateLimitSubject::from_request(state, route, request).await?;
+        let address_key = CategoryKey::for_address(Category::AuthAddress, self.address);
+        if subject.needs_lookup() {
+            // Check the limit by address first, so that a client over it causes no database reads.
+            let decision = state.limits.peek(&[address_key]).await;
+            if !decision.allowed {
+                return self.apply(state, decision).map(|()| request);
+            }
+        }
+        let subject = subject.resolve(&state.context).await;
+        let subject_key = CategoryKey::for_auth_subject(self.address, &subject);
+        let decision = state.limits.acquire(&[subject_key, address_key]).await;
+        self.apply(state, decision).map(|()| request)
+    }
+
+    /// Remembers the limits for the response, and returns an error if one is exceeded.
+    fn apply(&self, state: &AppState, decision: LimitDecision) -> Result<(), ApiError> {
+        let exhausted = decision.exhausted();
+        let _already_set = self.statuses.set(decision.statuses);
+        let Some(status) = exhausted else { return Ok(()) };
+        state.metrics.rate_limited.with_label_values(&[status.category.name()]).inc();
+        Err(ApiError::rate_limited(&status))
+    }
+}

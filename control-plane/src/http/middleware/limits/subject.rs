@@ -1,0 +1,92 @@
+//! The subject of a request under `/auth`: the agent if it can be determined, else the identifying field as sent.
+//!
+//! Nothing here is authenticated. The subject only decides which requests are counted together; a client that varies it is
+//! still limited by its address.
+
+use crate::{
+    http::{
+        error::ApiError,
+        request::body::{self, BodyFields, ParsedBody},
+        state::AppState,
+    },
+    operations::{Context, find_refresh_token_agent},
+};
+use axum::{
+    body::{Body, to_bytes},
+    extract::Request,
+};
+use countersign_identity::AgentId;
+
+/// The subject of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RateLimitSubject {
+    /// An agent.
+    Agent(AgentId),
+    /// A token, which may be a refresh token of an agent.
+    Token(String),
+    /// The value of another field, as sent.
+    Text(String),
+    /// None: the body cannot be read, or lacks the field.
+    None,
+}
+
+impl RateLimitSubject {
+    /// Reads the subject from the body, and attaches the parsed body to the request for the handler.
+    pub async fn from_request(state: &AppState, route: &str, request: Request) -> Result<(Self, Request), ApiError> {
+        let (mut parts, body) = request.into_parts();
+        // The body was buffered before, up to a limit.
+        let bytes = to_bytes(body, usize::MAX).await.map_err(|_| ApiError::internal())?;
+        let parsed = if route == "/auth/revoke" {
+            body::parse_form_or_json(&parts.headers, &bytes)
+        } else {
+            body::parse_json(&parts.headers, &bytes)
+        };
+        let subject = parsed.as_ref().ok().and_then(|fields| Self::from_fields(state, route, fields));
+        parts.extensions.insert(ParsedBody(parsed));
+        Ok((subject.unwrap_or(Self::None), Request::from_parts(parts, Body::from(bytes))))
+    }
+
+    /// Reads the identifying field of the route.
+    fn from_fields(state: &AppState, route: &str, fields: &BodyFields) -> Option<Self> {
+        let text = |name| fields.peek(name).map(str::to_owned);
+        match route {
+            "/auth/register" => text("publicKey").map(Self::Text),
+            "/auth/challenge" => text("agentId").map(|id| id.parse().map_or(Self::Text(id), Self::Agent)),
+            "/auth/authenticate" => {
+                text("challengeId").map(|id| state.context.challenged_agent(&id).map_or(Self::Text(id), Self::Agent))
+            }
+            "/auth/refresh" => text("refreshToken").map(Self::Token),
+            "/auth/revoke" => text("token").map(Self::Token),
+            _ => None,
+        }
+    }
+
+    /// Whether [`Self::resolve`] reads the database.
+    pub const fn needs_lookup(&self) -> bool {
+        match self {
+            Self::Token(_) => true,
+            Self::Agent(_) | Self::Text(_) | Self::None => false,
+        }
+    }
+
+    /// Replaces a refresh token by its agent, if the database has it.
+    pub async fn resolve(self, context: &Context) -> Self {
+        match self {
+            Self::Token(token) => match find_refresh_token_agent(context, &token).await {
+                Ok(Some(agent)) => Self::Agent(agent),
+                // If the database is not available, the handler reports it.
+                Ok(None) | Err(_) => Self::Text(token),
+            },
+            Self::Agent(_) | Self::Text(_) | Self::None => self,
+        }
+    }
+
+    /// Kind and value of the counter key.
+    pub fn key(&self) -> (&'static [u8], Vec<u8>) {
+        match self {
+            Self::Agent(agent) => (b"agent", agent.bits().to_be_bytes().to_vec()),
+            Self::Token(text) | Self::Text(text) => (b"text", text.clone().into_bytes()),
+            Self::None => (b"nothing", Vec::new()),
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! Names, texts, keys, credentials, timestamps and numbers.
+
+use super::schemas;
+use crate::domain::{
+    audit::AuditAction,
+    service::KeyScope,
+    text::{Description, DisplayName, EmailAddress},
+    trust::Score,
+    webhook::{
+        delivery::DeliveryStatus,
+        event::{EventFilter, EventKind},
+        url::TargetUrl,
+    },
+};
+use countersign_identity::{Permission, RoleName, public_key::MAX_PEM_BYTES};
+use std::borrow::Cow;
+use utoipa::{
+    PartialSchema, ToSchema,
+    openapi::{
+        KnownFormat, Ref, RefOr, Schema, SchemaFormat, Type,
+        schema::{AdditionalProperties, ArrayBuilder, ObjectBuilder, OneOfBuilder},
+    },
+};
+
+/// One line of printable characters, as in `identity::names::is_printable`. Tags and private-use characters above U+FFFF
+/// are refused too, but regular expressions have no portable notation for them.
+const PRINTABLE_LINE: &str = concat!(
+    r"^[^\u0000-\u0020\u007f-\u00a0\u00ad\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ue000-\uf8ff\ufeff\ufff9-\ufffb]",
+    r"([^\u0000-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ue000-\uf8ff\ufeff\ufff9-\ufffb]*",
+    r"[^\u0000-\u0020\u007f-\u00a0\u00ad\u061c\u1680\u180e\u2000-\u200f\u2028-\u202f\u205f-\u206f\u3000\ue000-\uf8ff\ufeff\ufff9-\ufffb])?$",
+);
+
+/// Any number of lines without control characters.
+const MULTILINE_TEXT: &str = r"^[^\u0000-\u0009\u000b-\u001f\u007f-\u009f]*$";
+
+/// An access token in examples. The signature is not valid.
+const EXAMPLE_JWT: &str = concat!(
+    "eyJ0eXAiOiJhdCtqd3QiLCJhbGciOiJFUzI1NiIsImtpZCI6Im9LSXl3dkdVcFRWVHl4TVEzYndJSWVRVXVkZnJfQ2tMTWpDRTE5RUNELVUifQ.",
+    "eyJpc3MiOiJodHRwczovL2NvdW50ZXJzaWduLmV4YW1wbGUiLCJzdWIiOiJhZ2VudF8wMWp5ZDNycTh5ZmQxOXlyMHc1bXo0eXBrYiIsImF1ZCI6InN2Y18wMWp5ZDNycTh5ZmQxOXlyMHc1bXo0eXBrYiIsImV4cCI6MTgwNDk1NDQ2NiwiaWF0IjoxODA0OTUwODY2fQ.",
+    "LdMSrvSxjWlZ-TVLGkogeXz0ppKw3RElBDmytfOj9XORWXoms9JOptIiiCxcjw2LM27WXR_fUdghZar4ed4n-A",
+);
+
+fn text() -> ObjectBuilder {
+    ObjectBuilder::new().schema_type(Type::String)
+}
+
+fn bounded_text(min: usize, max: usize) -> ObjectBuilder {
+    text().min_length(Some(min)).max_length(Some(max))
+}
+
+fn score() -> ObjectBuilder {
+    let (min, max) = Score::RANGE;
+    ObjectBuilder::new().schema_type(Type::Number).minimum(Some(f64::from(min))).maximum(Some(f64::from(max)))
+}
+
+fn format(name: &str) -> SchemaFormat {
+    SchemaFormat::Custom(name.to_owned())
+}
+
+schemas! {
+    /// Text.
+    TextSchema = text();
+    /// True or false.
+    BooleanSchema = ObjectBuilder::new().schema_type(Type::Boolean);
+    /// Display name: 1 to 128 printable characters without leading or trailing spaces. Invisible and private-use
+    /// characters are refused.
+    DisplayNameSchema = bounded_text(1, DisplayName::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["Invoice agent"]);
+    /// An e-mail address of at most 254 bytes. Letters and digits may be of any script.
+    EmailAddressSchema = bounded_text(3, EmailAddress::MAX_LEN).format(Some(format("idn-email"))).examples(["ops@example.org"]);
+    /// Free text of at most 1024 characters. Line feeds are allowed, other control characters are not.
+    DescriptionSchema = bounded_text(0, Description::MAX_LEN).pattern(Some(MULTILINE_TEXT)).examples(["Reads invoices"]);
+    /// Name of a role: 1 to 64 printable characters without leading or trailing spaces. It is unique at the service and
+    /// cannot be changed.
+    RoleNameSchema = bounded_text(1, RoleName::MAX_LEN).pattern(Some(PRINTABLE_LINE)).examples(["billing-reader"]);
+    /// Name of a permission: 1 to 128 visible ASCII characters except comma.
+    PermissionSchema = bounded_text(1, Permission::MAX_LEN).pattern(Some("^[!-+\\--~]+$")).examples(["invoices:read"]);
+    /// Free-form JSON object of at most 8 KiB. Duplicate names are refused.
+    MetadataSchema = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .additional_properties(Some(AdditionalProperties::<utoipa::openapi::Schema>::FreeForm(true)))
+        .examples([serde_json::json!({ "team": "billing" })]);
+    /// A P-256 public key: one PEM block `PUBLIC KEY`. The private key stays with the agent.
+    PublicKeySchema = bounded_text(1, MAX_PEM_BYTES).format(Some(format("pem-public-key"))).examples([
+        "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAEaxfR8uEsQkf4vOblY6RA8ncDfYEt\n6zOg9KE5RdiYwpZP40Li/hp/m47n60p8D54WK84zV2sxXs7LtkBoN79R9Q==\n-----END PUBLIC KEY-----\n",
+    ]);
+    /// `sha256:` and the SHA-256 of the uncompressed public key in DER (`SubjectPublicKeyInfo`), in hex.
+    PublicKeyHashSchema = text()
+        .pattern(Some("^sha256:[0-9a-f]{64}$"))
+        .examples(["sha256:5cd252fb0ce8932436faf8ccd1040981b89ee4ad6b9fe9e2a2b7e71aacb27cd3"]);
+    /// Scope of a key. `full`: every operation that accepts a service API key. `sync`: only verifying tokens and the sync
+    /// stream of the sidecar.
+    KeyScopeSchema = text().enum_values(Some([KeyScope::Full.as_str(), KeyScope::Sync.as_str()])).examples(["full"]);
+    /// Status of an agent. A `suspended` agent can become `active` again; `revoked` is permanent.
+    AgentStatusSchema = text().enum_values(Some(["active", "suspended", "revoked"])).examples(["active"]);
+    /// A time (RFC 3339). Requests may use any UTC offset; responses are in UTC with `Z`.
+    TimestampSchema = text()
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
+        .examples(["2027-03-14T15:09:26.535897Z"]);
+    /// An expiry time in the future (RFC 3339, any UTC offset). Fractions of a second are dropped.
+    ExpiryTimeSchema = text()
+        .format(Some(SchemaFormat::KnownFormat(KnownFormat::DateTime)))
+        .examples(["2099-12-31T23:00:00Z"]);
+    /// A score from 0 to 100. Decimals are allowed and are rounded to six places.
+    FeedbackScoreSchema = score().examples([serde_json::json!(87.5)]);
+    /// Trust score of an agent: 0 to 100, in steps of 0.01. A new agent has 50.
+    TrustScoreSchema = score().examples([serde_json::json!(62.35)]);
+    /// Id of a challenge. Treat it as opaque.
+    ChallengeIdSchema = text().examples(["chal_AQGXmjxdHntCn2AcLT5PWmsBl5o8XR57Qp9gHC0-T1prAAZpl980eIBLQ7Cu41YkzZW5EBibPcIxNIpin1zu0DLD6HBuxH2b-vsA-0JQsBjdllQ1ylDLg24"]);
+    /// 256 random bits as 64 lower-case hex digits. Sign these 64 characters as UTF-8 text.
+    NonceSchema = text()
+        .pattern(Some("^[0-9a-f]{64}$"))
+        .examples(["b94d27b9934d3e08a52e52d7da7dabfac484efe37a5380ee9088f7ace2efcde9"]);
+    /// Hex of an ECDSA signature (P-256, SHA-256) over the characters of the nonce: 64 bytes r‖s, or DER. A malformed
+    /// signature is answered like a wrong one: with 400 `INVALID_SIGNATURE`.
+    SignatureSchema = text().examples(["2dd312aef4b18d6959f9354b1a4a20797cf4a692b0dd11250439b2b5f3a3f57391597a26b3d24ea6d222882c5c8f0d8b336ed65d1fdf51d82165aaf879de27f8"]);
+    /// A JWT (RFC 9068), signed with ES256 by a key in `/.well-known/jwks.json`. Its claims about roles and trust are from
+    /// the time of issue: use `/services/{service}/verify` or a sidecar for the current ones.
+    AccessTokenSchema = text().examples([EXAMPLE_JWT]);
+    /// An access token as a bearer credential: `Bearer <token>`.
+    BearerAccessTokenSchema = text().examples([format!("Bearer {EXAMPLE_JWT}")]);
+    /// Opaque text that starts with `rf_`. It can be used once: each refresh returns the next one.
+    RefreshTokenSchema = text().examples([format!("rf_01jyd3rq8yfd19yr0w5mz4ypkb{}", "0".repeat(64))]);
+    /// An access token or a refresh token.
+    AnyTokenSchema = text().min_length(Some(1)).examples([format!("rf_01jyd3rq8yfd19yr0w5mz4ypkb{}", "0".repeat(64))]);
+    /// An audited action. Names are stable; later versions may add some.
+    AuditActionSchema = text().enum_values(Some(AuditAction::ALL.iter().map(|action| action.as_str()))).examples(["role.assigned"]);
+    /// Additional fields of an audit entry; their names depend on the action. Later versions may add some.
+    AuditDetailsSchema = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .examples([serde_json::json!({ "name": "editor", "until": null })]);
+    /// An `https://` URL of at most 2048 characters, with port 443 or a port from 1024 up, without user name, password and
+    /// fragment. Its host must resolve to public addresses, or to networks that the operator allows; those may use `http://`.
+    WebhookUrlSchema = bounded_text(1, TargetUrl::MAX_LENGTH)
+        .format(Some(format("uri")))
+        .examples(["https://billing.example.org/hooks/countersign"]);
+    /// Secret that signs deliveries: `whsec_` and the base64 of 32 bytes. Only this response contains it.
+    WebhookSecretSchema = text()
+        .pattern(Some("^whsec_[A-Za-z0-9+/]{43}=$"))
+        .examples([format!("whsec_{}=", "A".repeat(43))]);
+    /// `active`: events are delivered. `paused`: events are kept and delivered later.
+    WebhookStatusSchema = text().enum_values(Some(["active", "paused"])).examples(["paused"]);
+    /// `pending` (attempts continue), `delivered`, or `dead` (all attempts failed).
+    DeliveryStatusSchema = text().enum_values(Some(DeliveryStatus::ALL.iter().map(|standing| standing.as_str()))).examples(["delivered"]);
+    /// Final status of a delivery: `delivered` or `dead`.
+    FinalDeliveryStatusSchema = text().enum_values(Some(["delivered", "dead"])).examples(["dead"]);
+    /// A kind of event.
+    EventKindSchema = text().enum_values(Some(EventKind::filterable().map(EventKind::as_str))).examples(["agent.role_revoked"]);
+    /// The event as delivered. See `webhooks` in this description.
+    EventPayloadSchema = ObjectBuilder::new().schema_type(Type::Object).examples([serde_json::json!({
+        "event": "agent.role_revoked",
+        "timestamp": "2027-03-14T15:09:26.535897Z",
+        "data": {
+            "agentId": "agent_01jyd3rq8yfd19yr0w5mz4ypkb",
+            "serviceId": "svc_01jyd3rq8yfd19yr0w5mz4ypkb",
+            "roleId": "role_01jyd3rq8yfd19yr0w5mz4ypkb",
+            "roleName": "billing-reader",
+            "reason": "revoked",
+        },
+    })]);
+    /// Any JSON object.
+    AnyObjectSchema = ObjectBuilder::new().schema_type(Type::Object);
+    /// JWK set (RFC 7517) of P-256 public keys for ES256.
+    JwkSetSchema = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .property("keys", ArrayBuilder::new().items(RefOr::<Schema>::from(Ref::from_schema_name(JwkSchema::name()))))
+        .required("keys");
+    /// Public key (RFC 7517).
+    JwkSchema = ["kty", "crv", "x", "y", "kid", "use", "alg"]
+        .into_iter()
+        .fold(ObjectBuilder::new().schema_type(Type::Object), |key, name| key.property(name, text()).required(name))
+        .examples([serde_json::json!({
+            "kty": "EC", "crv": "P-256", "use": "sig", "alg": "ES256", "kid": "oKIywvGUpTVTyxMQ3bwIIeQUudfr_CkLMjCE19ECD-U",
+            "x": "f83OJ3D2xF1Bg8vub9tLe1gHMzV76e8Tus9uPHvRVEU", "y": "x_FEzRu9m36HLN_tue659LNpXW6pCyStikYjKIWI5a0",
+        })]);
+    /// Revocation request of an OAuth client (RFC 7009). Unknown parameters are ignored. Repeated parameters are an error.
+    RevocationFormSchema = ObjectBuilder::new()
+        .schema_type(Type::Object)
+        .property("token", Ref::from_schema_name(AnyTokenSchema::name()))
+        .property("token_type_hint", Ref::from_schema_name(TextSchema::name()))
+        .required("token")
+        .additional_properties(Some(Ref::from_schema_name(TextSchema::name())));
+    /// A service API key. Only this response contains it: the server stores a hash.
+    ApiKeySchema = text()
+        .pattern(Some("^svc_sk_[0-9a-hjkmnp-tv-z]{26}[0-9a-f]{64}$"))
+        .examples([format!("svc_sk_01jyd3rq8yfd19yr0w5mz4ypkb{}", "0".repeat(64))]);
+}
+
+/// Permissions of a role or an agent, sorted and without duplicates.
+pub enum PermissionsSchema {}
+
+impl PartialSchema for PermissionsSchema {
+    fn schema() -> RefOr<Schema> {
+        let item = Ref::from_schema_name(PermissionSchema::name());
+        let list = ArrayBuilder::new()
+            .items(RefOr::<Schema>::from(item))
+            .description(Some("Names of permissions. Responses are sorted and have no duplicates; in requests, order and duplicates do not matter."));
+        Schema::Array(list.build()).into()
+    }
+}
+
+impl ToSchema for PermissionsSchema {
+    fn name() -> Cow<'static, str> {
+        "Permissions".into()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((PermissionSchema::name().into_owned(), PermissionSchema::schema()));
+    }
+}
+
+/// Kinds of events that a webhook receives, or `["*"]` for all kinds.
+pub enum EventFilterSchema {}
+
+impl PartialSchema for EventFilterSchema {
+    fn schema() -> RefOr<Schema> {
+        let array = |item: RefOr<Schema>| ArrayBuilder::new().items(item).min_items(Some(1)).unique_items(true);
+        let all = array(Schema::Object(text().enum_values(Some([EventFilter::ALL])).build()).into()).max_items(Some(1));
+        let description = "Kinds of events that the webhook receives, without duplicates. `[\"*\"]` means all kinds, including kinds that later versions add.";
+        let either = OneOfBuilder::new()
+            .item(array(Ref::from_schema_name(EventKindSchema::name()).into()))
+            .item(all)
+            .description(Some(description));
+        Schema::OneOf(either.build()).into()
+    }
+}
+
+impl ToSchema for EventFilterSchema {
+    fn name() -> Cow<'static, str> {
+        "EventFilter".into()
+    }
+
+    fn schemas(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+        schemas.push((EventKindSchema::name().into_owned(), EventKindSchema::schema()));
+    }
+}

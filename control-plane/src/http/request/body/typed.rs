@@ -1,0 +1,166 @@
+//! Typed request bodies, declared once for parsing and for the API description.
+//!
+//! The macro [`body`] declares a struct. Each field has its JSON name, a type with a parser, and the schema of that type, so
+//! that the description always matches the parser. `as` selects another schema for a field.
+
+use super::{BodyFields, FromField};
+use crate::http::{
+    error::ApiError,
+    openapi::schema,
+    request::ids::{ResourceId, parse_id},
+};
+use serde_json::Value;
+use utoipa::{
+    ToSchema,
+    openapi::{OneOfBuilder, Ref, RefOr, Schema, Type, schema::ObjectBuilder},
+};
+
+/// A body with declared fields.
+pub trait TypedBody: Sized {
+    /// Reads all fields, so that all errors are reported at once.
+    fn read(fields: &mut BodyFields) -> Option<Self>;
+}
+
+impl BodyFields {
+    /// Reads the body as this type.
+    pub fn read<T: TypedBody>(self) -> Result<T, ApiError> {
+        self.parse(T::read)
+    }
+}
+
+/// An id as sent. It is parsed after the whole body is known to be valid, because an id that does not parse is a 404 error
+/// and not an invalid field.
+pub struct UnparsedId<T>(String, std::marker::PhantomData<T>);
+
+impl<T: ResourceId> UnparsedId<T> {
+    /// The id, or the 404 error of its resource.
+    pub fn parse(&self) -> Result<T, ApiError> {
+        parse_id(&self.0)
+    }
+}
+
+impl<T: IdSchema> FromField for UnparsedId<T> {
+    type Schema = T::Schema;
+
+    fn from_field(value: Value) -> Result<Self, String> {
+        String::from_field(value).map(|text| Self(text, std::marker::PhantomData))
+    }
+}
+
+/// An id type with a schema in the API description.
+pub trait IdSchema {
+    /// The schema.
+    type Schema: ToSchema;
+}
+
+impl IdSchema for countersign_identity::AgentId {
+    type Schema = schema::AgentIdSchema;
+}
+
+impl IdSchema for countersign_identity::ServiceId {
+    type Schema = schema::ServiceIdSchema;
+}
+
+impl IdSchema for countersign_identity::RoleId {
+    type Schema = schema::RoleIdSchema;
+}
+
+/// How a field is described.
+pub trait FieldSchema {
+    /// Schema of its value.
+    type Schema: ToSchema;
+    /// Whether the field may be absent or null.
+    const OPTIONAL: bool;
+}
+
+/// A required field with this schema.
+pub struct RequiredField<S>(std::marker::PhantomData<S>);
+
+/// An optional field with this schema.
+pub struct OptionalField<S>(std::marker::PhantomData<S>);
+
+impl<S: ToSchema> FieldSchema for RequiredField<S> {
+    type Schema = S;
+    const OPTIONAL: bool = false;
+}
+
+impl<S: ToSchema> FieldSchema for OptionalField<S> {
+    type Schema = S;
+    const OPTIONAL: bool = true;
+}
+
+/// Adds a field to the schema of a body.
+pub fn add_property<F: FieldSchema>(body: ObjectBuilder, name: &str, doc: &str) -> ObjectBuilder {
+    let schema = Ref::from_schema_name(F::Schema::name());
+    if !F::OPTIONAL {
+        return body.property(name, with_description(schema, doc)).required(name);
+    }
+    let null = ObjectBuilder::new().schema_type(Type::Null);
+    let either = OneOfBuilder::new().item(RefOr::<Schema>::from(schema)).item(null);
+    body.property(name, either.description(Some(doc).filter(|doc| !doc.is_empty())))
+}
+
+fn with_description(mut schema: Ref, doc: &str) -> RefOr<Schema> {
+    doc.clone_into(&mut schema.description);
+    schema.into()
+}
+
+/// Adds the schema of a field, and the schemas that it refers to, to the components of the description.
+pub fn collect_schemas<F: FieldSchema>(schemas: &mut Vec<(String, RefOr<Schema>)>) {
+    schemas.push((F::Schema::name().into_owned(), <F::Schema as utoipa::PartialSchema>::schema()));
+    F::Schema::schemas(schemas);
+}
+
+/// Declares bodies. Each field: `required` or `optional`, its name in JSON, its name in Rust, its type.
+macro_rules! body {
+    ($($(#[doc = $doc:literal])+ $name:ident {
+        $($(#[doc = $about:literal])* $presence:ident $text:literal $field:ident: $type:ty $(as $schema:ident)?,)+
+    })+) => {$(
+        $(#[doc = $doc])+
+        pub struct $name {
+            $($(#[doc = $about])* $field: $crate::http::request::body::typed::body!(@type $presence $type),)+
+        }
+
+        impl $crate::http::request::body::typed::TypedBody for $name {
+            fn read(fields: &mut $crate::http::request::body::BodyFields) -> Option<Self> {
+                $(let $field = fields.$presence($text);)+
+                Some(Self { $($field: $field?,)+ })
+            }
+        }
+
+        impl utoipa::PartialSchema for $name {
+            fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+                let doc: &[&str] = &[$($doc.trim()),+];
+                let body = utoipa::openapi::schema::ObjectBuilder::new()
+                    .schema_type(utoipa::openapi::Type::Object)
+                    .description(Some(doc.join("\n")))
+                    .additional_properties(Some(utoipa::openapi::schema::AdditionalProperties::<utoipa::openapi::Schema>::FreeForm(false)));
+                $(
+                    let about: &[&str] = &[$($about.trim()),*];
+                    let body = $crate::http::request::body::typed::add_property::<$crate::http::request::body::typed::body!(@field $presence $type $(as $schema)?)>(
+                        body, $text, &about.join("\n"),
+                    );
+                )+
+                utoipa::openapi::Schema::Object(body.build()).into()
+            }
+        }
+
+        impl utoipa::ToSchema for $name {
+            fn name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).into()
+            }
+
+            fn schemas(schemas: &mut Vec<(String, utoipa::openapi::RefOr<utoipa::openapi::Schema>)>) {
+                $($crate::http::request::body::typed::collect_schemas::<$crate::http::request::body::typed::body!(@field $presence $type $(as $schema)?)>(schemas);)+
+            }
+        }
+    )+};
+    (@type required $type:ty) => { $type };
+    (@type optional $type:ty) => { Option<$type> };
+    (@field required $($field:tt)+) => { $crate::http::request::body::typed::RequiredField<$crate::http::request::body::typed::body!(@schema $($field)+)> };
+    (@field optional $($field:tt)+) => { $crate::http::request::body::typed::OptionalField<$crate::http::request::body::typed::body!(@schema $($field)+)> };
+    (@schema $type:ty as $schema:ident) => { $crate::http::openapi::schema::$schema };
+    (@schema $type:ty) => { <$type as $crate::http::request::body::FromField>::Schema };
+}
+
+pub(in crate::http) use body;

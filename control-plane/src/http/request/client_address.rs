@@ -1,0 +1,188 @@
+//! The address of the client, also behind proxies, and whether the request came over HTTPS.
+//!
+//! `limits` counts by the address, and `caller` records it in the audit log. Invariant: forwarding headers are trusted only
+//! if the peer of the TCP connection is a configured proxy.
+
+use crate::http::{error::ApiError, state::AppState};
+use axum::{
+    extract::{ConnectInfo, FromRequestParts, Request, State},
+    http::{HeaderMap, HeaderName, request::Parts},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use ipnet::IpNet;
+use std::net::{IpAddr, SocketAddr};
+
+/// Addresses that the request passed, each appended by the proxy that received it.
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Protocol between client and proxy.
+const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
+
+/// The configured proxies in front of this server.
+#[derive(Debug, Clone, Default)]
+pub struct TrustedProxies {
+    /// Their networks.
+    pub trusted: Vec<IpNet>,
+    /// Whether they terminate TLS. The API then serves plain HTTP, to trusted proxies only.
+    pub terminate_tls: bool,
+}
+
+/// The client of a request. An extension of the request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientAddress {
+    /// IP address of the client. IPv4-mapped IPv6 addresses are converted to IPv4.
+    pub ip: IpAddr,
+    /// Whether the request used HTTPS on its whole way.
+    https: bool,
+}
+
+impl TrustedProxies {
+    /// The client of a request from this peer with these headers.
+    fn client_address(&self, peer: IpAddr, headers: &HeaderMap) -> ClientAddress {
+        let peer = peer.to_canonical();
+        let trusted = self.contains(peer);
+        let ip = if trusted { self.forwarded_client(headers).unwrap_or(peer) } else { peer };
+        ClientAddress { ip, https: !self.terminate_tls || (trusted && is_https(headers)) }
+    }
+
+    fn contains(&self, address: IpAddr) -> bool {
+        self.trusted.iter().any(|network| network.contains(&address))
+    }
+
+    /// The rightmost address that is not a trusted proxy: the client itself may have written everything to the left of it.
+    /// If all addresses are trusted proxies, the client is the leftmost. `None` if the headers cannot be parsed.
+    fn forwarded_client(&self, headers: &HeaderMap) -> Option<IpAddr> {
+        let mut leftmost = None;
+        for value in headers.get_all(FORWARDED_FOR).iter().rev() {
+            for hop in value.to_str().ok()?.rsplit(',') {
+                let hop = parse_address(hop.trim())?;
+                if !self.contains(hop) {
+                    return Some(hop);
+                }
+                leftmost = Some(hop);
+            }
+        }
+        leftmost
+    }
+}
+
+/// Parses an address. Some proxies append the port.
+fn parse_address(text: &str) -> Option<IpAddr> {
+    let with_port = || text.parse().ok().map(|socket: SocketAddr| socket.ip());
+    text.parse().ok().or_else(with_port).map(|address| address.to_canonical())
+}
+
+/// Whether the header is present and lists only `https`.
+fn is_https(headers: &HeaderMap) -> bool {
+    let mut values = headers.get_all(FORWARDED_PROTO).iter().peekable();
+    values.peek().is_some()
+        && values.all(|value| {
+            let hops = value.to_str().unwrap_or_default().split(',');
+            hops.map(str::trim).all(|hop| hop.eq_ignore_ascii_case("https"))
+        })
+}
+
+/// Determines the client address of every request.
+pub async fn resolve(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+    if let Some(ConnectInfo(peer)) = request.extensions().get::<ConnectInfo<SocketAddr>>() {
+        let client = state.proxies.client_address(peer.ip(), request.headers());
+        request.extensions_mut().insert(client);
+    }
+    next.run(request).await
+}
+
+/// Refuses requests that did not use HTTPS on their whole way, and requests that bypass the trusted proxies.
+pub async fn require_https(request: Request, next: Next) -> Response {
+    match request.extensions().get::<ClientAddress>() {
+        Some(ClientAddress { https: true, .. }) => next.run(request).await,
+        Some(_) | None => ApiError::https_required().into_response(),
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for ClientAddress {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
+        // `resolve` adds it to every request.
+        parts.extensions.get().copied().ok_or_else(ApiError::internal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn client_address(trusted: &[&str], peer: &str, headers: &[(HeaderName, &str)]) -> ClientAddress {
+        let trusted = trusted.iter().map(|network| network.parse().unwrap()).collect();
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(name, value.parse().unwrap());
+        }
+        TrustedProxies { trusted, terminate_tls: true }.client_address(peer.parse().unwrap(), &map)
+    }
+
+    fn client_ip(trusted: &[&str], peer: &str, forwarded: &[&str]) -> String {
+        let headers: Vec<_> = forwarded.iter().map(|value| (FORWARDED_FOR, *value)).collect();
+        client_address(trusted, peer, &headers).ip.to_string()
+    }
+
+    #[test]
+    fn ignores_forwarded_addresses_from_untrusted_peers() {
+        assert_eq!(client_ip(&[], "192.0.2.1", &["198.51.100.7"]), "192.0.2.1");
+        assert_eq!(client_ip(&["10.0.0.0/8"], "192.0.2.1", &["198.51.100.7"]), "192.0.2.1");
+        assert_eq!(client_ip(&["10.0.0.0/8"], "::ffff:192.0.2.1", &[]), "192.0.2.1");
+    }
+
+    #[test]
+    fn client_is_the_rightmost_address_that_is_not_a_trusted_proxy() {
+        let trusted = &["10.0.0.0/8", "fd00::/8"];
+        for (forwarded, expected) in [
+            (&["198.51.100.7"][..], "198.51.100.7"),
+            (&["203.0.113.9, 198.51.100.7"], "198.51.100.7"),
+            (&["203.0.113.9, 198.51.100.7, 10.9.9.9"], "198.51.100.7"),
+            (&["203.0.113.9", "198.51.100.7", "fd00::1,10.9.9.9"], "198.51.100.7"),
+            (&["words, 198.51.100.7"], "198.51.100.7"),
+            (&["198.51.100.7:4711"], "198.51.100.7"),
+            (&["[2001:db8::7]:4711"], "2001:db8::7"),
+            (&["2001:db8::7"], "2001:db8::7"),
+            (&["::ffff:198.51.100.7"], "198.51.100.7"),
+            (&["::ffff:10.1.1.1"], "10.1.1.1"),
+            (&["10.3.3.3, 10.2.2.2"], "10.3.3.3"),
+        ] {
+            assert_eq!(client_ip(trusted, "10.0.0.1", forwarded), expected, "{forwarded:?}");
+            assert_eq!(client_ip(trusted, "::ffff:10.0.0.1", forwarded), expected, "{forwarded:?}");
+        }
+    }
+
+    #[test]
+    fn malformed_forwarded_addresses_leave_the_peer_as_client() {
+        for forwarded in
+            ["", "words", "198.51.100.7,", "198.51.100.7, words, 10.2.2.2", "198.51.100", "unknown", "for=1.2.3.4"]
+        {
+            assert_eq!(client_ip(&["10.0.0.0/8"], "10.0.0.1", &[forwarded]), "10.0.0.1", "{forwarded:?}");
+        }
+        assert_eq!(client_ip(&["10.0.0.0/8"], "10.0.0.1", &[]), "10.0.0.1");
+    }
+
+    #[test]
+    fn accepts_https_from_a_trusted_proxy_that_reports_only_https() {
+        let is_secure = |peer: &str, protocols: &[&str]| {
+            let headers: Vec<_> = protocols.iter().map(|value| (FORWARDED_PROTO, *value)).collect();
+            client_address(&["10.0.0.0/8"], peer, &headers).https
+        };
+        assert!(is_secure("10.0.0.1", &["https"]) && is_secure("10.0.0.1", &["HTTPS, https"]));
+        for protocols in
+            [&[][..], &[""], &["http"], &["https, http"], &["http, https"], &["https", "http"], &["https,"], &["wss"]]
+        {
+            assert!(!is_secure("10.0.0.1", protocols), "{protocols:?}");
+        }
+        assert!(!is_secure("192.0.2.1", &["https"]));
+    }
+
+    #[test]
+    fn requests_are_https_when_this_server_terminates_tls() {
+        let proxies = TrustedProxies::default();
+        assert!(proxies.client_address(IpAddr::from([192, 0, 2, 1]), &HeaderMap::new()).https);
+    }
+}
