@@ -48,7 +48,7 @@ fn small_point_and_alias() -> (String, String) {
 }
 
 #[tokio::test]
-async fn every_spelling_of_a_key_is_the_same_agent_with_openssls_hash() {
+async fn every_encoding_of_a_key_registers_the_same_agent_with_the_hash_of_openssl() {
     let at = ControlPlane::start().await;
     let public = public_pem(&generate(P256));
     let canonical = openssl("pkey -pubin -pubout -outform DER", public.as_bytes());
@@ -73,7 +73,7 @@ async fn every_spelling_of_a_key_is_the_same_agent_with_openssls_hash() {
 /// RFC 7468 wants lines of 64 characters of those who write; whoever encodes what browsers export
 /// writes one line, and MIME encoders write 76.
 #[tokio::test]
-async fn lines_of_any_length_are_read() {
+async fn pem_lines_of_any_length_are_accepted() {
     let at = ControlPlane::start().await;
     let public = public_pem(&generate(P256));
     let first = register(&at, json!(public)).await.expect(201);
@@ -204,7 +204,7 @@ fn fault(name: &str, answer: &HttpResponse) -> Option<String> {
 }
 
 #[tokio::test]
-async fn what_is_not_one_p256_public_key_is_refused_by_name() {
+async fn invalid_public_keys_are_refused_with_the_field_name() {
     let at = ControlPlane::start().await;
     let texts = [other_kinds(), broken_points(), broken_encodings(), broken_texts()];
     let texts = texts.into_iter().flatten().map(|(name, key)| (name, json!(key)));
@@ -225,7 +225,7 @@ async fn what_is_not_one_p256_public_key_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn the_prepared_keys_are_good_before_they_are_broken() {
+async fn unmodified_test_keys_are_accepted() {
     let at = ControlPlane::start().await;
     let (small, alias) = small_point_and_alias();
     assert_ne!(small, alias);
@@ -236,7 +236,7 @@ async fn the_prepared_keys_are_good_before_they_are_broken() {
 }
 
 #[tokio::test]
-async fn a_private_key_is_refused_and_never_logged() {
+async fn private_keys_are_refused_and_never_logged() {
     let at = ControlPlane::start_with(&["log.level=trace"]).await;
     let private = generate(P256);
     let sec1 = openssl_text("pkey -traditional", &private);

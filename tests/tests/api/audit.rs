@@ -44,7 +44,7 @@ async fn on_both(postgres: &Postgres) -> [ControlPlane; 2] {
 }
 
 #[tokio::test]
-async fn fifty_acts_at_once_keep_the_chains_whole() {
+async fn concurrent_actions_keep_the_chains_intact() {
     let postgres = Postgres::start().await;
     for control in on_both(&postgres).await {
         let role = |number| {
@@ -69,7 +69,7 @@ async fn fifty_acts_at_once_keep_the_chains_whole() {
 
 /// Whenever it is killed, what is there is recorded and what is recorded is there.
 #[tokio::test]
-async fn state_and_chain_agree_after_a_kill() {
+async fn state_and_audit_agree_after_a_crash() {
     let postgres = Postgres::start().await;
     for mut control in on_both(&postgres).await {
         for round in 0..3 {

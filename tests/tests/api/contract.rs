@@ -13,7 +13,7 @@ use std::{
 const EXAMPLES: &str = "10";
 
 #[test]
-fn the_description_is_valid() {
+fn openapi_document_is_valid() {
     let output = Command::new(tools::python_program("openapi-spec-validator"))
         .arg(tools::root().join("docs/openapi.json"))
         .output()
@@ -22,7 +22,7 @@ fn the_description_is_valid() {
 }
 
 #[tokio::test]
-async fn the_api_keeps_to_its_description() {
+async fn api_conforms_to_its_openapi_document() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "Described").await;
     let role = control.create_role("reader", &["read"]).await;

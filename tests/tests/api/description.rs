@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 use std::fs;
 
 #[test]
-fn the_copy_in_the_repository_is_what_the_handlers_say() {
+fn openapi_file_in_the_repository_is_up_to_date() {
     let kept = fs::read_to_string(tools::root().join("docs/openapi.json")).unwrap_or_default();
     let same = kept == description::printed();
     assert!(same, "docs/openapi.json is outdated: run `{}` and look at the difference", description::COMMAND);
 }
 
 #[tokio::test]
-async fn a_server_describes_itself_to_everybody() {
+async fn openapi_document_is_public_and_cacheable() {
     let control = ControlPlane::start().await;
     let answer = control.api.get("/openapi.json").await;
     assert_eq!((answer.status, answer.header("content-type")), (200, "application/json"));
@@ -33,7 +33,7 @@ async fn a_server_describes_itself_to_everybody() {
 }
 
 #[test]
-fn its_examples_have_every_field_that_must_be_there() {
+fn examples_contain_every_required_field() {
     let described = description::read();
     let mut seen = 0;
     for (method, path, operation) in description::operations(&described) {
@@ -105,7 +105,7 @@ fn missing(described: &Value, form: &Value, value: &Value) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn whoever_reads_it_asks_nobody_else() {
+async fn docs_page_loads_nothing_from_other_origins() {
     let control = ControlPlane::start().await;
     let page = control.api.get("/docs").await;
     assert_guarded(&page, "text/html");

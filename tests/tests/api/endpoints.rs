@@ -5,7 +5,7 @@ use insta::assert_json_snapshot;
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn an_agent_is_registered_once_and_its_record_can_be_read() {
+async fn registration_is_idempotent_and_the_record_is_readable() {
     let control = ControlPlane::start().await;
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let body = json!({ "email": "a@example.org", "name": "Agent", "publicKey": key, "metadata": { "team": "blue" } });
@@ -47,7 +47,7 @@ async fn an_agent_is_registered_once_and_its_record_can_be_read() {
 }
 
 #[tokio::test]
-async fn roles_are_defined_listed_assigned_and_revoked() {
+async fn roles_are_created_listed_assigned_and_revoked() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let body = json!({ "name": "reader", "description": "Reads", "permissions": ["read", "list", "read"] });
@@ -86,7 +86,7 @@ async fn roles_are_defined_listed_assigned_and_revoked() {
 }
 
 #[tokio::test]
-async fn an_identity_stays_small_enough_for_headers() {
+async fn role_that_makes_an_identity_too_large_is_refused() {
     let control = ControlPlane::start().await;
     let long = |letter: &str, count: usize| -> Vec<String> {
         (0..count).map(|n| format!("{}{n:02}", letter.repeat(126))).collect()
@@ -156,7 +156,7 @@ impl Doors {
 }
 
 #[tokio::test]
-async fn routes_for_keys_refuse_every_other_credential() {
+async fn key_routes_refuse_every_other_credential() {
     let doors = Doors::open().await;
     let control = &doors.control;
     let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
@@ -181,7 +181,7 @@ async fn routes_for_keys_refuse_every_other_credential() {
 }
 
 #[tokio::test]
-async fn routes_for_people_refuse_every_other_credential() {
+async fn human_routes_refuse_every_other_credential() {
     let doors = Doors::open().await;
     let (stranger, token) = (doors.control.mint_human("stranger"), doors.agent.token().await);
     for route in &doors.for_people() {
@@ -199,7 +199,7 @@ async fn routes_for_people_refuse_every_other_credential() {
 }
 
 #[tokio::test]
-async fn what_belongs_to_others_is_out_of_reach_and_out_of_sight() {
+async fn resources_of_other_services_are_refused_without_revealing_their_existence() {
     let doors = Doors::open().await;
     let control = &doors.control;
     let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
@@ -218,7 +218,7 @@ async fn what_belongs_to_others_is_out_of_reach_and_out_of_sight() {
 }
 
 #[tokio::test]
-async fn an_owner_manages_what_is_theirs_with_their_own_token() {
+async fn owner_manages_services_and_agents_with_a_human_token() {
     let control = ControlPlane::start().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let made = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
@@ -292,7 +292,7 @@ async fn refusals_say_what_is_required_and_what_the_caller_has() {
 }
 
 #[tokio::test]
-async fn bad_bodies_name_the_field_and_the_fix() {
+async fn invalid_bodies_are_refused_with_field_and_reason() {
     let control = ControlPlane::start().await;
     let send = async |body: &str, content_type: &str| {
         let request =
@@ -343,7 +343,7 @@ async fn bad_bodies_name_the_field_and_the_fix() {
 }
 
 #[tokio::test]
-async fn every_error_has_the_one_shape() {
+async fn errors_have_code_message_and_details() {
     let control = ControlPlane::start().await;
     let cases = [
         ("GET", "/nothing", 404, "NOT_FOUND"),
@@ -378,7 +378,7 @@ async fn every_error_has_the_one_shape() {
 }
 
 #[tokio::test]
-async fn health_and_keys_are_for_everybody() {
+async fn health_and_jwks_are_public() {
     let control = ControlPlane::start().await;
     let mut health = control.api.get("/health").await.expect(200);
     assert_eq!(health["backends"]["database"].take(), engines::database_name());

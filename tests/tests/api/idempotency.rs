@@ -73,7 +73,7 @@ async fn on_both(postgres: &Postgres) -> [ControlPlane; 2] {
 }
 
 #[tokio::test]
-async fn fifty_at_once_are_done_once_and_answered_alike() {
+async fn concurrent_requests_with_one_key_run_once_and_get_the_same_response() {
     let postgres = Postgres::start().await;
     for mut control in on_both(&postgres).await {
         let agent = Agent::register(&control, "agent").await;
@@ -105,7 +105,7 @@ async fn fifty_at_once_are_done_once_and_answered_alike() {
 }
 
 #[tokio::test]
-async fn another_body_is_refused_and_does_nothing() {
+async fn reused_key_with_another_body_is_refused_and_changes_nothing() {
     let postgres = Postgres::start().await;
     for control in on_both(&postgres).await {
         let agent = Agent::register(&control, "agent").await;
@@ -121,7 +121,7 @@ async fn another_body_is_refused_and_does_nothing() {
 }
 
 #[tokio::test]
-async fn the_same_key_of_somebody_else_or_for_something_else_is_another() {
+async fn keys_are_separate_per_caller_and_operation() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let (_, others_key) = control.create_service(json!({ "name": "other" })).await;
@@ -145,7 +145,7 @@ async fn the_same_key_of_somebody_else_or_for_something_else_is_another() {
 }
 
 #[tokio::test]
-async fn what_failed_is_not_remembered() {
+async fn failed_requests_are_not_stored() {
     let control = ControlPlane::start().await;
     let taken = control.create_role("taken", &[]).await;
     let asked = role(&control, "taken");
@@ -158,7 +158,7 @@ async fn what_failed_is_not_remembered() {
 }
 
 #[tokio::test]
-async fn a_header_that_is_no_key_is_refused_by_name() {
+async fn invalid_idempotency_keys_are_refused_with_the_header_name() {
     let control = ControlPlane::start().await;
     let asked = role(&control, "reader");
     let long = "k".repeat(256);
@@ -175,7 +175,7 @@ async fn a_header_that_is_no_key_is_refused_by_name() {
 
 /// What was under way when the server was killed is sent again: each is done, once.
 #[tokio::test]
-async fn whoever_asks_again_after_a_kill_gets_what_was_asked_for_once() {
+async fn requests_repeated_after_a_crash_run_once() {
     let postgres = Postgres::start().await;
     for mut control in on_both(&postgres).await {
         let all: Vec<_> = (0..30).map(|number| role(&control, &format!("role {number}"))).collect();
@@ -205,7 +205,7 @@ async fn whoever_asks_again_after_a_kill_gets_what_was_asked_for_once() {
 }
 
 #[tokio::test]
-async fn replicas_remember_for_each_other() {
+async fn replicas_share_idempotency_keys() {
     let postgres = Postgres::start().await;
     let (database, master) = (format!("database.url={}", postgres.database().await), "ab".repeat(32));
     let settings = [database, format!("secrets.master_key={master}")];
@@ -244,7 +244,7 @@ async fn start_at(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_day_a_key_is_forgotten() {
+async fn keys_expire_after_a_day() {
     let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
     let (site, shutdown, served) = start_at(&clock, folder.path()).await;
     let asked = registration("a@example.org");

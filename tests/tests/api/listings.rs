@@ -20,7 +20,7 @@ fn names(listed: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_person_sees_their_services_and_an_administrator_all() {
+async fn human_users_list_their_services_and_administrators_list_all() {
     let control = ControlPlane::start().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let first = make_service(&control, &alice, "first").await;
@@ -61,7 +61,7 @@ async fn a_person_sees_their_services_and_an_administrator_all() {
 }
 
 #[tokio::test]
-async fn a_listing_is_read_page_by_page() {
+async fn lists_are_paginated() {
     let control = ControlPlane::start().await;
     let alice = control.mint_human("alice");
     for number in 0..5 {
@@ -98,7 +98,7 @@ async fn a_listing_is_read_page_by_page() {
 }
 
 #[tokio::test]
-async fn the_keys_of_a_service_are_listed_without_their_secrets() {
+async fn api_keys_are_listed_without_secrets() {
     let control = ControlPlane::start().await;
     let alice = control.mint_human("alice");
     let service = make_service(&control, &alice, "shop").await;
@@ -151,7 +151,7 @@ async fn the_keys_of_a_service_are_listed_without_their_secrets() {
 }
 
 #[tokio::test]
-async fn a_service_is_shown_and_changed_by_its_owner() {
+async fn owner_reads_and_changes_a_service() {
     let control = ControlPlane::start().await;
     let alice = control.mint_human("alice");
     let path = format!("/services/{}", make_service(&control, &alice, "strict").await);

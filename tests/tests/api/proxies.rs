@@ -35,7 +35,7 @@ async fn get(site: &HttpClient, headers: &[(&str, &str)]) -> HttpResponse {
 }
 
 #[tokio::test]
-async fn plain_http_is_for_listed_proxies_that_say_it_was_https() {
+async fn plain_http_is_accepted_only_from_trusted_proxies_with_https_clients() {
     let control = ControlPlane::start_with(&["tls.mode=terminated", LISTED]).await;
     let (proxy, stranger) = (plain_from(PROXY, &control), plain_from(STRANGER, &control));
     get(&proxy, &[("x-forwarded-proto", "https")]).await.expect(200);
@@ -59,7 +59,7 @@ async fn plain_http_is_for_listed_proxies_that_say_it_was_https() {
 }
 
 #[tokio::test]
-async fn a_proxy_may_speak_http2_to_us() {
+async fn trusted_proxy_may_use_http2() {
     let control = ControlPlane::start_with(&["tls.mode=terminated", LISTED]).await;
     let client = Client::builder().http2_prior_knowledge().local_address(IpAddr::from(PROXY)).build().unwrap();
     let site = HttpClient { client, ..plain_from(PROXY, &control) };
@@ -80,7 +80,7 @@ async fn logged_client(at: &ControlPlane, site: &HttpClient, forwarded: &str) ->
 }
 
 #[tokio::test]
-async fn a_forwarded_address_is_believed_of_a_listed_proxy_only() {
+async fn forwarded_address_is_used_only_from_a_trusted_proxy() {
     for mode in ["serve", "terminated"] {
         let control = ControlPlane::start_with(&[&format!("tls.mode={mode}"), LISTED]).await;
         let from = if mode == "serve" { https_from } else { plain_from };

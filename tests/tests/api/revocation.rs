@@ -23,7 +23,7 @@ async fn counted(mut attempts: JoinSet<HttpResponse>) -> BTreeMap<String, usize>
 }
 
 #[tokio::test]
-async fn a_deleted_role_is_gone_with_all_who_held_it() {
+async fn deleting_a_role_removes_its_assignments() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let (reader, stays) =
@@ -60,7 +60,7 @@ async fn a_deleted_role_is_gone_with_all_who_held_it() {
 }
 
 #[tokio::test]
-async fn a_role_is_deleted_by_whoever_manages_its_service_and_nobody_else() {
+async fn only_managers_of_a_service_delete_its_roles() {
     let control = ControlPlane::start().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let made = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
@@ -82,7 +82,7 @@ async fn a_role_is_deleted_by_whoever_manages_its_service_and_nobody_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_role_deleted_while_it_is_given_is_gone_for_everybody() {
+async fn role_deleted_during_assignments_is_held_by_no_agent() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.create_role("reader", &["read"]).await;
@@ -104,7 +104,7 @@ async fn a_role_deleted_while_it_is_given_is_gone_for_everybody() {
 }
 
 #[tokio::test]
-async fn whoever_has_a_token_may_revoke_it_and_learns_nothing_else() {
+async fn revoke_accepts_any_token_and_reveals_nothing() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let (tokens, other) = (agent.login().await, agent.login().await);
@@ -137,7 +137,7 @@ async fn whoever_has_a_token_may_revoke_it_and_learns_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_token_is_revoked_by_a_form_as_oauth_clients_send_it() {
+async fn revoke_accepts_the_form_body_of_oauth_clients() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let (first, second) = (agent.token().await, agent.login().await);
@@ -167,7 +167,7 @@ async fn a_token_is_revoked_by_a_form_as_oauth_clients_send_it() {
 }
 
 #[tokio::test]
-async fn the_longest_token_can_be_revoked_too() {
+async fn revoke_accepts_the_longest_token() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let quotes = "\"".repeat(126);
@@ -185,7 +185,7 @@ async fn the_longest_token_can_be_revoked_too() {
 }
 
 #[tokio::test]
-async fn a_key_that_the_service_does_not_have_is_not_called_revoked() {
+async fn revoking_a_key_of_another_service_returns_404() {
     let control = ControlPlane::start().await;
     let (other, _) = control.create_service(json!({ "name": "other" })).await;
     let key = control.create_key(&other, "full").await;

@@ -8,7 +8,7 @@ fn permits<'a>(expected: &'a [&'a str]) -> impl Fn(&VerifyOutcome) -> bool {
 }
 
 #[tokio::test]
-async fn a_role_that_is_changed_permits_something_else_at_once_to_whoever_holds_it() {
+async fn changed_permissions_apply_to_issued_tokens() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
@@ -35,7 +35,7 @@ async fn a_role_that_is_changed_permits_something_else_at_once_to_whoever_holds_
 }
 
 #[tokio::test]
-async fn a_change_that_makes_an_identity_too_large_is_refused_and_the_old_one_does_not_count() {
+async fn change_that_makes_an_identity_too_large_is_refused() {
     let control = ControlPlane::start().await;
     let role = control.create_role("reader", &["read"]).await;
     let path = control.path(&format!("/roles/{role}"));
@@ -51,7 +51,7 @@ async fn a_change_that_makes_an_identity_too_large_is_refused_and_the_old_one_do
 }
 
 #[tokio::test]
-async fn a_service_lists_the_agents_that_hold_its_roles() {
+async fn service_lists_agents_with_its_roles() {
     let control = ControlPlane::start().await;
     let (reader, writer) = (control.create_role("reader", &[]).await, control.create_role("writer", &[]).await);
     let mut agents = Vec::new();
@@ -94,7 +94,7 @@ async fn a_service_lists_the_agents_that_hold_its_roles() {
 }
 
 #[tokio::test]
-async fn status_counts_what_there_is() {
+async fn status_counts_services_agents_and_requests() {
     let control = ControlPlane::start().await;
     let read = async || control.api.get_as(control.key(), "/status").await.expect(200);
     let before = read().await;
@@ -111,7 +111,7 @@ async fn status_counts_what_there_is() {
 }
 
 #[tokio::test]
-async fn published_keys_are_told_once_to_whoever_remembers_them() {
+async fn jwks_with_a_matching_etag_returns_304() {
     let control = ControlPlane::start().await;
     let keys = control.api.get("/.well-known/jwks.json").await;
     let tag = keys.header("etag").to_owned();

@@ -76,7 +76,7 @@ fn plus_order(number: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn raw_and_der_in_either_case_and_either_half_are_accepted() {
+async fn raw_and_der_signatures_with_low_or_high_s_are_accepted() {
     let at = ControlPlane::start().await;
     let agent = Agent::register(&at, "Signer").await;
     let forms: [(&str, Form); 7] = [
@@ -150,7 +150,7 @@ fn broken(good: &str) -> Vec<(&'static str, String)> {
 }
 
 #[tokio::test]
-async fn no_wrong_signature_logs_in_or_consumes_the_challenge() {
+async fn wrong_signatures_are_refused_and_do_not_consume_the_challenge() {
     let at = ControlPlane::start().await;
     let agent = Agent::register(&at, "Signer").await;
     let (first, other) = (challenge(&at, &agent).await, challenge(&at, &agent).await);
@@ -187,7 +187,7 @@ async fn no_wrong_signature_logs_in_or_consumes_the_challenge() {
 }
 
 #[tokio::test]
-async fn a_text_that_is_no_challenge_of_ours_is_unknown() {
+async fn foreign_or_altered_challenges_are_refused() {
     let (at, elsewhere) = tokio::join!(ControlPlane::start(), ControlPlane::start());
     let (agent, stranger) = (Agent::register(&at, "Signer").await, Agent::register(&elsewhere, "Stranger").await);
     let (ours, theirs) = (challenge(&at, &agent).await, challenge(&elsewhere, &stranger).await);
@@ -224,7 +224,7 @@ async fn a_text_that_is_no_challenge_of_ours_is_unknown() {
 }
 
 #[tokio::test]
-async fn a_challenge_ends_at_its_instant() {
+async fn expired_challenges_are_refused() {
     let at = ControlPlane::start_with(&["tokens.challenge_seconds=1"]).await;
     let agent = Agent::register(&at, "Signer").await;
     let old = challenge(&at, &agent).await;

@@ -39,7 +39,7 @@ async fn answered_challenge(control: &ControlPlane, agent: &Agent) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_hundred_challenges_submitted_fifty_times_each_yield_two_hundred_token_pairs() {
+async fn challenge_submitted_concurrently_yields_one_token_pair() {
     let control = ControlPlane::start().await;
     let mut pairs = 0;
     for number in 0..AGENTS {
@@ -54,7 +54,7 @@ async fn two_hundred_challenges_submitted_fifty_times_each_yield_two_hundred_tok
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refresh_token_used_many_times_at_once_has_one_successor_and_ends_its_login() {
+async fn refresh_token_used_concurrently_has_one_successor_and_ends_its_session() {
     let mut control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let mut dead = Vec::new();
@@ -88,7 +88,7 @@ async fn a_refresh_token_used_many_times_at_once_has_one_successor_and_ends_its_
 }
 
 #[tokio::test]
-async fn what_was_acknowledged_survives_a_crash() {
+async fn acknowledged_changes_survive_a_crash() {
     let mut control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let login = answered_challenge(&control, &agent).await;
@@ -106,7 +106,7 @@ async fn what_was_acknowledged_survives_a_crash() {
 }
 
 #[tokio::test]
-async fn a_wrong_secret_changes_nothing() {
+async fn wrong_refresh_tokens_change_nothing() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let login = answered_challenge(&control, &agent).await;

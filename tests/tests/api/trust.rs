@@ -16,7 +16,7 @@ fn trust_of(outcome: &VerifyOutcome) -> &str {
 }
 
 #[tokio::test]
-async fn feedback_moves_trust_in_the_api_and_at_the_sidecar_and_in_the_next_token() {
+async fn feedback_changes_trust_in_the_api_sidecar_and_next_token() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
@@ -42,7 +42,7 @@ async fn feedback_moves_trust_in_the_api_and_at_the_sidecar_and_in_the_next_toke
 }
 
 #[tokio::test]
-async fn a_route_that_requires_trust_lets_in_who_has_earned_it() {
+async fn route_with_minimum_trust_admits_agents_with_enough_trust() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let agent = Agent::register(&control, "Agent").await;
@@ -59,7 +59,7 @@ async fn a_route_that_requires_trust_lets_in_who_has_earned_it() {
 }
 
 #[tokio::test]
-async fn a_hundred_feedbacks_at_once_are_all_kept_and_come_one_after_the_other() {
+async fn concurrent_feedback_is_all_recorded_in_sequence() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "Agent").await;
     let told = json!({ "agentId": agent.id, "score": 100 });
@@ -81,7 +81,7 @@ async fn a_hundred_feedbacks_at_once_are_all_kept_and_come_one_after_the_other()
 }
 
 #[tokio::test]
-async fn the_history_is_newest_first_by_pages_and_keeps_what_others_attached_to_itself() {
+async fn history_is_paginated_newest_first_without_metadata_of_other_services() {
     let control = ControlPlane::start().await;
     let (other, others_key) = control.create_service(json!({ "name": "other" })).await;
     let agent = Agent::register(&control, "Agent").await;
@@ -117,7 +117,7 @@ async fn the_history_is_newest_first_by_pages_and_keeps_what_others_attached_to_
 }
 
 #[tokio::test]
-async fn what_is_no_score_is_refused_with_what_is_one() {
+async fn invalid_scores_are_refused_with_the_allowed_range() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "Agent").await;
     for score in [json!(-0.01), json!(100.01), json!("50"), json!(null), json!(1e300), json!([50]), json!(true)] {

@@ -1,4 +1,4 @@
-//! Metrics as a real Prometheus scrapes them.
+//! What a real Prometheus reads from our processes.
 
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
 
@@ -9,7 +9,7 @@ use countersign_tests::{
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
-/// Series that exist from the start, with all values of their labels.
+/// What there must be before anything happened, with the label that says it is closed.
 const AT_ZERO: [&str; 18] = [
     r#"countersign_registrations_total{result="ok"} 0"#,
     r#"countersign_challenges_total{result="AGENT_NOT_FOUND"} 0"#,
@@ -37,7 +37,7 @@ async fn scraped(at: &str) -> String {
 }
 
 #[tokio::test]
-async fn all_series_exist_from_the_start_and_pass_the_linter() {
+async fn all_metrics_exist_from_the_start_with_valid_names() {
     let control = ControlPlane::start().await;
     let text = scraped(&control.env["ADMIN_URL"]).await;
     let engine = engines::database_name();
@@ -67,8 +67,8 @@ async fn monitoring_page_lists_every_metric() {
 }
 
 #[tokio::test]
-#[expect(clippy::disallowed_methods, reason = "the test uses the machine's clock")]
-async fn prometheus_counts_api_and_sidecar_activity() {
+#[expect(clippy::disallowed_methods, reason = "the test looks at a clock of its own")]
+async fn prometheus_counts_requests_and_logins() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let targets = [("control-plane", control.env["ADMIN_URL"].as_str()), ("ext-authz", sidecar.admin.url.as_str())];

@@ -1,4 +1,4 @@
-//! Starting and stopping: refused settings, persisted data, and logs.
+//! Starting and stopping: what is refused, what is kept, what is said.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
@@ -14,11 +14,11 @@ fn control_plane(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     command.output().unwrap()
 }
 
-/// Arguments, environment, and a part of the error.
+/// Arguments, environment, and what the error must say.
 type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
 
 #[test]
-fn contradictory_settings_are_refused_with_the_choices() {
+fn invalid_engine_combinations_are_refused_with_the_choices() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
     let cases: [Case; 14] = [
@@ -67,7 +67,7 @@ fn unreachable_database_is_reported_without_its_password() {
 }
 
 #[tokio::test]
-async fn development_database_is_refused_without_dev_or_with_another_master_key() {
+async fn a_development_database_is_refused_without_dev_and_under_another_master_key() {
     let mut control = ControlPlane::start_with(&["database.url="]).await;
     control.kill();
     let folder = control.folder().display().to_string();
@@ -89,7 +89,7 @@ async fn development_database_is_refused_without_dev_or_with_another_master_key(
 }
 
 #[tokio::test]
-async fn control_plane_stops_gracefully_and_restarts_with_its_data() {
+async fn graceful_stop_and_restart_keep_the_state() {
     let mut control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let token = agent.token().await;
@@ -103,7 +103,7 @@ async fn control_plane_stops_gracefully_and_restarts_with_its_data() {
 }
 
 #[tokio::test]
-async fn closed_log_pipe_does_not_stop_the_server() {
+async fn closed_log_output_does_not_stop_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(tools::binary("countersign-control-plane"));
     command.args(["--dev", "--set", &format!("data_dir={}", folder.path().display())]);
@@ -126,7 +126,7 @@ async fn closed_log_pipe_does_not_stop_the_server() {
 }
 
 #[tokio::test]
-async fn secret_files_are_readable_by_their_owner_only() {
+async fn secret_files_are_readable_by_the_owner_only() {
     let control = ControlPlane::start_with(&["database.url="]).await;
     for name in ["dev.env", "master.key", "operator.key", "ca.key", "countersign.db", "countersign.db-wal"] {
         let mode = control.folder().join(name).metadata().unwrap().permissions().mode();
@@ -142,8 +142,8 @@ async fn signing_key_is_encrypted_at_rest() {
     let kept = kept.concat();
     let contains = |needle: &[u8]| kept.windows(needle.len()).any(|window| window == needle);
     let kid = control.api.get("/.well-known/jwks.json").await.text("/keys/0/kid").to_owned();
-    assert!(contains(kid.as_bytes()), "the search finds stored text");
+    assert!(contains(kid.as_bytes()), "the search would find it");
     let pkcs8_of_p256 = "301306072a8648ce3d020106082a8648ce3d030107";
     assert!(!contains(pkcs8_of_p256.as_bytes()) && !contains(&hex::decode(pkcs8_of_p256).unwrap()));
-    assert!(!contains(control.key().as_bytes()), "only the hash of an API key is stored");
+    assert!(!contains(control.key().as_bytes()), "of an API key the hash is kept");
 }

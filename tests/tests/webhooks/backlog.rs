@@ -40,7 +40,7 @@ async fn multiply(control: &ControlPlane, copies: u32) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backlog_takes_no_memory_and_a_good_receiver_is_kept_busy() {
+async fn backlog_uses_bounded_memory_and_is_delivered_without_pauses() {
     let count = std::env::var("BACKLOG").map_or(EVENTS, |text| text.parse::<u32>().unwrap());
     let mut control = ControlPlane::start_with(&[&format!("webhooks.target_concurrency={AT_A_TIME}")]).await;
     let receiver = Receiver::start(Reply::After(EACH, Box::new(Reply::Status(200)))).await;

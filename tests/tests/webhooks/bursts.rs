@@ -54,7 +54,7 @@ fn told(receiver: &Receiver, agent: &str, service: &Value) -> (Vec<Value>, Vec<V
 
 // Both in one test, for both take a minute.
 #[tokio::test(flavor = "multi_thread")]
-async fn of_a_storm_ten_are_told_and_the_rest_together_and_of_ten_failures_nothing_more() {
+async fn failed_logins_above_the_burst_limit_are_summarised() {
     tokio::join!(storm_has_a_summary(), ten_have_none_and_the_next_minute_counts_anew());
 }
 

@@ -46,7 +46,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn a_day_after_a_rotation_the_old_secret_signs_no_more() {
+async fn old_secret_stops_signing_a_day_after_a_rotation() {
     let fixture = Fixture::new().await;
     let receiver = Receiver::good().await;
     let mut target = fixture.target(&receiver).await;
@@ -62,7 +62,7 @@ async fn a_day_after_a_rotation_the_old_secret_signs_no_more() {
 }
 
 #[tokio::test]
-async fn ten_tries_take_about_three_days_and_five_days_of_failure_disable_a_target() {
+async fn ten_attempts_take_three_days_and_five_days_of_failure_disable_a_target() {
     let fixture = Fixture::new().await;
     let receiver = Receiver::start(Reply::Status(500)).await;
     let target = fixture.target(&receiver).await;
@@ -97,7 +97,7 @@ async fn ten_tries_take_about_three_days_and_five_days_of_failure_disable_a_targ
 }
 
 #[tokio::test]
-async fn two_failures_with_a_quiet_week_between_are_not_five_days_of_failure() {
+async fn failures_a_quiet_week_apart_do_not_disable_a_target() {
     let fixture = Fixture::with_settings(&[("webhooks.retry_seconds", "5".to_owned())]).await;
     let receiver = Receiver::start(Reply::Status(500)).await;
     let target = fixture.target(&receiver).await;

@@ -104,7 +104,7 @@ async fn all_came(what: &str, receiver: &Receiver, began: Duration, taken: impl 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_event_comes_to_whoever_takes_it_through_twenty_crashes() {
+async fn every_event_is_delivered_across_twenty_crashes() {
     let mut control = control_with_retries(&[1; 30], &["webhooks.attempt_seconds=2"]).await;
     let to = Receivers::start().await;
     let mut targets = Vec::new();

@@ -14,7 +14,7 @@ fn seconds(from: Duration, to: Duration) -> f64 {
 }
 
 #[tokio::test]
-async fn a_failed_delivery_is_tried_by_the_schedule_and_then_no_more_until_it_is_replayed() {
+async fn failed_delivery_is_retried_on_schedule_and_then_only_by_replay() {
     let control = control_with_retries(&[1, 2], &[]).await;
     let receiver =
         Receiver::start(Reply::Full(500, vec![("x-reason", "none".to_owned())], "out of order".to_owned())).await;
@@ -53,7 +53,7 @@ async fn a_failed_delivery_is_tried_by_the_schedule_and_then_no_more_until_it_is
 }
 
 #[tokio::test]
-async fn an_event_that_fails_first_is_delivered_later_and_does_not_hold_up_others() {
+async fn failed_event_is_retried_without_delaying_others() {
     let control = control_with_retries(&[1, 1, 1, 1], &[]).await;
     let receiver = Receiver::start_with(|received, before| {
         let assigned = received.json()["event"] == "agent.role_assigned";
@@ -70,7 +70,7 @@ async fn an_event_that_fails_first_is_delivered_later_and_does_not_hold_up_other
 }
 
 #[tokio::test]
-async fn nobody_comes_back_before_a_receiver_wants_them_to() {
+async fn retry_after_of_the_receiver_is_respected() {
     let control = control_with_retries(&[1, 1, 1], &[]).await;
     for status in [429, 503] {
         let receiver = Receiver::start_with(move |_, before| match before {
@@ -95,7 +95,7 @@ async fn nobody_comes_back_before_a_receiver_wants_them_to() {
 }
 
 #[tokio::test]
-async fn a_receiver_that_is_gone_is_left_alone_and_keeps_its_events() {
+async fn receiver_that_answers_410_is_disabled_and_its_events_are_kept() {
     let control = control_with_retries(&[1, 1, 1], &[]).await;
     let receiver = Receiver::start(Reply::Status(410)).await;
     let target = Target::create(&control, &receiver.url).await;
@@ -128,7 +128,7 @@ fn slow() -> [(&'static str, Reply, &'static str); 5] {
 }
 
 #[tokio::test]
-async fn a_try_ends_in_time_whatever_the_receiver_does() {
+async fn attempts_end_within_the_timeout() {
     let control = control_with_retries(&[600], &["webhooks.attempt_seconds=2"]).await;
     let source = EventSource::new(&control).await;
     let mut targets = Vec::new();
@@ -156,7 +156,7 @@ async fn a_try_ends_in_time_whatever_the_receiver_does() {
 }
 
 #[tokio::test]
-async fn of_a_huge_answer_only_the_beginning_is_read() {
+async fn only_the_beginning_of_a_huge_response_is_read() {
     let control = control_with_retries(&[600], &["webhooks.attempt_seconds=5"]).await;
     let source = EventSource::new(&control).await;
     source.assign().await;
@@ -177,7 +177,7 @@ async fn of_a_huge_answer_only_the_beginning_is_read() {
 }
 
 #[tokio::test]
-async fn nobody_follows_a_redirect() {
+async fn redirects_are_not_followed() {
     let control = control_with_retries(&[1], &[]).await;
     let elsewhere = Receiver::good().await;
     for status in [301, 302, 303, 307, 308] {
@@ -193,7 +193,7 @@ async fn nobody_follows_a_redirect() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dead_receivers_delay_nobody_else() {
+async fn dead_receivers_do_not_delay_other_targets() {
     // No attempt to a dead receiver ends by itself while the test waits for the good one.
     let control = control_with_retries(&[1, 1, 1, 1, 1], &["webhooks.attempt_seconds=300"]).await;
     let (hanging, dripping, good) =
@@ -227,7 +227,7 @@ async fn dead_receivers_delay_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_receiver_with_a_certificate_of_a_named_authority_is_believed_and_others_are_not() {
+async fn receiver_certificate_must_be_signed_by_a_configured_authority() {
     let (receiver, authority) = Receiver::start_tls().await;
     let (stranger, _) = Receiver::start_tls().await;
     let folder = tempfile::tempdir().unwrap();

@@ -34,7 +34,7 @@ async fn feedback(control: &ControlPlane, agent: &str, score: f64) {
 }
 
 #[tokio::test]
-async fn each_kind_is_told_once_and_as_it_is_described() {
+async fn each_kind_of_event_is_delivered_once_as_documented() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     let target = Target::create(&control, &receiver.url).await;
@@ -119,7 +119,7 @@ async fn assert_described(control: &ControlPlane, all: &[Received]) {
 }
 
 #[tokio::test]
-async fn a_target_gets_what_it_asked_for_of_its_service_and_the_deployment_everything() {
+async fn targets_receive_only_subscribed_events_in_their_scope() {
     let control = ControlPlane::start().await;
     let [all, some, other, wide] = [(); 4].map(|()| Receiver::good());
     let (all, some, other, wide) = tokio::join!(all, some, other, wide);
@@ -158,7 +158,7 @@ async fn a_target_gets_what_it_asked_for_of_its_service_and_the_deployment_every
 }
 
 #[tokio::test]
-async fn what_names_no_service_is_told_where_the_agent_holds_a_role() {
+async fn events_without_a_service_reach_services_where_the_agent_has_a_role() {
     let control = ControlPlane::start().await;
     let [first, second, third, wide] = [(); 4].map(|()| Receiver::good());
     let (first, second, third, wide) = tokio::join!(first, second, third, wide);
@@ -196,7 +196,7 @@ async fn what_names_no_service_is_told_where_the_agent_holds_a_role() {
 }
 
 #[tokio::test]
-async fn each_way_to_fail_a_login_has_its_reason() {
+async fn failed_login_events_have_the_reason() {
     let control = ControlPlane::start_with(&["tokens.challenge_seconds=2"]).await;
     let receiver = Receiver::good().await;
     let target = Target::create_for(&control, &receiver.url, &["agent.authentication_failed"]).await;

@@ -70,7 +70,7 @@ fn assert_refused(answer: &HttpResponse, url: &str) {
 }
 
 #[tokio::test]
-async fn no_target_is_on_a_host_of_our_own_however_it_is_spelled() {
+async fn private_addresses_are_refused_in_every_spelling() {
     let at = ProductionServer::start(&["limits.management_per_minute=100000"]).await;
     let receiver = Receiver::good().await;
     let port = receiver.url.rsplit(':').next().unwrap().trim_end_matches("/hook").to_owned();
@@ -85,7 +85,7 @@ async fn no_target_is_on_a_host_of_our_own_however_it_is_spelled() {
 }
 
 #[tokio::test]
-async fn a_url_is_that_of_a_web_server_and_nothing_else() {
+async fn invalid_target_urls_are_refused() {
     let at = ProductionServer::start(&["limits.management_per_minute=100000"]).await;
     let long = format!("https://1.1.1.1/{}", "a".repeat(3000));
     for url in WRONG.into_iter().chain([long.as_str()]) {
@@ -109,7 +109,7 @@ async fn a_url_is_that_of_a_web_server_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_redirect_leads_nowhere_and_networks_of_the_operator_are_reached() {
+async fn redirects_are_not_followed_and_allowed_networks_are_reached() {
     let receiver = Receiver::good().await;
     let at = ProductionServer::start(&["webhooks.allowed_networks=127.0.0.1/32"]).await;
     let set = format!("/services/{}/webhooks", at.service);
@@ -125,7 +125,7 @@ async fn a_redirect_leads_nowhere_and_networks_of_the_operator_are_reached() {
 }
 
 #[tokio::test]
-async fn in_development_loopback_is_reached_and_other_private_hosts_are_not() {
+async fn dev_mode_reaches_loopback_but_no_other_private_host() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     Target::create(&control, &receiver.url).await;

@@ -75,7 +75,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn events_that_wait_although_their_receiver_takes_what_it_gets_are_a_backlog() {
+async fn waiting_events_of_a_working_receiver_are_reported_as_backlog() {
     let fixture = Fixture::new().await;
     fixture.until("healthy", "up").await;
     for _ in 0..8 {
@@ -91,7 +91,7 @@ async fn events_that_wait_although_their_receiver_takes_what_it_gets_are_a_backl
 }
 
 #[tokio::test]
-async fn a_receiver_that_fails_is_not_our_illness() {
+async fn failing_receiver_does_not_degrade_health() {
     let fixture = Fixture::new().await;
     fixture.receiver.set_reply(Reply::Status(500));
     for _ in 0..8 {
@@ -106,7 +106,7 @@ async fn a_receiver_that_fails_is_not_our_illness() {
 }
 
 #[tokio::test]
-async fn the_time_of_a_pause_is_no_backlog() {
+async fn paused_time_is_not_reported_as_backlog() {
     let fixture = Fixture::new().await;
     fixture.set_status("paused").await;
     for _ in 0..8 {
@@ -125,7 +125,7 @@ async fn the_time_of_a_pause_is_no_backlog() {
 }
 
 #[tokio::test]
-async fn a_courier_that_cannot_take_what_is_due_is_down() {
+async fn dispatcher_that_cannot_read_its_queue_is_reported_down() {
     let fixture = Fixture::new().await;
     fixture.receiver.set_reply(Reply::Status(500));
     fixture.event().await;

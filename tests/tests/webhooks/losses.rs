@@ -27,7 +27,7 @@ fn lost(receiver: &Receiver) -> Vec<(String, String, String)> {
 }
 
 #[tokio::test]
-async fn an_end_is_told_within_seconds_and_once_also_across_a_crash() {
+async fn expired_role_is_reported_once_within_seconds_and_across_a_crash() {
     let mut control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     let target = Target::create_for(&control, &receiver.url, &LOST).await;
@@ -72,7 +72,7 @@ async fn an_end_is_told_within_seconds_and_once_also_across_a_crash() {
 }
 
 #[tokio::test]
-async fn a_deleted_role_is_lost_by_all_who_hold_it_and_nobody_else() {
+async fn deleted_role_is_reported_for_every_agent_that_had_it() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     Target::create_for(&control, &receiver.url, &LOST).await;
@@ -99,7 +99,7 @@ async fn a_deleted_role_is_lost_by_all_who_hold_it_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_role_that_is_prolonged_or_taken_away_does_not_end() {
+async fn extended_or_revoked_role_is_not_reported_as_expired() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     let target = Target::create(&control, &receiver.url).await;
@@ -130,7 +130,7 @@ async fn a_role_that_is_prolonged_or_taken_away_does_not_end() {
 }
 
 #[tokio::test]
-async fn a_role_that_ended_and_is_given_again_can_end_again() {
+async fn reassigned_role_is_reported_again_when_it_expires() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     Target::create_for(&control, &receiver.url, &LOST).await;

@@ -83,7 +83,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn a_name_that_leads_elsewhere_after_it_was_checked_leads_nowhere() {
+async fn address_change_after_the_check_is_refused() {
     let fixture = Fixture::new().await;
     let url = format!("http://hooks.example:{}/", fixture.receiver.port());
     fixture.names.lead("hooks.example", &[GOOD]);
@@ -107,7 +107,7 @@ async fn a_name_that_leads_elsewhere_after_it_was_checked_leads_nowhere() {
 }
 
 #[tokio::test]
-async fn a_name_that_leads_nowhere_good_is_refused_when_a_webhook_is_made_or_changed() {
+async fn host_names_with_forbidden_addresses_are_refused_on_create_and_change() {
     let fixture = Fixture::new().await;
     let port = fixture.receiver.port();
     fixture.names.lead("good.example", &[GOOD]);

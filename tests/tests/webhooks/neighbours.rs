@@ -16,7 +16,7 @@ async fn reaches(fast: &Receiver, source: &EventSource<'_>) {
 }
 
 #[tokio::test]
-async fn slow_receivers_that_accept_events_leave_room_for_others() {
+async fn slow_receivers_do_not_delay_other_targets() {
     let control =
         ControlPlane::start_with(&["webhooks.concurrency=4", "webhooks.target_concurrency=4", ATTEMPTS]).await;
     let mut slow = Vec::new();
@@ -45,7 +45,7 @@ async fn slow_receivers_that_accept_events_leave_room_for_others() {
 }
 
 #[tokio::test]
-async fn tests_of_a_target_that_never_answers_leave_room_for_events() {
+async fn test_events_to_an_unresponsive_target_do_not_delay_events() {
     let control =
         ControlPlane::start_with(&["webhooks.concurrency=4", "webhooks.target_concurrency=2", ATTEMPTS]).await;
     let (never, fast) = (Receiver::start(Reply::Never).await, Receiver::good().await);
@@ -61,7 +61,7 @@ async fn tests_of_a_target_that_never_answers_leave_room_for_events() {
 }
 
 #[tokio::test]
-async fn what_a_target_answered_where_it_was_says_nothing_of_where_it_is() {
+async fn changed_url_resets_the_failures_of_a_target() {
     let control = control_with_retries(&[1, 1], &[]).await;
     let (old, new) = (
         Receiver::start(Reply::After(Duration::from_secs(4), Box::new(Reply::Status(410)))).await,
@@ -80,7 +80,7 @@ async fn what_a_target_answered_where_it_was_says_nothing_of_where_it_is() {
 }
 
 #[tokio::test]
-async fn whoever_wanted_to_be_left_alone_is_tried_at_once_where_it_moves_to() {
+async fn changed_url_discards_the_retry_after_delay() {
     let control = control_with_retries(&[1, 1, 1, 1], &[]).await;
     let (old, new) = (Receiver::start(Reply::retry_after(503, "3600")).await, Receiver::good().await);
     let target = Target::create(&control, &old.url).await;
@@ -96,7 +96,7 @@ async fn whoever_wanted_to_be_left_alone_is_tried_at_once_where_it_moves_to() {
 }
 
 #[tokio::test]
-async fn a_service_that_does_not_exist_is_told_to_nobody() {
+async fn login_for_an_unknown_service_emits_no_event() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     Target::create_for_deployment(&control, &receiver.url).await;
@@ -115,7 +115,7 @@ async fn a_service_that_does_not_exist_is_told_to_nobody() {
 }
 
 #[tokio::test]
-async fn only_what_ended_is_asked_for_once_more() {
+async fn replay_accepts_only_finished_deliveries() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     let target = Target::create(&control, &receiver.url).await;

@@ -27,7 +27,7 @@ async fn pending(at: &ControlPlane, webhook: &str) -> Value {
 }
 
 #[tokio::test]
-async fn replicas_share_the_queue_and_what_one_leaves_behind_the_other_delivers() {
+async fn replicas_share_the_queue_and_take_over_after_a_crash() {
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let (one, mut other) = (replica(&database).await, replica(&database).await);

@@ -5,7 +5,7 @@ use countersign_tests::{ControlPlane, EventSource, Received, Receiver, StandardW
 
 /// Everything that came, signed by the secret of the target; and whether the library can tell.
 #[tokio::test]
-async fn what_comes_is_signed_and_what_was_changed_is_not() {
+async fn requests_are_signed_and_altered_requests_fail_verification() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     let target = Target::create(&control, &receiver.url).await;
@@ -46,7 +46,7 @@ fn changed(signed: &Received) -> Vec<(&'static str, Received)> {
 }
 
 #[tokio::test]
-async fn after_a_rotation_both_secrets_are_good_for_a_day() {
+async fn both_secrets_are_valid_for_a_day_after_a_rotation() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     let mut target = Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await;
@@ -78,7 +78,7 @@ async fn after_a_rotation_both_secrets_are_good_for_a_day() {
 }
 
 #[tokio::test]
-async fn a_secret_is_told_once_and_kept_sealed() {
+async fn secret_is_returned_once_and_stored_encrypted() {
     // Embedded, for its files are searched.
     let control = ControlPlane::start_with(&["database.url="]).await;
     let receiver = Receiver::good().await;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::{collections::BTreeSet, time::Duration};
 
 #[tokio::test]
-async fn a_paused_target_keeps_what_happens_until_it_goes_on() {
+async fn paused_target_gets_its_events_when_it_is_resumed() {
     let mut control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     let target = Target::create(&control, &receiver.url).await;
@@ -32,7 +32,7 @@ async fn a_paused_target_keeps_what_happens_until_it_goes_on() {
 }
 
 #[tokio::test]
-async fn a_pause_also_holds_what_was_taken_out_of_the_queue() {
+async fn pause_also_holds_events_already_taken_from_the_queue() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::start(Reply::After(Duration::from_millis(300), Box::new(Reply::Status(200)))).await;
     let target = Target::create(&control, &receiver.url).await;
@@ -51,7 +51,7 @@ async fn a_pause_also_holds_what_was_taken_out_of_the_queue() {
 }
 
 #[tokio::test]
-async fn a_deleted_target_gets_nothing_more() {
+async fn deleted_target_gets_no_more_events() {
     let control = control_with_retries(&[1, 1, 1, 1], &[]).await;
     let receiver = Receiver::start(Reply::Status(500)).await;
     let target = Target::create(&control, &receiver.url).await;
@@ -77,7 +77,7 @@ async fn a_deleted_target_gets_nothing_more() {
 }
 
 #[tokio::test]
-async fn what_was_delivered_or_is_dead_is_replayed_from_an_instant_on() {
+async fn delivered_and_dead_events_are_replayed_since_a_time() {
     let control = control_with_retries(&[1], &[]).await;
     let receiver = Receiver::start_with(|received, _| {
         Reply::Status(if received.json()["event"] == "agent.role_revoked" { 500 } else { 200 })
@@ -126,7 +126,7 @@ async fn what_was_delivered_or_is_dead_is_replayed_from_an_instant_on() {
 }
 
 #[tokio::test]
-async fn the_list_of_deliveries_says_how_each_stands() {
+async fn delivery_list_has_the_status_of_each() {
     let control = control_with_retries(&[600], &[]).await;
     let receiver = Receiver::start_with(|received, _| {
         Reply::Status(if received.json()["event"] == "agent.role_revoked" { 500 } else { 200 })
@@ -159,7 +159,7 @@ async fn the_list_of_deliveries_says_how_each_stands() {
 }
 
 #[tokio::test]
-async fn there_are_ten_targets_and_no_eleventh() {
+async fn eleventh_target_is_refused() {
     let control = ControlPlane::start().await;
     let refusal = RefusingPort::new();
     for (bearer, set) in [(control.key(), control.path("/webhooks")), (control.human(), "/webhooks".to_owned())] {
@@ -179,7 +179,7 @@ async fn there_are_ten_targets_and_no_eleventh() {
 }
 
 #[tokio::test]
-async fn a_target_that_is_moved_or_filtered_gets_the_rest_there() {
+async fn changed_url_and_filter_apply_to_waiting_events() {
     let control = ControlPlane::start().await;
     let (here, there) = (Receiver::good().await, Receiver::good().await);
     let target = Target::create(&control, &here.url).await;

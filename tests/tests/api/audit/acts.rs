@@ -53,7 +53,7 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
 ];
 
 #[test]
-fn every_route_that_changes_something_is_in_the_table() {
+fn every_changing_route_is_in_the_table() {
     let changing = ROUTES.iter().filter(|route| route.method != "GET").map(|route| (route.method, route.path));
     let told = ACTS.iter().map(|(method, path, _)| (*method, *path));
     assert_eq!(told.collect::<BTreeSet<_>>(), changing.collect(), "left: the table here, right: routes.rs");
@@ -76,7 +76,7 @@ async fn send(fixture: &Fixture, route: &Route, body: &Map<String, Value>, reque
 }
 
 #[tokio::test]
-async fn every_act_leaves_one_link_and_a_refusal_none() {
+async fn each_action_writes_one_entry_and_refused_requests_write_none() {
     let fixture = Fixture::new().await;
     for (number, (method, path, act)) in ACTS.iter().enumerate() {
         let route = ROUTES.iter().find(|route| (route.method, route.path) == (*method, *path)).unwrap();
@@ -199,7 +199,7 @@ fn details(act: &str, answer: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn a_person_is_named_wherever_a_key_would_do() {
+async fn audit_names_the_human_user_on_routes_that_accept_keys_too() {
     let fixture = Fixture::new().await;
     let body = json!({ "name": "by hand", "permissions": [] });
     fixture

@@ -35,7 +35,7 @@ fn hash(link: &Value) -> String {
 }
 
 #[tokio::test]
-async fn an_outsider_can_check_what_was_exported() {
+async fn exported_hashes_can_be_recomputed_from_public_fields() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "Ägent \"Ü\" \\").await;
     let role = control.create_role("réader", &["read", "a<b&c"]).await;
@@ -73,7 +73,7 @@ async fn an_outsider_can_check_what_was_exported() {
 }
 
 #[tokio::test]
-async fn owners_read_their_services_and_administrators_all() {
+async fn owners_read_the_audit_of_their_services_and_administrators_read_all() {
     let control = ControlPlane::start().await;
     let (owner, stranger) = (control.mint_human("olga"), control.mint_human("sven"));
     let made = control.api.send_as(&owner, "POST", "/services", json!({ "name": "olga's" })).await.expect(201);
@@ -95,7 +95,7 @@ async fn owners_read_their_services_and_administrators_all() {
 }
 
 #[tokio::test]
-async fn filters_leave_what_was_asked_for() {
+async fn filters_select_matching_entries() {
     let postgres = Postgres::start().await;
     for control in on_both(&postgres).await {
         let [one, other] = [Agent::register(&control, "one").await, Agent::register(&control, "other").await];
@@ -129,7 +129,7 @@ async fn filters_leave_what_was_asked_for() {
 }
 
 #[tokio::test]
-async fn no_secret_is_ever_recorded() {
+async fn audit_contains_no_secret() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let body = json!({
@@ -151,7 +151,7 @@ async fn no_secret_is_ever_recorded() {
 }
 
 #[tokio::test]
-async fn the_command_line_lists_what_a_person_may_read() {
+async fn audit_list_shows_entries_the_human_user_may_read() {
     let control = ControlPlane::start().await;
     let role = control.create_role("reader", &[]).await;
     let agent = Agent::register(&control, "agent").await;
@@ -173,7 +173,7 @@ async fn the_command_line_lists_what_a_person_may_read() {
 
 /// More than a pipe holds, so that the export waits in the middle for longer than a request's transaction may take.
 #[tokio::test]
-async fn an_export_takes_as_long_as_its_reader() {
+async fn export_waits_for_a_slow_reader() {
     const LINKS: usize = 200;
     let control = ControlPlane::start().await;
     for number in 0..LINKS {

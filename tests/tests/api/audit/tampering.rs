@@ -120,7 +120,7 @@ fn rehash(which: &str, service: &str) -> String {
 }
 
 #[tokio::test]
-async fn every_way_of_tampering_is_named() {
+async fn audit_verify_reports_every_kind_of_tampering() {
     let postgres = Postgres::start().await;
     for mut control in on_both(&postgres).await {
         let other = fill(&control).await;
@@ -147,7 +147,7 @@ async fn every_way_of_tampering_is_named() {
 
 /// Acts go on, but nothing that is written later makes good what was done to the end of a chain.
 #[tokio::test]
-async fn later_acts_do_not_heal_a_chain() {
+async fn later_entries_do_not_repair_a_tampered_chain() {
     let postgres = Postgres::start().await;
     for control in on_both(&postgres).await {
         let other = fill(&control).await;
@@ -169,7 +169,7 @@ async fn later_acts_do_not_heal_a_chain() {
 
 /// Whatever was done to the end of a chain, acts go on, and it is noticed for ever.
 #[tokio::test]
-async fn acts_go_on_whatever_was_done_to_the_end_of_a_chain() {
+async fn actions_are_still_recorded_after_tampering_with_the_end_of_a_chain() {
     let postgres = Postgres::start().await;
     for control in on_both(&postgres).await {
         fill(&control).await;
@@ -195,7 +195,7 @@ async fn acts_go_on_whatever_was_done_to_the_end_of_a_chain() {
 
 /// The chain of the deployment is not begun anew beside others, which would hide what was in it.
 #[tokio::test]
-async fn a_chain_of_the_deployment_that_was_taken_away_stays_missing() {
+async fn removed_deployment_chain_is_not_started_again() {
     let postgres = Postgres::start().await;
     for mut control in on_both(&postgres).await {
         fill(&control).await;
@@ -215,7 +215,7 @@ async fn a_chain_of_the_deployment_that_was_taken_away_stays_missing() {
 
 /// A database of before the audit: it begins, for what is there, once.
 #[tokio::test]
-async fn an_audit_begins_once() {
+async fn audit_of_an_existing_database_starts_once() {
     let postgres = Postgres::start().await;
     for mut control in on_both(&postgres).await {
         fill(&control).await;
@@ -238,7 +238,7 @@ async fn an_audit_begins_once() {
 }
 
 #[tokio::test]
-async fn only_the_right_master_key_can_verify() {
+async fn audit_verify_requires_the_right_master_key() {
     let mut control = ControlPlane::start().await;
     control.kill();
     let refused = control.command(&["--set", &format!("secrets.master_key={}", "ab".repeat(32)), "audit", "verify"]);
@@ -252,7 +252,7 @@ async fn only_the_right_master_key_can_verify() {
 
 /// A chain is read in strides of five hundred links.
 #[tokio::test]
-async fn a_long_chain_is_checked_to_its_end() {
+async fn audit_verify_checks_a_long_chain_to_its_end() {
     let control = ControlPlane::start().await;
     for _ in 0..21 {
         join_all((0..50).map(|_| control.create_key(control.service(), "sync"))).await;

@@ -183,7 +183,7 @@ fn reading() -> impl Iterator<Item = &'static Route> {
 }
 
 #[tokio::test]
-async fn every_hostile_body_is_refused_by_name_and_changes_nothing() {
+async fn hostile_bodies_are_refused_with_the_field_name_and_change_nothing() {
     let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     for route in reading() {
@@ -214,7 +214,7 @@ async fn every_hostile_body_is_refused_by_name_and_changes_nothing() {
 }
 
 #[tokio::test]
-async fn what_may_be_left_out_may_be_null() {
+async fn optional_fields_may_be_null() {
     let fixture = Fixture::new().await;
     for route in reading() {
         let mut body = fixture.body(route).await;
@@ -227,7 +227,7 @@ async fn what_may_be_left_out_may_be_null() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_json_by_its_own_word_is_not_read() {
+async fn bodies_with_another_content_type_are_refused() {
     let fixture = Fixture::new().await;
     let types: [&[&[u8]]; 15] = [
         &[b""],
@@ -286,7 +286,7 @@ async fn a_body_that_is_not_json_by_its_own_word_is_not_read() {
 }
 
 #[tokio::test]
-async fn a_body_above_the_limit_is_refused_everywhere_and_one_that_nobody_reads_is_not_looked_at() {
+async fn oversized_bodies_are_refused_and_unused_bodies_are_not_parsed() {
     let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {

@@ -26,7 +26,7 @@ async fn good(sidecar: &Sidecar, token: &str) -> bool {
 }
 
 #[tokio::test]
-async fn calls_that_are_cancelled_leave_nothing_behind() {
+async fn cancelled_calls_release_files_and_memory() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let agent = Agent::register(&control, "Agent").await;
@@ -51,7 +51,7 @@ async fn calls_that_are_cancelled_leave_nothing_behind() {
 }
 
 #[tokio::test]
-async fn clients_that_hang_up_on_envoy_leave_nothing_behind() {
+async fn clients_that_disconnect_from_envoy_release_files_and_memory() {
     let environment = Environment::start().await;
     let (agent, _) = environment.agent("reader", &["read"]).await;
     let token = agent.token().await;

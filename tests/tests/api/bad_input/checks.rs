@@ -53,7 +53,7 @@ fn http(check: &mut CheckRequest) -> &mut HttpRequest {
 }
 
 #[tokio::test]
-async fn what_lacks_a_part_is_denied_on_every_route() {
+async fn incomplete_check_requests_are_denied() {
     let (_stage, sidecar) = guarded().await;
     let empty = AttributeContext::default;
     let with = |request: Option<Request>| CheckRequest { attributes: Some(AttributeContext { request, ..empty() }) };
@@ -77,7 +77,7 @@ async fn what_lacks_a_part_is_denied_on_every_route() {
 }
 
 #[tokio::test]
-async fn rules_that_are_not_understood_keep_everybody_out() {
+async fn invalid_rules_deny_every_request() {
     let (fixture, sidecar) = guarded().await;
     let unknown = fixture.control.service().replacen("svc_0", "svc_1", 1);
     let (other, _) = fixture.control.create_service(serde_json::json!({ "name": "other" })).await;
@@ -124,7 +124,7 @@ async fn rules_that_are_not_understood_keep_everybody_out() {
 }
 
 #[tokio::test]
-async fn one_token_is_read_in_either_form_of_headers_and_nothing_else() {
+async fn exactly_one_token_is_accepted_in_either_header_form() {
     let (fixture, sidecar) = guarded().await;
     let v = |text: &str| text.replace("{}", &fixture.token).into_bytes();
     let a = |values: &[&str]| values.iter().map(|value| ("authorization", v(value))).collect::<Vec<_>>();
@@ -166,7 +166,7 @@ async fn one_token_is_read_in_either_form_of_headers_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_flood_of_headers_is_judged_by_its_token_and_cleaned_of_every_forgery() {
+async fn requests_with_many_headers_are_decided_by_token_and_lose_forged_headers() {
     let (fixture, sidecar) = guarded().await;
     let bearer = format!("Bearer {}", fixture.token);
     let value = "x".repeat(MIB);
@@ -220,7 +220,7 @@ fn status(response: &Response) -> Option<&str> {
 }
 
 #[tokio::test]
-async fn what_is_no_grpc_is_an_error_and_no_answer() {
+async fn invalid_grpc_requests_return_an_error() {
     let fixture = Fixture::new().await;
     let listen = format!("127.0.0.1:{}", free_port());
     let sidecar = Sidecar::start_with(&fixture.control, &[fixture.control.key()], &[&format!("listen.grpc={listen}")]);
@@ -265,7 +265,7 @@ async fn what_is_no_grpc_is_an_error_and_no_answer() {
 /// The largest request head that Envoy can be told to take, and a filter that lets pass whom it could not
 /// ask about: a request must not get in by being too large for the sidecar to read.
 #[tokio::test]
-async fn no_request_is_too_large_to_be_judged() {
+async fn large_requests_do_not_bypass_the_sidecar() {
     let environment = Environment::start().await;
     let (agent, _) = environment.agent("reader", &["read"]).await;
     let token = agent.token().await;
@@ -300,7 +300,7 @@ async fn no_request_is_too_large_to_be_judged() {
 
 /// Envoy joins what was repeated by commas, and writes `!` for what is not UTF-8: a token is in there all the same.
 #[tokio::test]
-async fn a_good_token_among_others_does_not_pass_through_envoy() {
+async fn requests_with_a_valid_token_among_others_are_denied_by_envoy() {
     let environment = Environment::start().await;
     let (agent, _) = environment.agent("reader", &["read"]).await;
     let bearer = format!("Bearer {}", agent.token().await).into_bytes();

@@ -252,7 +252,7 @@ fn headers(signer: &Signer) -> Vec<Case> {
 }
 
 #[tokio::test]
-async fn what_our_key_signed_is_judged_alike_and_passes_only_if_it_is_one_of_ours() {
+async fn api_and_sidecar_agree_on_forged_tokens_with_a_valid_signature() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
@@ -277,7 +277,7 @@ async fn what_our_key_signed_is_judged_alike_and_passes_only_if_it_is_one_of_our
 /// A sidecar does not know how long a token may live, and a life that was shortened by a setting must not kill
 /// the tokens that are out. What counts is that a long life gains nothing: it is cut off like every other.
 #[tokio::test]
-async fn a_token_that_lives_too_long_dies_with_what_it_stands_for() {
+async fn token_with_a_long_lifetime_is_revoked_like_any_other() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);

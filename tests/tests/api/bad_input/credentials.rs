@@ -166,14 +166,14 @@ fn judge(route: &Route, kind: Kind, word: Word, answer: &HttpResponse, unchanged
 }
 
 #[tokio::test]
-async fn every_door_opens_for_the_right_credentials_only() {
+async fn every_route_accepts_only_the_right_credentials() {
     let fixture = Fixture::new().await;
     let purse = Purse::of(&fixture).await;
     assert_none(&knock(&fixture, &purse).await);
 }
 
 #[tokio::test]
-async fn a_credential_that_is_sent_twice_is_none_at_any_door() {
+async fn repeated_credentials_are_refused_on_every_route() {
     let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {
@@ -193,7 +193,7 @@ async fn a_credential_that_is_sent_twice_is_none_at_any_door() {
 }
 
 #[tokio::test]
-async fn only_an_access_token_is_an_access_token() {
+async fn other_credentials_are_refused_as_access_tokens() {
     let fixture = Fixture::new().await;
     let sidecar = Sidecar::start(&fixture.control).await;
     let purse = Purse::of(&fixture).await;
@@ -228,7 +228,7 @@ async fn only_an_access_token_is_an_access_token() {
 }
 
 #[tokio::test]
-async fn through_envoy_only_an_access_token_gets_to_the_service() {
+async fn envoy_forwards_only_requests_with_an_access_token() {
     let environment = Environment::start().await;
     let fixture = Fixture::on(environment.control).await;
     let purse = Purse::of(&fixture).await;
@@ -248,7 +248,7 @@ async fn through_envoy_only_an_access_token_gets_to_the_service() {
 }
 
 #[tokio::test]
-async fn only_a_refresh_token_refreshes_and_only_a_challenge_is_answered() {
+async fn refresh_and_login_refuse_other_credentials() {
     let fixture = Fixture::new().await;
     let purse = Purse::of(&fixture).await;
     let mut faults = Vec::new();
@@ -309,7 +309,7 @@ fn persons(fixture: &Fixture) -> Vec<(String, String)> {
 }
 
 #[tokio::test]
-async fn a_persons_token_is_exactly_one_of_ours() {
+async fn altered_human_tokens_are_refused() {
     let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     let before = fixture.rows().await;

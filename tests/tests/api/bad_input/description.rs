@@ -10,7 +10,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 
 #[test]
-fn every_route_that_is_described_is_in_the_table() {
+fn every_documented_route_is_in_the_table() {
     let here: BTreeSet<_> = ROUTES.iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
     let described = read();
     let there: BTreeSet<_> = operations(&described).map(|(method, path, _)| (method, path.to_owned())).collect();
@@ -18,7 +18,7 @@ fn every_route_that_is_described_is_in_the_table() {
 }
 
 #[test]
-fn bodies_are_described_as_they_are_read() {
+fn described_body_fields_match_the_table() {
     let description = read();
     let mut faults = Vec::new();
     for (method, path, operation) in operations(&description) {
@@ -65,7 +65,7 @@ fn type_tried(field: &Field) -> &'static str {
 }
 
 #[test]
-fn errors_are_described_as_they_are_promised() {
+fn described_errors_match_the_documentation() {
     let description = read();
     let mut faults = Vec::new();
     for (method, path, operation) in operations(&description) {

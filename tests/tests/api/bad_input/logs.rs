@@ -148,7 +148,7 @@ async fn send_in_checks(sidecar: &Sidecar, secret: &str) {
 }
 
 #[tokio::test]
-async fn no_secret_gets_into_a_log_and_what_is_logged_is_found() {
+async fn logs_contain_no_secret() {
     let fixture = Fixture::with_settings(&["log.level=trace"]).await;
     let sync = fixture.control.create_key(fixture.control.service(), "sync").await;
     let sidecar = Sidecar::start_with(&fixture.control, &[&sync], &["log.level=trace"]);

@@ -34,7 +34,7 @@ fn hostile(good: &str) -> Vec<(String, bool)> {
 }
 
 #[tokio::test]
-async fn an_id_that_is_none_leads_nowhere() {
+async fn invalid_ids_in_paths_return_404() {
     let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {
@@ -68,7 +68,7 @@ async fn an_id_that_is_none_leads_nowhere() {
 }
 
 #[tokio::test]
-async fn a_path_answers_to_its_own_methods_only() {
+async fn other_methods_return_405_with_the_allowed_ones() {
     let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {

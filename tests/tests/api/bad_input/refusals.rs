@@ -176,7 +176,7 @@ impl Scene {
 }
 
 #[test]
-fn the_table_of_the_documentation_is_the_table_of_the_tests() {
+fn documented_routes_match_the_tested_routes() {
     let shown = |method: &str, path: &str, door: Door, good: u16| format!("{method} {path} {door:?} {good}");
     let documented: BTreeSet<_> =
         LINES.iter().map(|line| shown(&line.method, &line.path, line.door, line.good)).collect();
@@ -187,7 +187,7 @@ fn the_table_of_the_documentation_is_the_table_of_the_tests() {
 }
 
 #[tokio::test]
-async fn each_promised_error_comes_when_it_is_deserved() {
+async fn every_documented_error_occurs() {
     let scene = Scene::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {
@@ -203,7 +203,7 @@ async fn each_promised_error_comes_when_it_is_deserved() {
 }
 
 #[tokio::test]
-async fn each_route_is_limited_as_documented() {
+async fn every_route_has_its_documented_rate_limit() {
     let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {

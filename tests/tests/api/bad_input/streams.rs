@@ -50,7 +50,7 @@ fn service(told: Result<Option<Told>, Status>) -> Result<String, (Code, String)>
 }
 
 #[tokio::test]
-async fn only_a_services_key_follows_and_sees_its_own_service_only() {
+async fn sync_requires_a_service_key_and_sends_only_its_service() {
     let fixture = Fixture::new().await;
     let purse = Purse::of(&fixture).await;
     let mut faults = Vec::new();
@@ -72,7 +72,7 @@ async fn only_a_services_key_follows_and_sees_its_own_service_only() {
 }
 
 #[tokio::test]
-async fn what_is_not_one_key_does_not_follow() {
+async fn sync_refuses_anything_but_exactly_one_key() {
     let fixture = Fixture::new().await;
     let key = fixture.control.key();
     let v = |text: &str| text.replace("{}", key).into_bytes();
@@ -101,7 +101,7 @@ async fn what_is_not_one_key_does_not_follow() {
 }
 
 #[tokio::test]
-async fn a_follower_that_talks_nonsense_is_told_so_or_gets_a_snapshot() {
+async fn invalid_sync_messages_are_refused_and_unknown_revisions_get_a_snapshot() {
     let fixture = Fixture::new().await;
     let bearer = [format!("Bearer {}", fixture.control.key()).into_bytes()];
     let from = |revision| vec![Some(Ask::Hello(Hello { revision }))];

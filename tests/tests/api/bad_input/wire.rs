@@ -72,7 +72,7 @@ fn frames(body: &str) -> Vec<Frame> {
 }
 
 #[tokio::test]
-async fn a_body_is_what_its_frame_says_or_nothing() {
+async fn bodies_with_inconsistent_framing_are_refused() {
     let fixture = Fixture::new().await;
     let body = json!({ "agentId": fixture.agent.id }).to_string();
     let mut faults = Vec::new();
@@ -89,7 +89,7 @@ async fn a_body_is_what_its_frame_says_or_nothing() {
 
 /// Two frames are how one request is smuggled in another: whatever is made of them, no second answer comes.
 #[tokio::test]
-async fn a_second_request_hidden_in_a_body_is_not_answered() {
+async fn smuggled_requests_are_not_answered() {
     let fixture = Fixture::new().await;
     let hidden = "GET /health HTTP/1.1\r\nhost: service\r\n\r\n";
     for frame in [
@@ -143,7 +143,7 @@ fn authorizations(key: &str) -> Vec<(Vec<Vec<u8>>, Fate)> {
 }
 
 #[tokio::test]
-async fn one_credential_is_read_and_everything_else_refused() {
+async fn exactly_one_bearer_credential_is_accepted() {
     let fixture = Fixture::new().await;
     let control = &fixture.control;
     let mut faults = Vec::new();
@@ -162,7 +162,7 @@ async fn one_credential_is_read_and_everything_else_refused() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_gets_no_further() {
+async fn malformed_http_requests_are_refused() {
     let fixture = Fixture::new().await;
     let get = || RawRequest::new("GET", "/health");
     let cases = [
@@ -201,7 +201,7 @@ async fn what_is_no_http_gets_no_further() {
 }
 
 #[tokio::test]
-async fn a_long_head_is_refused_on_http_2_too() {
+async fn long_headers_are_refused_over_http2() {
     let fixture = Fixture::new().await;
     for (size, fate) in [(30 * 1024, Told(401)), (60 * 1024, Told(401)), (100 * 1024, Cut), (1024 * 1024, Cut)] {
         let request = fixture.control.api.request("GET", &fixture.control.path("/roles")).version(Version::HTTP_2);

@@ -15,7 +15,7 @@ async fn manages_all(control: &ControlPlane, token: &str) -> bool {
 }
 
 #[tokio::test]
-async fn an_administrator_is_who_the_claim_of_the_issuer_says() {
+async fn admin_claim_of_the_issuer_makes_an_administrator() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
     let url = "https://example.org/roles";
@@ -42,7 +42,7 @@ async fn an_administrator_is_who_the_claim_of_the_issuer_says() {
 }
 
 #[tokio::test]
-async fn without_that_setting_an_issuer_has_no_administrators() {
+async fn issuer_without_admin_claim_setting_has_no_administrators() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
     let control = control_of(&issuer, &[]).await;

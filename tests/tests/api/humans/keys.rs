@@ -20,7 +20,7 @@ async fn ask_at_once(control: &ControlPlane, tokens: Vec<String>) -> Vec<u16> {
 }
 
 #[tokio::test]
-async fn a_hundred_first_requests_are_one_fetch() {
+async fn concurrent_first_requests_share_one_key_fetch() {
     let key = SigningKey::rsa("r");
     let issuer = Issuer::start(&[&key]).await;
     issuer.set_behavior(IssuerBehavior::Delayed(Duration::from_millis(300)));
@@ -31,7 +31,7 @@ async fn a_hundred_first_requests_are_one_fetch() {
 }
 
 #[tokio::test]
-async fn invented_names_of_keys_reach_the_issuer_once() {
+async fn unknown_key_ids_cause_one_key_fetch() {
     let (key, inventor) = (SigningKey::p256("p"), SigningKey::p256("x"));
     let issuer = Issuer::start(&[&key]).await;
     let control = control_of(&issuer, &[]).await;
@@ -45,7 +45,7 @@ async fn invented_names_of_keys_reach_the_issuer_once() {
 }
 
 #[tokio::test]
-async fn a_new_key_of_the_issuer_is_found_and_the_old_one_is_gone_with_it() {
+async fn unknown_key_id_reloads_the_keys_and_drops_withdrawn_ones() {
     let (old, new) = (SigningKey::rsa("old"), SigningKey::ed25519("new"));
     let issuer = Issuer::start(&[&old]).await;
     let control = control_of(&issuer, &[]).await;
@@ -56,7 +56,7 @@ async fn a_new_key_of_the_issuer_is_found_and_the_old_one_is_gone_with_it() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_withdrawn_is_not_believed_after_the_refresh() {
+async fn withdrawn_key_is_refused_after_the_refresh() {
     let key = SigningKey::rsa("r");
     let issuer = Issuer::start(&[&key]).await;
     let mut settings = issuer.settings("corp", &[]);
@@ -70,7 +70,7 @@ async fn a_key_that_is_withdrawn_is_not_believed_after_the_refresh() {
 }
 
 #[tokio::test]
-async fn an_issuer_that_is_away_at_the_start_is_503_and_comes_back_without_a_restart() {
+async fn unreachable_issuer_returns_503_and_recovers_without_a_restart() {
     let key = SigningKey::p256("p");
     let port = free_port();
     let url = format!("http://127.0.0.1:{port}");
@@ -86,7 +86,7 @@ async fn an_issuer_that_is_away_at_the_start_is_503_and_comes_back_without_a_res
 }
 
 #[tokio::test]
-async fn while_the_issuer_is_away_known_keys_serve_up_to_their_age() {
+async fn cached_keys_are_used_up_to_their_maximum_age_during_an_outage() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
     let mut settings = issuer.settings("corp", &[]);
@@ -111,7 +111,7 @@ async fn while_the_issuer_is_away_known_keys_serve_up_to_their_age() {
 }
 
 #[tokio::test]
-async fn what_is_no_answer_of_the_issuer_is_not_taken_for_one() {
+async fn invalid_issuer_responses_are_refused() {
     let (key, foreign) = (SigningKey::p256("p"), SigningKey::p256("p"));
     let elsewhere = Issuer::start(&[&foreign]).await;
     let huge = json!({ "keys": [key.jwk()], "padding": "x".repeat(256 * 1024) }).to_string();
@@ -136,7 +136,7 @@ async fn what_is_no_answer_of_the_issuer_is_not_taken_for_one() {
 }
 
 #[tokio::test]
-async fn a_discovery_document_must_name_its_issuer_and_a_place_that_is_safe() {
+async fn discovery_document_with_wrong_issuer_or_unsafe_jwks_url_is_refused() {
     let key = SigningKey::p256("p");
     for (name, value) in [
         ("issuer", "https://somebody.example"),
@@ -153,7 +153,7 @@ async fn a_discovery_document_must_name_its_issuer_and_a_place_that_is_safe() {
 
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "a test that measures")]
-async fn a_slow_issuer_holds_up_nobody_else_and_its_own_not_for_long() {
+async fn slow_issuer_delays_only_its_own_users_and_for_a_limited_time() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
     issuer.set_behavior(IssuerBehavior::Delayed(Duration::from_mins(2)));
@@ -175,7 +175,7 @@ async fn a_slow_issuer_holds_up_nobody_else_and_its_own_not_for_long() {
 }
 
 #[tokio::test]
-async fn a_file_of_keys_is_read_again_for_a_key_that_is_not_in_it() {
+async fn jwks_file_is_read_again_for_an_unknown_key_id() {
     let (old, new) = (SigningKey::p256("old"), SigningKey::p256("new"));
     let issuer = Issuer::start(&[]).await;
     let folder = tempfile::tempdir().unwrap();
@@ -190,7 +190,7 @@ async fn a_file_of_keys_is_read_again_for_a_key_that_is_not_in_it() {
 }
 
 #[tokio::test]
-async fn over_tls_an_issuer_is_who_the_named_authority_vouches_for() {
+async fn issuer_certificate_must_be_signed_by_the_configured_authority() {
     let key = SigningKey::rsa("r");
     let (issuer, authority) = Issuer::start_tls(&[&key]).await;
     let (_, other) = Issuer::start_tls(&[]).await;

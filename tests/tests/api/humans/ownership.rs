@@ -5,7 +5,7 @@ use countersign_tests::{Agent, Issuer, SigningKey};
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn the_same_sub_at_two_issuers_is_two_people() {
+async fn same_sub_from_two_issuers_identifies_two_human_users() {
     let (key, others) = (SigningKey::p256("p"), SigningKey::p256("p"));
     let (one, two) = (Issuer::start(&[&key]).await, Issuer::start(&[&others]).await);
     let control = start(&[one.settings("one", &[]), two.settings("two", &[])].concat()).await;
@@ -33,7 +33,7 @@ async fn the_same_sub_at_two_issuers_is_two_people() {
 }
 
 #[tokio::test]
-async fn the_same_key_of_the_same_person_under_the_same_name_is_the_same_agent() {
+async fn registration_with_same_key_user_and_name_returns_the_same_agent() {
     let (key, others) = (SigningKey::rsa("r"), SigningKey::ed25519("e"));
     let (one, two) = (Issuer::start(&[&key]).await, Issuer::start(&[&others]).await);
     let control = start(&[one.settings("one", &[]), two.settings("two", &[])].concat()).await;
@@ -60,7 +60,7 @@ async fn the_same_key_of_the_same_person_under_the_same_name_is_the_same_agent()
 }
 
 #[tokio::test]
-async fn a_token_of_an_agent_is_no_token_of_a_person() {
+async fn agent_tokens_are_refused_as_human_tokens() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
     let control = control_of(&issuer, &[]).await;

@@ -38,7 +38,7 @@ async fn start(folder: &Path, more: &[String]) -> (Process, HttpClient) {
 }
 
 #[tokio::test]
-async fn the_operators_tokens_are_good_until_there_is_an_issuer() {
+async fn operator_tokens_are_refused_once_an_issuer_is_configured() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[]).await;
     let folder = tempfile::tempdir().unwrap();
@@ -67,7 +67,7 @@ fn mint(settings: &[&str]) -> (Option<i32>, String, String) {
 }
 
 #[tokio::test]
-async fn nothing_is_minted_once_there_is_an_issuer() {
+async fn mint_is_refused_once_an_issuer_is_configured() {
     let folder = tempfile::tempdir().unwrap();
     let (_process, _) = start(folder.path(), &[]).await;
     let data = format!("data_dir={}", folder.path().join("data").display());

@@ -22,7 +22,7 @@ const ISSUER: &str = "humans.issuers.corp.issuer=https://login.example";
 const AUDIENCE: &str = "humans.issuers.corp.audience=countersign";
 
 #[test]
-fn a_check_says_ok_or_everything_that_is_wrong() {
+fn config_check_prints_ok_or_every_error() {
     let good = [&REAL[..], &[ISSUER, AUDIENCE]].concat();
     assert_eq!(text(&control_plane(&["config", "check"], &good, &[])), (Some(0), "ok\n".into(), String::new()));
     let bad =
@@ -49,7 +49,7 @@ fn a_check_says_ok_or_everything_that_is_wrong() {
 }
 
 #[test]
-fn settings_of_an_issuer_that_contradict_each_other_are_refused_by_name() {
+fn contradictory_issuer_settings_are_refused_with_their_name() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let ca = format!("humans.issuers.corp.ca_file={}", file.path().display());
     let jwks = format!("humans.issuers.corp.jwks_file={}", file.path().display());
@@ -91,7 +91,7 @@ fn settings_of_an_issuer_that_contradict_each_other_are_refused_by_name() {
 }
 
 #[test]
-fn a_file_of_an_issuer_that_is_no_good_stops_the_start() {
+fn invalid_issuer_files_stop_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
     let file = folder.path().join("file");
@@ -108,7 +108,7 @@ fn a_file_of_an_issuer_that_is_no_good_stops_the_start() {
 }
 
 #[test]
-fn what_is_printed_is_what_holds_and_who_said_it_without_secrets() {
+fn config_print_shows_values_and_sources_without_secrets() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("settings.toml");
     std::fs::write(&file, "[humans.issuers.corp]\nissuer = \"https://login.example\"\nadmin_claim = \"https://x/y\"\n")
@@ -142,7 +142,7 @@ fn what_is_printed_is_what_holds_and_who_said_it_without_secrets() {
 }
 
 #[test]
-fn what_is_no_toml_is_named_by_its_line_and_not_repeated() {
+fn invalid_toml_is_reported_with_its_line_but_not_quoted() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let path = file.path().to_str().unwrap();
     for wrong in ["master_key = \"hunter2", "master_key = hunter2", "master_key = \"hunter2\" x"] {
@@ -159,7 +159,7 @@ fn what_is_no_toml_is_named_by_its_line_and_not_repeated() {
 }
 
 #[test]
-fn a_token_whose_subject_is_none_is_not_minted() {
+fn mint_refuses_invalid_subjects() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
     let long = "x".repeat(256);
@@ -170,7 +170,7 @@ fn a_token_whose_subject_is_none_is_not_minted() {
 }
 
 #[tokio::test]
-async fn with_dev_the_operators_token_goes_on_beside_an_issuer() {
+async fn dev_mode_accepts_operator_tokens_beside_an_issuer() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
     let control = super::control_of(&issuer, &[]).await;

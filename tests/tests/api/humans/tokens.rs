@@ -8,7 +8,7 @@ use countersign_tests::{
 use serde_json::{Value, json};
 
 #[tokio::test]
-async fn every_algorithm_is_good_by_discovery_by_url_and_by_file() {
+async fn every_algorithm_is_accepted_with_keys_from_discovery_url_and_file() {
     let keys = [SigningKey::rsa("r"), SigningKey::p256("p"), SigningKey::ed25519("e")];
     let issuer = Issuer::start(&keys.each_ref()).await;
     let folder = tempfile::tempdir().unwrap();
@@ -38,7 +38,7 @@ async fn every_algorithm_is_good_by_discovery_by_url_and_by_file() {
 }
 
 #[tokio::test]
-async fn the_claims_say_for_whom_and_when_it_is_good() {
+async fn registered_claims_are_validated() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
     let control = control_of(&issuer, &[]).await;
@@ -76,7 +76,7 @@ async fn the_claims_say_for_whom_and_when_it_is_good() {
 }
 
 #[tokio::test]
-async fn a_token_is_signed_with_a_key_of_its_issuer_and_with_what_that_key_is_for() {
+async fn tokens_must_be_signed_by_a_matching_key_of_their_issuer() {
     let (rsa, p256, ed25519) = (SigningKey::rsa("r"), SigningKey::p256("p"), SigningKey::ed25519("e"));
     let issuer = Issuer::start(&[&rsa, &p256, &ed25519]).await;
     let (others_key, stranger) = (SigningKey::rsa("r"), SigningKey::p256("p"));
@@ -122,7 +122,7 @@ async fn a_token_is_signed_with_a_key_of_its_issuer_and_with_what_that_key_is_fo
 }
 
 #[tokio::test]
-async fn without_a_kid_the_key_is_the_only_one_that_fits_and_a_kid_given_twice_is_none() {
+async fn tokens_whose_key_is_ambiguous_are_refused() {
     let keys = [SigningKey::rsa("a").without_kid(), SigningKey::p256("b"), SigningKey::p256("c")];
     let issuer = Issuer::start(&keys.each_ref()).await;
     let control = control_of(&issuer, &[]).await;
@@ -140,7 +140,7 @@ async fn without_a_kid_the_key_is_the_only_one_that_fits_and_a_kid_given_twice_i
 }
 
 #[tokio::test]
-async fn only_what_is_on_the_list_of_algorithms_is_accepted() {
+async fn algorithms_outside_the_configured_list_are_refused() {
     let (rsa, p256) = (SigningKey::rsa("r"), SigningKey::p256("p"));
     let issuer = Issuer::start(&[&rsa, &p256]).await;
     let control = control_of(&issuer, &[("algorithms", "ES256")]).await;
@@ -149,7 +149,7 @@ async fn only_what_is_on_the_list_of_algorithms_is_accepted() {
 }
 
 #[tokio::test]
-async fn keys_that_are_weak_or_for_something_else_are_not_used() {
+async fn weak_keys_and_keys_for_other_uses_are_ignored() {
     let (rsa, p256) = (SigningKey::rsa("r"), SigningKey::p256("p"));
     let issuer = Issuer::start(&[]).await;
     let changes = [

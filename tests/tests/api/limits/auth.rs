@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 
 #[tokio::test]
-async fn the_eleventh_call_is_refused_and_one_passes_when_it_was_told_to() {
+async fn eleventh_call_is_refused_and_one_call_passes_after_retry_delay() {
     let fixture = Fixture::new().await;
     let agent = fixture.register().await;
     assert_eq!(fixture.counted("auth").await, Some(0.0));
@@ -34,7 +34,7 @@ async fn the_eleventh_call_is_refused_and_one_passes_when_it_was_told_to() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn of_fifty_at_once_ten_pass_over_either_http() {
+async fn ten_of_fifty_concurrent_calls_pass_over_http1_and_http2() {
     let fixture = Fixture::new().await;
     let agent = fixture.register().await;
     let sites = [
@@ -57,7 +57,7 @@ async fn of_fifty_at_once_ten_pass_over_either_http() {
 }
 
 #[tokio::test]
-async fn all_paths_share_what_one_agent_has() {
+async fn all_auth_paths_share_the_limit_of_an_agent() {
     let fixture = Fixture::new().await;
     let agent = fixture.register().await;
     let pair = fixture.login(&agent).await;
@@ -90,7 +90,7 @@ async fn all_paths_share_what_one_agent_has() {
 }
 
 #[tokio::test]
-async fn agents_at_one_address_share_three_hundred_and_nothing_else() {
+async fn agents_at_one_address_share_only_the_address_limit() {
     let fixture = Fixture::new().await;
     let mut agents = Vec::new();
     for _ in 0..31 {
@@ -114,7 +114,7 @@ async fn agents_at_one_address_share_three_hundred_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn nobody_uses_up_what_an_agent_has_at_its_own_address() {
+async fn calls_from_another_address_do_not_use_up_the_limit_of_an_agent() {
     let fixture = Fixture::new().await;
     let agent = fixture.register().await;
     let elsewhere = fixture.from(3);
@@ -123,7 +123,7 @@ async fn nobody_uses_up_what_an_agent_has_at_its_own_address() {
 }
 
 #[tokio::test]
-async fn what_names_nobody_is_counted_together() {
+async fn bodies_without_an_agent_share_one_limit() {
     let fixture = Fixture::new().await;
     let bodies = ["{}", "nonsense", "[]", r#"{"agentId":7}"#, r#"{"agentId":"a","agentId":"b"}"#, ""];
     let mut passed = 0;
@@ -136,7 +136,7 @@ async fn what_names_nobody_is_counted_together() {
 }
 
 #[tokio::test]
-async fn a_key_registers_ten_times_a_minute_and_keys_at_one_address_three_hundred_times() {
+async fn registration_is_limited_to_10_per_key_and_300_per_address() {
     let fixture = Fixture::new().await;
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let body = |key: &str| json!({ "email": "owner@example.org", "name": "Agent", "publicKey": key });
@@ -155,7 +155,7 @@ fn challenge_request(at: &HttpClient, agent: &Agent) -> RequestBuilder {
 }
 
 #[tokio::test]
-async fn a_forwarded_address_of_a_stranger_changes_nothing() {
+async fn forwarded_address_from_an_untrusted_peer_is_ignored() {
     let fixture = Fixture::with_settings(&[("proxies.trusted", "127.0.0.9")]).await;
     let agent = fixture.register().await;
     let mut number = 0;
@@ -174,7 +174,7 @@ async fn a_forwarded_address_of_a_stranger_changes_nothing() {
 }
 
 #[tokio::test]
-async fn behind_a_listed_proxy_each_client_is_counted_alone() {
+async fn clients_behind_a_trusted_proxy_are_limited_separately() {
     let fixture = Fixture::with_settings(&[("proxies.trusted", "127.0.0.9")]).await;
     let agent = fixture.register().await;
     let proxy = fixture.from(9);
@@ -193,7 +193,7 @@ async fn behind_a_listed_proxy_each_client_is_counted_alone() {
 }
 
 #[tokio::test]
-async fn the_binary_as_shipped_limits_too() {
+async fn released_binary_enforces_the_default_limits() {
     let control = ControlPlane::start_with_default_limits().await;
     let agent = countersign_tests::Agent::register(&control, "Agent").await;
     for _ in 0..10 {

@@ -29,7 +29,7 @@ fn text(value: &Value) -> String {
 }
 
 #[tokio::test]
-async fn management_is_limited_by_service_and_by_person() {
+async fn management_requests_are_limited_per_service_and_per_human_user() {
     let fixture = Fixture::new().await;
     let (other, other_key) = fixture.another().await;
     let second_key = fixture.create_key(&fixture.service).await;
@@ -59,7 +59,7 @@ async fn management_is_limited_by_service_and_by_person() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_not_allowed_counts_too() {
+async fn forbidden_requests_count_towards_the_limit() {
     let fixture = Fixture::new().await;
     let (other, _) = fixture.another().await;
     fixture.clock.advance(MINUTE);
@@ -72,7 +72,7 @@ async fn a_request_that_is_not_allowed_counts_too() {
 }
 
 #[tokio::test]
-async fn verification_and_feedback_have_limits_of_their_own() {
+async fn verification_and_feedback_have_separate_limits() {
     let fixture = Fixture::new().await;
     let agent = fixture.register().await;
     let token = text(&fixture.login(&agent).await["accessToken"]);
@@ -92,7 +92,7 @@ async fn verification_and_feedback_have_limits_of_their_own() {
 }
 
 #[tokio::test]
-async fn failed_credentials_are_limited_by_address_and_lock_nobody_out() {
+async fn failed_authentication_is_limited_by_address_and_valid_credentials_still_pass() {
     let fixture = Fixture::new().await;
     let roles = format!("/services/{}/roles", fixture.service);
     let wrong = format!("svc_sk_{}{}", "0".repeat(26), "0".repeat(64));
@@ -119,7 +119,7 @@ async fn failed_credentials_are_limited_by_address_and_lock_nobody_out() {
 }
 
 #[tokio::test]
-async fn what_everybody_may_read_is_free() {
+async fn public_routes_are_not_limited() {
     let fixture = Fixture::new().await;
     for path in ["/health", "/.well-known/jwks.json"] {
         for _ in 0..400 {

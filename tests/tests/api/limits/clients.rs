@@ -17,7 +17,7 @@ impl Sign for By<'_> {
 }
 
 #[tokio::test]
-async fn the_command_line_says_when_to_come_back() {
+async fn command_line_reports_the_retry_delay() {
     let control = ControlPlane::start_with_default_limits_and(&["limits.auth_per_minute=2"]).await;
     let shell = Shell::with_env(&control, &["URL", "CA"]);
     shell.stdout(&["agent", "keygen"]);
@@ -37,7 +37,7 @@ async fn the_command_line_says_when_to_come_back() {
 }
 
 #[tokio::test]
-async fn a_session_goes_on_with_what_it_holds_and_asks_no_more_until_it_was_told_to() {
+async fn rate_limited_session_keeps_its_tokens_until_retry_after() {
     let fixture = Fixture::with_settings(&[("limits.auth_per_minute", "2")]).await;
     let agent = fixture.register().await;
     let (url, authority) = (&fixture.api.url, fixture.authority());

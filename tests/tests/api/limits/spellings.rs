@@ -25,7 +25,7 @@ const SPELLINGS: [&str; 14] = [
 const SAME: [&str; 3] = ["/auth/refresh", "/auth/refresh?a=b", "http://service/auth/refresh"];
 
 #[tokio::test]
-async fn no_other_spelling_of_a_path_is_a_way_around() {
+async fn other_spellings_of_a_path_do_not_bypass_the_limit() {
     let control = ControlPlane::start_with_default_limits().await;
     let agent = Agent::register(&control, "Agent").await;
     let pair = agent.login().await;

@@ -1,4 +1,4 @@
-//! `backup`: copies the SQLite database to a file while the server writes.
+//! `backup`: the embedded database in one file, beside a server that goes on writing.
 
 use super::{does, number, open_file, refuses, texts};
 use countersign_tests::{ControlPlane, HttpResponse, Postgres, eventually};
@@ -17,9 +17,9 @@ fn path_of(folder: &Path, name: &str) -> String {
     folder.join(name).to_str().unwrap().to_owned()
 }
 
-/// The backup contains every write that was acknowledged before it began, and blocks no request.
+/// Whoever is answered before the backup begins is in it, and nobody waits for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn backup_under_load_contains_all_acknowledged_writes() {
+async fn backup_under_load_contains_all_acknowledged_changes() {
     let (control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let (answered, stop) = (Arc::new(Mutex::new(BTreeSet::new())), Arc::new(AtomicBool::new(false)));
     let write = |writer: usize| {
@@ -53,7 +53,7 @@ async fn backup_under_load_contains_all_acknowledged_writes() {
         assert_eq!(texts(&mut copy, "PRAGMA integrity_check").await, ["ok"]);
         assert_eq!(texts(&mut copy, "SELECT set_aside_as FROM deployment").await, ["backup"]);
         let links = number(&mut copy, "SELECT COUNT(*) FROM audit_links WHERE act = 'service_key.created'").await;
-        assert_eq!(usize::try_from(links).unwrap(), kept.len(), "every action and its audit entry");
+        assert_eq!(usize::try_from(links).unwrap(), kept.len(), "every act and its link");
         assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         eprintln!("round {round}: {} keys before, {} in it, {after} after", before.len(), kept.len());
     }
@@ -75,13 +75,13 @@ async fn backup_overwrites_nothing_and_leaves_no_partial_file() {
     std::os::unix::fs::symlink("nowhere", folder.path().join("link")).unwrap();
     refuses(&control, &["backup", &path_of(folder.path(), "link")], &["already exists"]);
     refuses(&control, &["backup", &path_of(folder.path(), "no/such/folder")], &["No such file"]);
-    // Files that a killed backup leaves do not block the next one.
+    // What a killed backup leaves does not matter.
     std::fs::write(folder.path().join("next.partial"), "half").unwrap();
     does(&control, &["backup", &path_of(folder.path(), "next")]);
-    // Also without a running server.
+    // Also while nobody serves.
     control.terminate().await;
     does(&control, &["backup", &path_of(folder.path(), "stopped")]);
-    // A damaged database is not backed up.
+    // A damaged database gives no backup.
     let database = control.folder().join("countersign.db");
     let mut bytes = std::fs::read(&database).unwrap();
     for byte in &mut bytes[4096 * 3..4096 * 9] {
@@ -97,7 +97,7 @@ async fn backup_overwrites_nothing_and_leaves_no_partial_file() {
 }
 
 #[tokio::test]
-async fn backup_requires_an_sqlite_database() {
+async fn backup_without_a_database_and_on_postgresql_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let mut control = ControlPlane::start().await;
     control.kill();

@@ -1,4 +1,4 @@
-//! `migrate --to` that is killed, or whose target fails: at most one of the two databases can be served afterwards.
+//! `migrate --to` that is killed, or whose target says no: at most one of the two databases can be served.
 
 use super::{does, in_place, number, open, refuses, refuses_to_serve, run_file};
 use countersign_tests::{ControlPlane, Postgres, eventually};
@@ -10,15 +10,15 @@ use std::{
 };
 use tokio::process::{Child, Command};
 
-/// The error of a control plane on a database with an interrupted transfer.
+/// What a control plane says that is started on a database that was left in the middle.
 const INTERRUPTED: &str = "was interrupted, and it is unknown whether it completed";
 
-/// A stopped control plane, and a PostgreSQL database as target.
+/// A control plane that has ended, and a database of PostgreSQL for what it kept.
 struct Fixture {
     control: ControlPlane,
     postgres: Postgres,
     url: String,
-    /// A connection to the target beside the transfer.
+    /// At that database, beside whoever moves.
     watcher: AnyConnection,
 }
 
@@ -32,7 +32,7 @@ impl Fixture {
         Self { control, postgres, url, watcher }
     }
 
-    /// Makes the commit at the target wait, and then runs this SQL in it.
+    /// Makes the target wait in its commit until the test lets it go on, and then do this.
     async fn hold_commits(&mut self, then: &str) {
         does(&self.control, &["--set", &format!("database.url={}", self.url), "migrate"]);
         self.run(&format!(
@@ -53,7 +53,7 @@ impl Fixture {
         command.stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true).spawn().unwrap()
     }
 
-    /// Kills a transfer while the target commits.
+    /// A move that is killed when the target was told to commit and has not answered.
     async fn kill_in_commit(&mut self) {
         self.run("SELECT CAST(pg_advisory_lock(42) AS TEXT)").await;
         let mut moving = self.begin();
@@ -70,7 +70,7 @@ impl Fixture {
         eventually("it waits", waits, String::new).await;
     }
 
-    /// PostgreSQL completes the statement, and notices only then that the client is gone.
+    /// PostgreSQL goes on with what it was told, and notices only then that nobody is there.
     async fn until_alone(&mut self) {
         let sql = "SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() \
                    AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
@@ -82,12 +82,12 @@ impl Fixture {
         self.control.folder().join("countersign.db")
     }
 
-    /// Whether a control plane would serve the source.
+    /// Whether a control plane would serve what is in the file.
     async fn source_is_good(&self) -> bool {
         run_file(&self.file(), "SELECT COUNT(*) FROM deployment WHERE set_aside_as IS NULL").await == 1
     }
 
-    /// Whether the target has everything.
+    /// Whether everything is at the target.
     async fn target_is_whole(&mut self) -> bool {
         let table = "SELECT COUNT(*) FROM information_schema.tables WHERE table_name = 'deployment'";
         number(&mut self.watcher, table).await == 1
@@ -95,9 +95,9 @@ impl Fixture {
     }
 }
 
-/// The target commits, and the client is gone.
+/// The target keeps everything, and nobody was there to be told.
 #[tokio::test]
-async fn transfer_killed_during_the_commit_leaves_the_source_refused() {
+async fn transfer_killed_during_commit_leaves_the_source_refused() {
     let mut fixture = Fixture::make().await;
     fixture.hold_commits("").await;
     fixture.kill_in_commit().await;
@@ -107,7 +107,7 @@ async fn transfer_killed_during_the_commit_leaves_the_source_refused() {
     assert!(said.contains("had already been copied, and are equal"), "{said}");
     refuses_to_serve(&fixture.control, &[], "migrated to PostgreSQL").await;
 
-    // As if a server had run on the target meanwhile.
+    // As if it had gone on there without that.
     let there = format!("database.url={}", fixture.url);
     fixture.control.restart_with(&there).await;
     fixture.control.create_role("another", &[]).await;
@@ -117,18 +117,18 @@ async fn transfer_killed_during_the_commit_leaves_the_source_refused() {
     let again = [&here[..], &["migrate", "--to", &fixture.url]].concat();
     refuses(&fixture.control, &again, &["is not empty", "leave database.url at it"]);
     refuses_to_serve(&fixture.control, &here[1..], INTERRUPTED).await;
-    // `restore` confirms that the source stays in use.
+    // Who decides to stay says so.
     assert!(does(&fixture.control, &[&here[..], &["restore"]].concat()).contains("restore completed"));
     assert!(fixture.source_is_good().await);
     fixture.control.restart_with("database.url=").await;
 }
 
-/// The target rolls back, and the client is gone.
+/// The target keeps nothing, and nobody was there to be told.
 #[tokio::test]
-async fn killed_transfer_can_be_repeated_into_an_empty_target() {
+async fn killed_transfer_continues_into_an_empty_target() {
     let mut fixture = Fixture::make().await;
     fixture.hold_commits("RAISE EXCEPTION 'there is no room';").await;
-    // If the target reports the failure, the transfer removes the mark from the source.
+    // Whoever hears the target say no takes the mark back.
     refuses(&fixture.control, &["migrate", "--to", &fixture.url], &["the target", "there is no room"]);
     assert!(!fixture.target_is_whole().await);
     fixture.control.restart().await;
@@ -136,7 +136,7 @@ async fn killed_transfer_can_be_repeated_into_an_empty_target() {
 
     fixture.kill_in_commit().await;
     assert!(!fixture.target_is_whole().await);
-    // The mark of the interrupted transfer: its data may be complete elsewhere.
+    // The mark of before: it may be whole somewhere else.
     refuses(&fixture.control, &["migrate", "--to", &fixture.url], &["the target", "there is no room"]);
     refuses_to_serve(&fixture.control, &[], INTERRUPTED).await;
     fixture.run("DROP TRIGGER hold ON deployment").await;
@@ -148,7 +148,7 @@ async fn killed_transfer_can_be_repeated_into_an_empty_target() {
 }
 
 #[tokio::test]
-async fn target_that_fails_before_the_commit_leaves_the_source_usable() {
+async fn target_that_fails_before_commit_leaves_the_source_usable() {
     let mut fixture = Fixture::make().await;
     fixture.hold_commits("").await;
     let mut holder = open(&fixture.url).await;
@@ -177,10 +177,10 @@ async fn target_that_fails_before_the_commit_leaves_the_source_usable() {
     assert!(said.contains("were copied"), "{said}");
 }
 
-/// At any moment. It rarely hits the commit itself, which the tests above cover.
+/// In whatever moment. It rarely hits the commit itself, where the tests above wait.
 #[tokio::test]
 #[expect(clippy::disallowed_methods, reason = "moments are parts of how long it takes")]
-async fn transfer_killed_at_any_moment_leaves_at_most_one_usable_database() {
+async fn transfer_killed_at_any_time_leaves_at_most_one_usable_database() {
     const MOMENTS: u32 = 10;
     let mut fixture = Fixture::make().await;
     let began = Instant::now();

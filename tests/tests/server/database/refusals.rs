@@ -1,4 +1,4 @@
-//! Refusals of the commands, which name the next step.
+//! What the commands refuse, and that they say what to do about it.
 
 use super::{does, failed, files_in, in_place, number, open, refuses, refuses_to_serve, run_file, texts};
 use countersign_tests::{Agent, ControlPlane, Postgres, eventually, tools};
@@ -6,7 +6,7 @@ use sqlx::{Connection, Executor, PgConnection, migrate::Migrator};
 use std::{process::Command, time::Duration};
 
 #[tokio::test]
-async fn restore_refuses_files_that_are_not_regular() {
+async fn backup_that_is_not_a_regular_file_is_refused() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     control.terminate().await;
     let pipe = folder.path().join("pipe").to_str().unwrap().to_owned();
@@ -15,7 +15,7 @@ async fn restore_refuses_files_that_are_not_regular() {
     for path in [&pipe, folder.path().to_str().unwrap(), "/dev/zero"] {
         let mut command = tokio::process::Command::from(control.prepare(&["restore", path, "--replace"]));
         let output = tokio::time::timeout(Duration::from_secs(20), command.kill_on_drop(true).output()).await;
-        let said = failed(&output.expect("the command must not wait").unwrap());
+        let said = failed(&output.expect("it must not wait").unwrap());
         assert!(said.contains(path) && said.contains("not a regular file: name a backup"), "{said}");
     }
     let after = files_in(control.folder());
@@ -23,7 +23,7 @@ async fn restore_refuses_files_that_are_not_regular() {
 }
 
 #[tokio::test]
-async fn missing_master_key_error_names_its_location() {
+async fn missing_master_key_is_reported_with_its_locations() {
     let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
     control.terminate().await;
     let (key, url) = (control.folder().join("master.key"), postgres.database().await);
@@ -38,9 +38,9 @@ async fn missing_master_key_error_names_its_location() {
     does(&control, &["restore"]);
 }
 
-/// As in PostgreSQL 15 and later: only the owner of a database may create tables in it.
+/// As PostgreSQL is since its version 15: who does not own a database makes nothing in it.
 #[tokio::test]
-async fn missing_create_permission_error_names_the_grant() {
+async fn missing_table_privilege_is_reported_with_the_grant() {
     let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
     control.terminate().await;
     let url = postgres.database().await;
@@ -59,9 +59,9 @@ async fn missing_create_permission_error_names_the_grant() {
     does(&control, &["migrate", "--to", &app]);
 }
 
-/// SQLite can store a NUL character, PostgreSQL cannot: the error names the row.
+/// SQLite keeps what PostgreSQL cannot, and somebody must say where it is.
 #[tokio::test]
-async fn character_that_postgresql_cannot_store_is_reported_with_its_row() {
+async fn character_unsupported_by_postgresql_is_reported_with_its_row() {
     let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
     let agent = Agent::register(&control, "agent").await;
     control.terminate().await;
@@ -74,7 +74,7 @@ async fn character_that_postgresql_cannot_store_is_reported_with_its_row() {
 }
 
 #[tokio::test]
-async fn restore_refuses_an_empty_postgresql_and_leaves_it_empty() {
+async fn settle_leaves_an_empty_postgresql_empty() {
     let (control, postgres) = (ControlPlane::start().await, Postgres::start().await);
     let url = postgres.database().await;
     let there = format!("database.url={url}");
@@ -85,15 +85,15 @@ async fn restore_refuses_an_empty_postgresql_and_leaves_it_empty() {
     refuses(&control, &["--set", &there, "restore"], &["this database is empty", "pg_restore"]);
 }
 
-/// With an old schema version, so that a migration is due.
+/// Of a version of before, so that there is something to be brought up to date.
 #[tokio::test]
-async fn wrong_master_key_is_refused_before_the_migration() {
+async fn a_wrong_master_key_is_refused_before_the_schema_is_touched() {
     let (mut control, postgres) = (ControlPlane::start().await, Postgres::start().await);
     let url = postgres.database().await;
     let by_hand = format!("{url}?application_name=psql");
     let steps = Migrator::new(tools::root().join("control-plane/migrations")).await.unwrap();
     steps.run_to(7, &mut PgConnection::connect(&by_hand).await.unwrap()).await.unwrap();
-    // A deployment as that version created it, with the same master key, because its fingerprint is copied.
+    // A deployment in it as that version made it: of our master key, since this is taken from ours.
     let fingerprint = "SELECT master_key_fingerprint FROM deployment";
     let database = control.folder().join("countersign.db");
     let kept = texts(&mut super::open_file(&database).await, fingerprint).await.remove(0);
@@ -114,9 +114,9 @@ async fn wrong_master_key_is_refused_before_the_migration() {
     assert!(number(&mut there, newest).await > 7, "with the right key it is brought up to date");
 }
 
-/// Connections of versions before migration 8 have no application name, so no unnamed connection may exist.
+/// Those of before the eighth step do not say who they are: nobody without a name may be there.
 #[tokio::test]
-async fn restore_is_refused_while_a_server_may_run() {
+async fn settle_is_refused_while_a_server_may_run() {
     let postgres = Postgres::start().await;
     let url = postgres.database().await;
     let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
@@ -132,9 +132,9 @@ async fn restore_is_refused_while_a_server_may_run() {
     does(&control, &["restore"]);
 }
 
-/// A restore killed between two steps leaves a second hard link to the database, which is still in place.
+/// Killed between two steps, it leaves a second name for the database that is in its place still.
 #[tokio::test]
-async fn second_link_of_a_killed_restore_is_removed() {
+async fn hard_link_left_by_a_killed_restore_is_removed() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let database = control.folder().join("countersign.db");
     let file = folder.path().join("backup").to_str().unwrap().to_owned();
@@ -147,7 +147,7 @@ async fn second_link_of_a_killed_restore_is_removed() {
     let kept = before(files_in(control.folder()));
     assert_eq!(kept.len(), 1);
     let second = control.folder().join("countersign.db.before-20300101T000000Z");
-    // By the next start, and by the next command with exclusive access.
+    // By the next start, and by the next command that has it alone.
     std::fs::hard_link(&database, &second).unwrap();
     control.restart().await;
     assert_eq!(before(files_in(control.folder())), kept);
@@ -158,9 +158,9 @@ async fn second_link_of_a_killed_restore_is_removed() {
     assert_eq!(run_file(&control.folder().join(&kept[0]), "SELECT COUNT(*) FROM deployment").await, 1);
 }
 
-/// A restore was killed after it had moved the WAL aside, which contains the newest data.
+/// It was killed after it had put aside what SQLite keeps beside the database, which holds all that is newest.
 #[tokio::test]
-async fn wal_moved_aside_by_a_killed_restore_is_moved_back() {
+async fn database_set_aside_by_a_killed_restore_is_put_back() {
     let mut control = ControlPlane::start().await;
     control.create_role("newest", &["read"]).await;
     control.kill();

@@ -1,4 +1,4 @@
-//! `restore`: replaces the database by a backup and invalidates older credentials.
+//! `restore`: a backup in the place of the database, and what it must not believe any more.
 
 use super::{does, files_in, in_place, refuses, refuses_to_serve, run_file};
 use countersign_tests::{
@@ -8,7 +8,7 @@ use countersign_tests::{
 use serde_json::{Value, json};
 use std::{process::Command, time::Duration};
 
-/// Tokens and challenges from before the backup, and from between backup and restore.
+/// Tokens and challenges of before a backup, and of between that and the restoration.
 struct Before {
     agent: Agent,
     role: String,
@@ -17,7 +17,7 @@ struct Before {
 }
 
 impl Before {
-    /// Credentials that exist at the backup.
+    /// What there is at the backup.
     async fn make(control: &ControlPlane) -> Self {
         let agent = Agent::register(control, "agent").await;
         let role = control.create_role("reader", &["read"]).await;
@@ -27,7 +27,7 @@ impl Before {
         before
     }
 
-    /// Creates a login, a used refresh token, a used challenge and an unused one.
+    /// A login, a refresh token that was used once, a challenge that was used, and one that was not.
     async fn go_on(&mut self, control: &ControlPlane) {
         let used = self.ask(control).await;
         let first = control.api.post("/auth/authenticate", used.clone()).await.expect(200);
@@ -42,14 +42,14 @@ impl Before {
         json!({ "challengeId": challenge["challengeId"], "signature": self.agent.key.sign(&text(&challenge["nonce"])) })
     }
 
-    /// Asserts that API and sidecar refuse all older credentials, and that the agent can log in again.
+    /// That nothing of before is good, at the API and at the sidecar, and that the agent logs in again.
     async fn assert_settled(&self, control: &ControlPlane, sidecar: &Sidecar) {
         for pair in &self.pairs {
             let token = text(&pair["accessToken"]);
             let refused = control.verify(&token).await;
             assert_eq!(refused.error().2, "token_superseded", "{refused:?}");
             let refused = async || (sidecar.check_token(&token).await.reason == "token_superseded").then_some(());
-            eventually("the sidecar refuses the old token", refused, || sidecar.log()).await;
+            eventually("the sidecar knows", refused, || sidecar.log()).await;
             let refused = control.api.post("/auth/refresh", json!({ "refreshToken": pair["refreshToken"] })).await;
             assert_eq!(refused.error().0, 401, "{refused:?}");
         }
@@ -62,7 +62,7 @@ impl Before {
         let again = self.agent.token().await;
         control.verify(&again).await.expect(200);
         let passes = async || (sidecar.check_token(&again).await.status == 200).then_some(());
-        eventually("the sidecar accepts the new token", passes, || sidecar.log()).await;
+        eventually("the sidecar lets in who logged in again", passes, || sidecar.log()).await;
     }
 }
 
@@ -75,7 +75,7 @@ async fn assert_recorded(control: &ControlPlane) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restore_invalidates_credentials_from_before() {
+async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let sidecar = Sidecar::start(&control).await;
     let mut before = Before::make(&control).await;
@@ -96,20 +96,20 @@ async fn restore_invalidates_credentials_from_before() {
     assert!(said.contains("The backup is as of ") && said.contains("roles that were revoked"), "{said}");
     let kept = files_in(control.folder()).into_iter().find(|name| name.contains(".before-")).expect("it is kept");
     let roles = "SELECT CAST(COUNT(*) AS BIGINT) FROM assignments";
-    assert_eq!(run_file(&control.folder().join(kept), roles).await, 0, "the replaced database, complete in one file");
-    assert_eq!(run_file(&database, roles).await, 1, "the database of the backup");
+    assert_eq!(run_file(&control.folder().join(kept), roles).await, 0, "the one of before, whole, in one file");
+    assert_eq!(run_file(&database, roles).await, 1, "the one of the backup");
 
     control.restart().await;
     before.assert_settled(&control, &sidecar).await;
     assert_recorded(&control).await;
-    // They stay invalid through the next start and the pruning of old data.
+    // It stays so, through the next start and what is forgotten then.
     control.restart().await;
     before.assert_settled(&control, &sidecar).await;
 }
 
-/// A backup copied into place by hand is refused; `restore` without a file confirms it.
+/// Whoever copies a backup into place by hand is told; without a file, `restore` settles it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn copied_backup_is_refused_until_restore_confirms_it() {
+async fn copied_backup_is_not_served_until_it_is_settled() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let sidecar = Sidecar::start(&control).await;
     let before = Before::make(&control).await;
@@ -124,9 +124,9 @@ async fn copied_backup_is_refused_until_restore_confirms_it() {
     assert_recorded(&control).await;
 }
 
-/// Older challenges are recognized by their content, not by time, because clocks differ.
+/// What was asked before is known by what it says, and not by when: clocks of machines differ.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn challenges_of_a_replica_with_a_fast_clock_are_invalidated_too() {
+async fn restore_revokes_challenges_of_a_replica_with_a_fast_clock() {
     let (mut control, ahead) = (ControlPlane::start().await, ManualClock::new());
     let agent = Agent::register(&control, "agent").await;
     control.terminate().await;
@@ -202,7 +202,7 @@ async fn invalid_backup_changes_nothing() {
     assert!(files_in(control.folder()).iter().all(|name| lock.contains(name)), "nothing is left behind");
 }
 
-/// A damaged database is moved aside with its WAL; a missing one is created.
+/// A damaged database is replaced and kept, with what lies beside it; and where there is none, one is put.
 #[tokio::test]
 async fn backup_replaces_a_damaged_or_missing_database() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
@@ -224,7 +224,7 @@ async fn backup_replaces_a_damaged_or_missing_database() {
     control.restart().await;
 }
 
-/// A database with damaged pages.
+/// A database whose pages are not what they were.
 fn bend(database: &[u8]) -> Vec<u8> {
     let mut bent = database.to_vec();
     for byte in &mut bent[4096 * 2..4096 * 8] {
@@ -233,9 +233,9 @@ fn bend(database: &[u8]) -> Vec<u8> {
     bent
 }
 
-/// PostgreSQL is dumped and restored with its own tools; without `restore` the server refuses to start.
+/// PostgreSQL is dumped and restored by its own tools; who forgets the rest is told.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn restored_postgresql_dump_is_refused_until_restore_confirms_it() {
+async fn restored_postgresql_dump_is_not_served_until_it_is_settled() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
     let url = postgres.database().await;
     let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
@@ -246,13 +246,13 @@ async fn restored_postgresql_dump_is_refused_until_restore_confirms_it() {
     before.go_on(&control).await;
     refuses(&control, &["restore", dump.to_str().unwrap()], &["pg_restore"]);
     refuses(&control, &["restore"], &["control planes are connected"]);
-    // A restart alone is no restore.
+    // A restart without a restoration is none.
     control.restart().await;
     control.kill();
     tool("pg_restore", &["--clean", "--if-exists", "--dbname", &url, dump.to_str().unwrap()]);
     refuses_to_serve(&control, &[], "restored from a dump").await;
     let settled = async || control.command(&["restore"]).status.success().then_some(());
-    // PostgreSQL notices a killed control plane after a moment.
+    // The server notices a killed control plane within a moment.
     eventually("it is settled", settled, || control.log()).await;
     control.restart().await;
     before.assert_settled(&control, &sidecar).await;
@@ -260,7 +260,7 @@ async fn restored_postgresql_dump_is_refused_until_restore_confirms_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn running_server_ends_when_a_dump_replaces_its_database() {
+async fn running_server_stops_when_a_dump_replaces_its_database() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
     let url = postgres.database().await;
     let mut control = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
@@ -269,13 +269,13 @@ async fn running_server_ends_when_a_dump_replaces_its_database() {
     tool("pg_dump", &["--format=custom", "--file", dump, &url]);
     tool("pg_restore", &["--clean", "--if-exists", "--dbname", &url, dump]);
     let ended = async || control.log().contains("restored from a dump").then_some(());
-    eventually("the server ends and logs the reason", ended, || control.log()).await;
+    eventually("it ends and says why", ended, || control.log()).await;
     control.kill();
     let settled = async || control.command(&["restore"]).status.success().then_some(());
     eventually("it is settled", settled, || control.log()).await;
     control.restart().await;
 
-    // Into the existing tables, so that their object ids stay the same.
+    // Into the tables that are there, so that they keep their numbers.
     control.kill();
     tool("pg_dump", &["--format=custom", "--file", dump, &url]);
     let empty = "DO $$ BEGIN EXECUTE (SELECT 'TRUNCATE ' || string_agg(quote_ident(tablename), ', ') FROM pg_tables \
@@ -291,13 +291,13 @@ fn tool(program: &str, arguments: &[&str]) {
 }
 
 #[tokio::test]
-async fn restore_migrates_an_older_backup() {
+async fn older_backup_is_migrated() {
     let (mut control, folder) = (ControlPlane::start().await, tempfile::tempdir().unwrap());
     let before = Before::make(&control).await;
     let file = folder.path().join("backup");
     does(&control, &["backup", file.to_str().unwrap()]);
     control.terminate().await;
-    // With the schema of the previous migration.
+    // As of the step before the last.
     let back = "ALTER TABLE feed DROP COLUMN restored_at; ALTER TABLE feed DROP COLUMN restored_revision; \
                 ALTER TABLE deployment DROP COLUMN set_aside_at; ALTER TABLE deployment DROP COLUMN set_aside_as; \
                 ALTER TABLE deployment DROP COLUMN table_numbers; DELETE FROM _sqlx_migrations WHERE version >= 8";
@@ -306,7 +306,7 @@ async fn restore_migrates_an_older_backup() {
     control.restart().await;
     let refused: HttpResponse = control.verify(&text(&before.pairs[0]["accessToken"])).await;
     assert_eq!(refused.error().2, "token_superseded");
-    // A backup of an older database, created by this version.
+    // A backup of a database of before, by this program.
     control.terminate().await;
     in_place(&control.folder().join("countersign.db"), back).await;
     let older = folder.path().join("older");

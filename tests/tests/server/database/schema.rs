@@ -1,10 +1,10 @@
-//! `migrate`: applies schema migrations before anything is served.
+//! `migrate`: the schema brought up to date before anything serves.
 
 use super::{does, number, open, open_file, refuses, refuses_to_serve};
 use countersign_tests::{ControlPlane, Postgres, tools};
 use std::process::Command;
 
-/// The newest version in the folder of migrations.
+/// The number of the newest step in the folder of migrations.
 fn newest() -> i64 {
     let steps = std::fs::read_dir(tools::root().join("control-plane/migrations")).unwrap();
     let number = |name: String| name.split('_').next().unwrap().parse::<i64>().unwrap();
@@ -12,7 +12,7 @@ fn newest() -> i64 {
 }
 
 #[tokio::test]
-async fn migrate_creates_the_schema_once() {
+async fn migrate_creates_the_schema_and_reports_it_once() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
     let url = postgres.database().await;
     let file = folder.path().join("data").join("countersign.db");
@@ -35,9 +35,9 @@ async fn migrate_creates_the_schema_once() {
     }
 }
 
-/// As before an upgrade, while replicas run.
+/// As before an upgrade: with replicas that serve.
 #[tokio::test]
-async fn migrate_does_not_disturb_running_servers() {
+async fn migrate_does_not_disturb_a_running_server() {
     let postgres = Postgres::start().await;
     let setting = format!("database.url={}", postgres.database().await);
     for control in [ControlPlane::start().await, ControlPlane::start_with(&[&setting]).await] {
@@ -46,7 +46,7 @@ async fn migrate_does_not_disturb_running_servers() {
     }
 }
 
-/// A standby may have old data and takes no writes.
+/// What a standby says may be old, and it takes no writes.
 #[tokio::test]
 async fn commands_refuse_a_standby() {
     let (mut postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);

@@ -1,4 +1,4 @@
-//! `migrate --to`: copies the SQLite database to PostgreSQL.
+//! `migrate --to`: everything in the embedded database, to PostgreSQL.
 
 use super::{does, in_place, number, open, open_file, refuses, refuses_to_serve, texts};
 use countersign_tests::{
@@ -12,7 +12,7 @@ fn database(control: &ControlPlane) -> PathBuf {
     control.folder().join("countersign.db")
 }
 
-/// All tables of the SQLite database except the migration table, with their columns.
+/// All tables of the embedded database but the one that counts the steps of the schema, with their columns.
 async fn tables(file: &mut AnyConnection) -> BTreeMap<String, Vec<String>> {
     let all = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name <> '_sqlx_migrations'";
     let mut tables = BTreeMap::new();
@@ -23,12 +23,12 @@ async fn tables(file: &mut AnyConnection) -> BTreeMap<String, Vec<String>> {
     tables
 }
 
-/// Every row of every table as text, sorted.
+/// Every row of every table, as text, in order of the text.
 async fn rows(at: &mut AnyConnection, tables: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
     let mut all = BTreeMap::new();
     for (name, columns) in tables {
         let part = |column: &String| format!("COALESCE(CAST(\"{column}\" AS TEXT), '(none)')");
-        // The mark of the transfer exists on one side only.
+        // Where they went is said of one side only.
         let columns = columns.iter().filter(|column| !column.starts_with("set_aside_"));
         let row = columns.map(part).collect::<Vec<_>>().join(" || '|' || ");
         let mut rows = texts(at, &format!("SELECT {row} FROM \"{name}\"")).await;
@@ -38,7 +38,7 @@ async fn rows(at: &mut AnyConnection, tables: &BTreeMap<String, Vec<String>>) ->
     all
 }
 
-/// Puts rows into every table. Returns an agent and its tokens.
+/// Does something of everything, so that no table stays empty; gives an agent and its tokens.
 async fn fill(control: &mut ControlPlane, receiver: &Receiver) -> (Agent, Value) {
     let agent = Agent::register(control, "agent ünïcode \u{1f600} ' \" \\ {}").await;
     let role = control.create_role("reader", &["read"]).await;
@@ -56,7 +56,7 @@ async fn fill(control: &mut ControlPlane, receiver: &Receiver) -> (Agent, Value)
     eventually("events are delivered", async || (target.total("delivered").await > 0).then_some(()), || control.log())
         .await;
     control.kill();
-    // Rows that exist only for a moment.
+    // What is there for moments only.
     let passing = "INSERT INTO trust_marks VALUES ('agent_x'); \
                    INSERT INTO webhook_outbox VALUES ('evt_x', 'agent.authenticated', '{}', 1, '', ''); \
                    INSERT INTO webhook_losses VALUES ('agent_x', 'svc_x', 'role_x', 'r', 1, 'revoked'); \
@@ -77,7 +77,7 @@ async fn login(control: &ControlPlane, agent: &Agent) -> Value {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn transfer_copies_every_table_and_the_target_continues() {
+async fn transfer_copies_all_data_and_the_server_continues() {
     let (postgres, receiver) = (Postgres::start().await, Receiver::good().await);
     let (url, mut control) = (postgres.database().await, ControlPlane::start().await);
     let sidecar = Sidecar::start(&control).await;
@@ -99,9 +99,9 @@ async fn transfer_copies_every_table_and_the_target_continues() {
         assert_eq!(line.split_whitespace().nth(1), Some(rows.len().to_string().as_str()), "{line}");
     }
     let mut target = open(&url).await;
-    assert_eq!(rows(&mut target, &tables).await, before, "compared independently");
+    assert_eq!(rows(&mut target, &tables).await, before, "by another way of comparing");
     let mut file = open_file(&database(&control)).await;
-    assert_eq!(rows(&mut file, &tables).await, before, "the source is unchanged");
+    assert_eq!(rows(&mut file, &tables).await, before, "the source stays as it is");
     file.close().await.unwrap();
     refuses_to_serve(&control, &[], "migrated to PostgreSQL").await;
     refuses(&control, &["migrate", "--to", &postgres.database().await], &["already migrated", "restore"]);
@@ -112,7 +112,7 @@ async fn transfer_copies_every_table_and_the_target_continues() {
     control.api.post("/auth/refresh", json!({ "refreshToken": pair["refreshToken"] })).await.expect(200);
     let verified = control.command(&["audit", "verify"]);
     assert!(verified.status.success(), "{verified:?}");
-    // Revoked tokens stay revoked, and valid ones stay valid.
+    // Death goes on being final, and life goes on.
     let token = text(&login(&control, &agent).await["accessToken"]);
     let passes = async || (sidecar.check_token(&token).await.status == 200).then_some(());
     eventually("the sidecar follows", passes, || sidecar.log()).await;
@@ -123,7 +123,7 @@ async fn transfer_copies_every_table_and_the_target_continues() {
 }
 
 #[tokio::test]
-async fn transfer_refuses_a_target_with_data() {
+async fn transfer_refuses_a_target_that_is_not_empty() {
     let postgres = Postgres::start().await;
     let (url, foreign) = (postgres.database().await, postgres.database().await);
     let mut control = ControlPlane::start().await;
@@ -140,18 +140,18 @@ async fn transfer_refuses_a_target_with_data() {
     let nobody = url.replace("postgres@127.0.0.1", "postgres:hunter2@127.0.0.1").replace("countersign_0", "nobody");
     let said = refuses(&control, &["migrate", "--to", &nobody], &["nobody"]);
     assert!(!said.contains("hunter2"));
-    // A target with an empty schema is accepted, so a refused transfer can be repeated.
+    // The schema alone is no reason, and whoever was refused may try again.
     let url = postgres.database().await;
     does(&control, &["--set", &format!("database.url={url}"), "migrate"]);
     does(&control, &["migrate", "--to", &url]);
-    // To return to the source, `restore` must confirm it, because the target has continued.
+    // Whoever wants to come back settles what is here, since it went on there.
     assert!(does(&control, &["restore"]).contains("restore completed"));
     control.restart().await;
 }
 
-/// A writer without our lock, such as the SQLite shell.
+/// Whoever writes without our lock, as somebody with a shell of SQLite.
 #[tokio::test]
-async fn transfer_refuses_a_source_that_is_written_to() {
+async fn transfer_refuses_a_source_in_use() {
     let (postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
     control.terminate().await;
     let mut writer = open_file(&database(&control)).await;
@@ -163,9 +163,9 @@ async fn transfer_refuses_a_source_that_is_written_to() {
     does(&control, &["migrate", "--to", &url]);
 }
 
-/// A transfer killed in the middle leaves the target empty and the source usable.
+/// Killed in the middle, it leaves the target as empty as it was, and the source as good.
 #[tokio::test]
-async fn interrupted_transfer_leaves_the_target_empty() {
+async fn interrupted_transfer_changes_nothing() {
     let (postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
     let url = postgres.database().await;
     control.terminate().await;
@@ -194,7 +194,7 @@ async fn interrupted_transfer_leaves_the_target_empty() {
     assert!(said.lines().any(|line| line.starts_with("idempotency") && line.contains(" 300000 ")), "{said}");
 }
 
-/// Pending deliveries are sent from the target.
+/// A receiver that is down keeps what it is to get, wherever the database is.
 #[tokio::test]
 async fn pending_webhook_deliveries_are_sent_from_the_target() {
     let (postgres, receiver) = (Postgres::start().await, Receiver::start(Reply::Status(500)).await);

@@ -1,10 +1,10 @@
-//! Commands whose result cannot be written to standard output.
+//! What is done is done, also if nobody can be told on standard output.
 
 use super::{does, files_in, number, open, refuses};
 use countersign_tests::{ControlPlane, Postgres};
 use std::fs::File;
 
-/// Runs a command with a full disk as standard output. Returns its error.
+/// What the command says where nothing can be written, as on a disk that is full.
 #[track_caller]
 fn unsaid(control: &ControlPlane, arguments: &[&str]) -> String {
     let full = File::options().write(true).open("/dev/full").unwrap();
@@ -17,7 +17,7 @@ fn unsaid(control: &ControlPlane, arguments: &[&str]) -> String {
 }
 
 #[tokio::test]
-async fn command_with_full_standard_output_reports_that_it_succeeded() {
+async fn command_with_a_full_output_still_reports_that_it_succeeded() {
     let (postgres, folder) = (Postgres::start().await, tempfile::tempdir().unwrap());
     let mut control = ControlPlane::start().await;
     let file = folder.path().join("backup").to_str().unwrap().to_owned();
