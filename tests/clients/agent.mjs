@@ -1,8 +1,8 @@
-// An agent in Node: makes a key, registers, logs in and verifies its own token, as a service would.
+// An agent in Node: generates a key, registers, logs in, and verifies its token as a service would.
 //
-//     node agent.mjs der|ieee-p1363 SERVICE_ID        how the signature is written
+//     node agent.mjs der|ieee-p1363 SERVICE_ID        the encoding of the signature
 //
-// Needs nothing but Node 24. COUNTERSIGN_URL says where the service is, COUNTERSIGN_CA whom to trust.
+// Requires Node 24. COUNTERSIGN_URL is the URL of the control plane, COUNTERSIGN_CA its certificate authority.
 
 import assert from "node:assert";
 import { createPublicKey, generateKeyPairSync, sign, verify } from "node:crypto";
@@ -34,18 +34,18 @@ async function claimsOf(token) {
   const key = createPublicKey({ key: keys.find((key) => key.kid === kid), format: "jwk" });
   const options = { key, dsaEncoding: "ieee-p1363" };
   const signed = Buffer.from(`${header}.${payload}`);
-  assert(verify("sha256", signed, options, Buffer.from(signature, "base64url")), "the signature fits");
+  assert(verify("sha256", signed, options, Buffer.from(signature, "base64url")), "the signature is valid");
 
   const claims = JSON.parse(Buffer.from(payload, "base64url"));
   assert.equal(claims.iss, url);
   assert.equal(claims.aud, service);
-  assert(claims.exp > Date.now() / 1000, "the token lives");
+  assert(claims.exp > Date.now() / 1000, "the token has not expired");
   return claims;
 }
 
 async function call(path, body) {
   const options = { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body) };
-  const answer = await fetch(url + path, body && options);
-  if (!answer.ok) throw new Error(`${path}: ${answer.status} ${await answer.text()}`);
-  return answer.json();
+  const response = await fetch(url + path, body && options);
+  if (!response.ok) throw new Error(`${path}: ${response.status} ${await response.text()}`);
+  return response.json();
 }

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""An agent in Python: makes a key, registers, logs in and verifies its own token, as a service would.
+"""An agent in Python: generates a key, registers, logs in, and verifies its token as a service would.
 
-    agent.py der|raw SERVICE_ID        how the signature is written: as it comes, or as 64 bytes r and s
+    agent.py der|raw SERVICE_ID        the encoding of the signature: DER, or 64 bytes r and s
 
-Needs `cryptography` and `PyJWT`. COUNTERSIGN_URL says where the service is, COUNTERSIGN_CA whom to trust.
+Requires `cryptography` and `PyJWT`. COUNTERSIGN_URL is the URL of the control plane, COUNTERSIGN_CA its certificate
+authority.
 """
 
 import json
@@ -58,8 +59,8 @@ def verify(token, service):
 def post(path, **body):
     headers = {"Content-Type": "application/json"}
     request = urllib.request.Request(URL + path, json.dumps(body).encode(), headers)
-    with urllib.request.urlopen(request, context=TLS) as answer:
-        return json.load(answer)
+    with urllib.request.urlopen(request, context=TLS) as response:
+        return json.load(response)
 
 
 main(*sys.argv[1:])

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""A service in Python that verifies tokens by the published keys alone, and keeps these for as long as it may.
+"""A service in Python that verifies tokens with the published keys, which it caches for the maximum allowed time.
 
-    verifier.py SERVICE_ID        a token on each line of its input; `ok KID` or what is wrong for each
+    verifier.py SERVICE_ID        reads one token per line; prints `ok KID` or the error for each
 
-It asks for the keys again when their time is over and never before, not even for a key that it does not know.
+It fetches the keys again only when the cache has expired, not even for an unknown key.
 """
 
 import os
@@ -21,15 +21,15 @@ TLS = ssl.create_default_context(cafile=os.environ.get("COUNTERSIGN_CA"))
 
 class Keys:
     def __init__(self):
-        self.keys, self.until = {}, 0.0
+        self.keys, self.expires_at = {}, 0.0
 
     def get(self, kid):
-        if time.monotonic() >= self.until:
-            asked = time.monotonic()
-            with urllib.request.urlopen(f"{URL}/.well-known/jwks.json", context=TLS) as answer:
-                age = int(re.search(r"max-age=(\d+)", answer.headers["Cache-Control"])[1])
-                keys = jwt.PyJWKSet.from_json(answer.read().decode()).keys
-            self.keys, self.until = {key.key_id: key for key in keys}, asked + age
+        if time.monotonic() >= self.expires_at:
+            fetched_at = time.monotonic()
+            with urllib.request.urlopen(f"{URL}/.well-known/jwks.json", context=TLS) as response:
+                age = int(re.search(r"max-age=(\d+)", response.headers["Cache-Control"])[1])
+                keys = jwt.PyJWKSet.from_json(response.read().decode()).keys
+            self.keys, self.expires_at = {key.key_id: key for key in keys}, fetched_at + age
         return self.keys[kid]
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Verifies an access token with openssl and curl alone, and prints its claims.
+# Verifies an access token with only openssl and curl, and prints its claims.
 #
 #   verify-token.sh SERVICE_ID <token
 #
-# Environment: COUNTERSIGN_URL says where the service is, COUNTERSIGN_CA whom to trust.
+# Environment: COUNTERSIGN_URL is the URL of the control plane, COUNTERSIGN_CA its certificate authority.
 set -euo pipefail
 
 service="${1:?a service id}"
@@ -11,7 +11,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 main() {
-    IFS=. read -r header payload signature || [ -n "$signature" ] # the line may have no end
+    IFS=. read -r header payload signature || [ -n "$signature" ] # the line may have no newline
     local claims key
     claims=$(decode "$payload")
     key=$(published_key "$(decode "$header" | field kid)")
@@ -21,7 +21,7 @@ main() {
     decode "$signature" | hex | der_signature >"$work/signature.der"
     printf '%s.%s' "$header" "$payload" |
         openssl dgst -sha256 -keyform DER -verify "$work/key.der" -signature "$work/signature.der" >/dev/null ||
-        fail "the signature does not fit"
+        fail "the signature is invalid"
 
     [ "$(field iss <<<"$claims")" = "$COUNTERSIGN_URL" ] || fail "from another issuer"
     [ "$(field aud <<<"$claims")" = "$service" ] || fail "for another service"
@@ -35,13 +35,13 @@ published_key() {
         grep -o '{[^{}]*}' | grep -F "\"kid\":\"$1\"" || fail "no key $1"
 }
 
-# A P-256 key in DER: what every such key begins with, then the point 04 x y.
+# A P-256 key in DER: the constant prefix, then the point 04 x y.
 public_key() {
     printf '%s' 3059301306072a8648ce3d020106082a8648ce3d03010703420004 "$(decode "$1" | hex)" "$(decode "$2" | hex)" |
         unhex
 }
 
-# 64 bytes r and s, in hex, as the DER that openssl wants.
+# Converts 64 bytes r and s in hex to DER for openssl.
 der_signature() {
     local both
     read -r both

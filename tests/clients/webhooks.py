@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A receiver in Python: the reference library of Standard Webhooks says which signatures are good, and jsonschema
-which bodies fit the description of the API.
+"""A receiver in Python: verifies signatures with the reference library of Standard Webhooks, and bodies with jsonschema
+against the OpenAPI document.
 
     webhooks.py [OPENAPI]
 
 Each line of the input is an object with the headers `id`, `timestamp` and `signature`, `body` in base64 and `secret`;
-or with `body` alone, to be judged by the description. Each line of the output is `ok` or what is wrong.
+or with only `body`, which is validated against the OpenAPI document. Each line of the output is `ok` or the error.
 """
 
 import base64
@@ -38,7 +38,7 @@ def fit(openapi, body):
 
 
 def absolute_references(schema):
-    """References in a schema that is taken out of the description lead into it all the same."""
+    """Makes references absolute, because the schema is validated outside of its document."""
     if isinstance(schema, dict):
         return {
             name: DESCRIPTION + value if name == "$ref" else absolute_references(value)

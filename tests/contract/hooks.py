@@ -1,4 +1,4 @@
-"""What Schemathesis cannot know: ids that exist, keys that are keys, and what must stand in an error."""
+"""Hooks for what a schema cannot express: existing ids, valid keys, and a check that errors are documented."""
 
 import functools
 import json
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 ID = re.compile(r"^(agent|svc|role|key|wh|evt)_[0-7][0-9a-hjkmnp-tv-z]{25}$")
 PRIVATE_USE = re.compile("[\U000e0000-\U000e007f\U000f0000-\U0010ffff]")
 SERVICE = os.environ["COUNTERSIGN_SERVICE_ID"]
-REAL = {"svc": SERVICE, "agent": os.environ["AGENT_ID"], "role": os.environ["ROLE_ID"]}
+EXISTING = {"svc": SERVICE, "agent": os.environ["AGENT_ID"], "role": os.environ["ROLE_ID"]}
 
 
 def public_key(number: int) -> str:
@@ -23,14 +23,14 @@ def public_key(number: int) -> str:
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
 
 
-# Keys are no matter of a pattern: these are some.
+# A pattern cannot describe valid public keys.
 schemathesis.openapi.format("pem-public-key", st.integers(1, 50).map(public_key))
 
-# The format allows what is past; `expiresAt` must lie ahead, and no pattern says so.
-instants = st.datetimes(datetime(2090, 1, 1), datetime(2190, 1, 1), timezones=st.integers(-720, 720).map(
+# `expiresAt` must be in the future, which the format cannot express.
+future_times = st.datetimes(datetime(2090, 1, 1), datetime(2190, 1, 1), timezones=st.integers(-720, 720).map(
     lambda minutes: timezone(timedelta(minutes=minutes))
 ))
-schemathesis.openapi.format("date-time", instants.map(datetime.isoformat))
+schemathesis.openapi.format("date-time", future_times.map(datetime.isoformat))
 
 atom = st.text("abcdefghijklmnopqrstuvwxyzäöüßéçжλ0123456789+-_", min_size=1, max_size=12)
 label = st.text("abcdefghijklmnopqrstuvwxyzäß0123456789", min_size=1, max_size=12)
@@ -38,13 +38,13 @@ address = st.builds("{}@{}".format, st.lists(atom, min_size=1, max_size=3).map("
 schemathesis.openapi.format("idn-email", address)
 
 
-# Hosts are looked up: this one is here, and nobody listens.
-NOWHERE = "http://127.0.0.1:65535/"
-schemathesis.openapi.format("uri", st.text("abcdefgh/-_.~%20?=&", max_size=40).map(NOWHERE.__add__))
+# The server resolves host names. This address exists, but nothing listens on the port.
+CLOSED_PORT_URL = "http://127.0.0.1:65535/"
+schemathesis.openapi.format("uri", st.text("abcdefgh/-_.~%20?=&", max_size=40).map(CLOSED_PORT_URL.__add__))
 
 
 def call(method: str, path: str, body: dict | None = None) -> dict:
-    answer = requests.request(
+    response = requests.request(
         method,
         os.environ["COUNTERSIGN_URL"] + path,
         json=body,
@@ -52,8 +52,8 @@ def call(method: str, path: str, body: dict | None = None) -> dict:
         verify=os.environ["COUNTERSIGN_CA"],
         timeout=10,
     )
-    answer.raise_for_status()
-    return answer.json()
+    response.raise_for_status()
+    return response.json()
 
 
 def create(path: str, body: dict, name: str) -> str:
@@ -64,32 +64,33 @@ def webhooks_of(path: str) -> str:
     return "/webhooks" if path.startswith("/webhooks") else f"/services/{SERVICE}/webhooks"
 
 
-WEBHOOK = {"url": NOWHERE, "events": ["agent.role_assigned"], "description": "lasting"}
+WEBHOOK = {"url": CLOSED_PORT_URL, "events": ["agent.role_assigned"], "description": "permanent"}
 
 
 @functools.cache
-def lasting(kind: str, path: str) -> str:
-    """A webhook at this place, or an event that it got."""
+def permanent(kind: str, path: str) -> str:
+    """A webhook of this collection, or an event that was sent to it."""
     if kind == "wh":
         return create(path, WEBHOOK, "webhookId")
-    return create(f"{path}/{lasting('wh', path)}/test", {}, "eventId")
+    return create(f"{path}/{permanent('wh', path)}/test", {}, "eventId")
 
 
-# While there is room: at most ten can be made at one place.
-for place in (webhooks_of(""), "/webhooks"):
-    lasting("evt", place)
+# Create them first, because a collection has at most ten webhooks.
+for collection in (webhooks_of(""), "/webhooks"):
+    permanent("evt", collection)
 
 
-def doomed_webhook(path: str) -> str:
-    there = [found["webhookId"] for found in call("GET", path)["data"] if found["webhookId"] != lasting("wh", path)]
-    return there[0] if there else create(path, WEBHOOK, "webhookId")
+def deletable_webhook(path: str) -> str:
+    webhook_ids = [webhook["webhookId"] for webhook in call("GET", path)["data"]]
+    deletable_ids = [webhook_id for webhook_id in webhook_ids if webhook_id != permanent("wh", path)]
+    return deletable_ids[0] if deletable_ids else create(path, WEBHOOK, "webhookId")
 
 
-def doomed(kind: str, path: str) -> str:
-    """One that the request may use up."""
+def deletable(kind: str, path: str) -> str:
+    """The id of a new resource that the request may delete."""
     unique = os.urandom(8).hex()
     if kind == "wh":
-        return doomed_webhook(webhooks_of(path))
+        return deletable_webhook(webhooks_of(path))
     if kind == "role":
         return create(f"/services/{SERVICE}/roles", {"name": unique, "permissions": []}, "roleId")
     if kind == "key":
@@ -99,10 +100,10 @@ def doomed(kind: str, path: str) -> str:
 
 def real(text: object, operation: object) -> object:
     """An id of the right form becomes one that exists; any other value stays as it is."""
-    found = ID.match(text) if isinstance(text, str) else None
-    if not found:
+    match = ID.match(text) if isinstance(text, str) else None
+    if not match:
         return text
-    kind = found[1]
+    kind = match[1]
     ends = (operation.method.upper(), operation.path) in {
         ("DELETE", "/services/{service}/roles/{role}"),
         ("DELETE", "/services/{service}/keys/{key}"),
@@ -111,10 +112,10 @@ def real(text: object, operation: object) -> object:
         ("PUT", "/agents/{agent}/status"),
     }
     if ends and kind != "svc":
-        return doomed(kind, operation.path)
+        return deletable(kind, operation.path)
     if kind in ("wh", "evt"):
-        return lasting(kind, webhooks_of(operation.path))
-    return REAL.get(kind, text)
+        return permanent(kind, webhooks_of(operation.path))
+    return EXISTING.get(kind, text)
 
 
 def with_real_ids(context, values):
@@ -137,7 +138,7 @@ def map_query(context, query):
 def map_body(context, body):
     body = with_real_ids(context, body)
     if isinstance(body, dict) and is_past(body.get("expiresAt")):
-        # Seen in an answer and sent back: of the right form, and over.
+        # A time from a response is well-formed but has passed.
         return body | {"expiresAt": "2099-12-31T23:00:00Z"}
     return body
 
@@ -145,8 +146,8 @@ def map_body(context, body):
 @schemathesis.hook
 def before_call(context, case, kwargs):
     if isinstance(case.body, dict) and str(case.body.get("url")).startswith("https://billing.example.org/"):
-        # The example, whose host is in other people's worlds only.
-        case.body = case.body | {"url": NOWHERE}
+        # The host of the example does not resolve in tests.
+        case.body = case.body | {"url": CLOSED_PORT_URL}
 
 
 def is_past(value: object) -> bool:
@@ -158,18 +159,18 @@ def is_past(value: object) -> bool:
 
 @schemathesis.hook
 def filter_body(context, body):
-    """Tags and private use beyond U+FFFF are refused in names; the pattern cannot say it (see its description)."""
+    """Names must not contain tags or private-use characters above U+FFFF; the pattern cannot express that."""
     return not PRIVATE_USE.search(json.dumps(body, ensure_ascii=False, default=repr))
 
 
 @schemathesis.check
 def errors_are_described(context, response, case):
-    """Whatever is answered as an error stands among the examples of its status, by its reason or else its code."""
+    """Each error has an example for its status, named after its reason or code."""
     if response.status_code < 400 or response.status_code == 405:
         return
-    answers = case.operation.definition.raw["responses"]
+    documented = case.operation.definition.raw["responses"]
     error = response.json()["error"]
     name = error["details"].get("reason", error["code"])
-    answer = answers.get(str(response.status_code), {})
-    examples = answer.get("content", {}).get("application/json", {}).get("examples", {})
+    documented_response = documented.get(str(response.status_code), {})
+    examples = documented_response.get("content", {}).get("application/json", {}).get("examples", {})
     assert name in examples, f"{response.status_code} {name} is not described, but {sorted(examples)}"

@@ -75,7 +75,7 @@ impl Challenge {
     }
 }
 
-/// Version, agent, service, expiry, random id; and, of a deployment that was restored once, its restore_revision.
+/// Version, agent, service, expiry, random id; and, of a deployment that was restored once, its `restore_revision`.
 fn encode(challenge: &Challenge) -> Vec<u8> {
     let Challenge { agent, service, expires_at, random_id, restore_revision } = challenge;
     let has_restore_revision = *restore_revision != Revision::default();

@@ -1,4 +1,4 @@
-//! Which texts are an agent's public key, and that a private one never gets further than the door.
+//! Accepted encodings of an agent's public key, and the refusal of private keys.
 
 #![expect(clippy::expect_used, reason = "a prepared key that does not parse ends the test")]
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 const P256: &str = "genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256";
 
-/// What stands before the point in the DER of a P-256 key.
+/// The DER of a P-256 public key up to the point.
 const PREFIX: &str = "3059301306072a8648ce3d020106082a8648ce3d030107034200";
 
 /// The prime of the curve's field.
@@ -25,9 +25,9 @@ fn generate(arguments: &str) -> String {
     openssl_text(arguments, "")
 }
 
-async fn register(at: &ControlPlane, key: Value) -> HttpResponse {
+async fn register(control: &ControlPlane, key: Value) -> HttpResponse {
     let body = json!({ "email": "owner@example.org", "name": "Keys", "publicKey": key });
-    at.api.post("/auth/register", body).await
+    control.api.post("/auth/register", body).await
 }
 
 /// The PEM of a point of 65 bytes, whether it is on the curve or not.
@@ -35,8 +35,8 @@ fn pem_of_point(point: &str) -> String {
     pem("PUBLIC KEY", &hex::decode(format!("{PREFIX}{point}")).expect("hex"))
 }
 
-/// A point whose x is small, and the same with p added to x, which names the same point to a reader
-/// that reduces before it looks.
+/// A point with a small x, and the same point with p added to x: a parser that reduces modulo p before it checks the
+/// range would accept both.
 fn small_point_and_alias() -> (String, String) {
     let compressed = |x: u8| [&[2][..], &[0; 31], &[x]].concat();
     let point = (1..=255).find_map(|x| p256::PublicKey::from_sec1_bytes(&compressed(x)).ok()).expect("a small x");
@@ -49,7 +49,7 @@ fn small_point_and_alias() -> (String, String) {
 
 #[tokio::test]
 async fn every_encoding_of_a_key_registers_the_same_agent_with_the_hash_of_openssl() {
-    let at = ControlPlane::start().await;
+    let control = ControlPlane::start().await;
     let public = public_pem(&generate(P256));
     let canonical = openssl("pkey -pubin -pubout -outform DER", public.as_bytes());
     let hash = openssl("dgst -sha256 -binary", &canonical);
@@ -57,7 +57,7 @@ async fn every_encoding_of_a_key_registers_the_same_agent_with_the_hash_of_opens
     let compressed = openssl_text("pkey -pubin -ec_conv_form compressed -pubout", &public);
     assert_ne!(compressed, public);
 
-    let first = register(&at, json!(public)).await.expect(201);
+    let first = register(&control, json!(public)).await.expect(201);
     assert_eq!(first["publicKeyHash"], expected);
     for (name, spelling) in [
         ("CRLF", public.replace('\n', "\r\n")),
@@ -66,23 +66,23 @@ async fn every_encoding_of_a_key_registers_the_same_agent_with_the_hash_of_opens
         ("compressed with CRLF", compressed.replace('\n', "\r\n")),
         ("white space around", format!(" \t\r\n\n{public}\n\n \t")),
     ] {
-        assert_eq!(register(&at, json!(spelling)).await.expect(201), first, "{name}");
+        assert_eq!(register(&control, json!(spelling)).await.expect(201), first, "{name}");
     }
 }
 
-/// RFC 7468 wants lines of 64 characters of those who write; whoever encodes what browsers export
-/// writes one line, and MIME encoders write 76.
+/// RFC 7468 requires writers to use lines of 64 characters, but encoders of browser exports write one line, and MIME
+/// encoders write lines of 76.
 #[tokio::test]
 async fn pem_lines_of_any_length_are_accepted() {
-    let at = ControlPlane::start().await;
+    let control = ControlPlane::start().await;
     let public = public_pem(&generate(P256));
-    let first = register(&at, json!(public)).await.expect(201);
+    let first = register(&control, json!(public)).await.expect(201);
     let body = STANDARD.encode(der(&public));
     for width in [48, 76, body.len()] {
         let lines: Vec<_> = body.as_bytes().chunks(width).map(String::from_utf8_lossy).collect();
         let spelling = format!("-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n", lines.join("\n"));
-        let answer = register(&at, json!(spelling)).await;
-        assert_eq!((answer.status, &answer.body), (201, &first), "lines of {width}");
+        let response = register(&control, json!(spelling)).await;
+        assert_eq!((response.status, &response.body), (201, &first), "lines of {width}");
     }
 }
 
@@ -106,7 +106,7 @@ fn other_kinds() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// A good key in DER, edited.
+/// A valid DER key with an edit.
 fn edited(der: &[u8], edit: impl FnOnce(&mut Vec<u8>)) -> String {
     let mut der = der.to_vec();
     edit(&mut der);
@@ -195,17 +195,17 @@ fn broken_texts() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// What is wrong with a refusal, if anything is.
-fn fault(name: &str, answer: &HttpResponse) -> Option<String> {
-    let fields = answer.body["error"]["details"]["fields"].as_object();
+/// Returns a description if the response is not the expected refusal.
+fn fault(name: &str, response: &HttpResponse) -> Option<String> {
+    let fields = response.body["error"]["details"]["fields"].as_object();
     let names: Vec<_> = fields.into_iter().flat_map(|fields| fields.keys()).collect();
-    let good = answer.status == 400 && answer.error().1 == "VALIDATION_ERROR" && names == ["publicKey"];
-    (!good).then(|| format!("{name}: {} {}", answer.status, answer.body))
+    let correct = response.status == 400 && response.error().1 == "VALIDATION_ERROR" && names == ["publicKey"];
+    (!correct).then(|| format!("{name}: {} {}", response.status, response.body))
 }
 
 #[tokio::test]
 async fn invalid_public_keys_are_refused_with_the_field_name() {
-    let at = ControlPlane::start().await;
+    let control = ControlPlane::start().await;
     let texts = [other_kinds(), broken_points(), broken_encodings(), broken_texts()];
     let texts = texts.into_iter().flatten().map(|(name, key)| (name, json!(key)));
     let values = [
@@ -217,27 +217,27 @@ async fn invalid_public_keys_are_refused_with_the_field_name() {
     ];
     let mut faults = Vec::new();
     for (name, key) in texts.chain(values) {
-        faults.extend(fault(name, &register(&at, key).await));
+        faults.extend(fault(name, &register(&control, key).await));
     }
     let missing = json!({ "email": "owner@example.org", "name": "Keys" });
-    faults.extend(fault("missing", &at.api.post("/auth/register", missing).await));
+    faults.extend(fault("missing", &control.api.post("/auth/register", missing).await));
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
 #[tokio::test]
 async fn unmodified_test_keys_are_accepted() {
-    let at = ControlPlane::start().await;
+    let control = ControlPlane::start().await;
     let (small, alias) = small_point_and_alias();
     assert_ne!(small, alias);
-    register(&at, json!(small)).await.expect(201);
+    register(&control, json!(small)).await.expect(201);
     let point = hex::encode(&der(&small)[26..]);
-    register(&at, json!(pem_of_point(&point))).await.expect(201);
-    assert_eq!(openssl_text("pkey -pubin -pubout", &small), small, "OpenSSL reads what the editing here wrote");
+    register(&control, json!(pem_of_point(&point))).await.expect(201);
+    assert_eq!(openssl_text("pkey -pubin -pubout", &small), small, "OpenSSL accepts the unmodified key");
 }
 
 #[tokio::test]
 async fn private_keys_are_refused_and_never_logged() {
-    let at = ControlPlane::start_with(&["log.level=trace"]).await;
+    let control = ControlPlane::start_with(&["log.level=trace"]).await;
     let private = generate(P256);
     let sec1 = openssl_text("pkey -traditional", &private);
     let encrypted = openssl_text("pkcs8 -topk8 -passout pass:a", &private);
@@ -250,12 +250,12 @@ async fn private_keys_are_refused_and_never_logged() {
         ("public and private", &both),
         ("labelled public", &relabelled),
     ] {
-        let refused = register(&at, json!(key)).await;
+        let refused = register(&control, json!(key)).await;
         assert_eq!(fault(name, &refused), None);
         let secret = key.lines().filter(|line| line.len() > 20 && !line.contains("-----"));
         for line in secret {
-            assert!(!at.log().contains(line), "{name} stands in the log");
-            assert!(!refused.body.to_string().contains(line), "{name} stands in the answer");
+            assert!(!control.log().contains(line), "{name} is in the log");
+            assert!(!refused.body.to_string().contains(line), "{name} is in the response");
         }
     }
 }

@@ -1,8 +1,7 @@
-//! Bad input at every door: the answer is the error of the specification or a denial, never a fault of ours,
-//! never an allow.
+//! Hostile input on every interface is answered with a documented error or a denial, never with a server error or an allow.
 //!
-//! `routes` says what doors there are, so a new one is tried in every way by one more entry there; docs/use/api.md says
-//! the same to people, and which errors may come: `contract` reads it.
+//! `routes` lists every route; all tests run for each of them. `contract` reads the table in docs/use/api.md, which lists
+//! the routes and their errors for users.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a bad input that cannot be made ends the test")]
 

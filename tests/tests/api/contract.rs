@@ -1,6 +1,6 @@
-//! The API keeps to its description: Schemathesis makes requests out of it, good ones and bad ones, and judges the answers.
+//! The API conforms to its OpenAPI document: Schemathesis generates valid and invalid requests and checks the responses.
 //!
-//! What it is told beside the description stands in `tests/contract`.
+//! Its configuration and hooks are in `tests/contract`.
 
 use countersign_tests::{Agent, ControlPlane, description, tools};
 use secrecy::ExposeSecret;
@@ -9,7 +9,7 @@ use std::{
     process::{Command, Output},
 };
 
-/// How many requests of each kind are made up for an operation.
+/// Generated requests of each kind for an operation.
 const EXAMPLES: &str = "10";
 
 #[test]
@@ -18,13 +18,13 @@ fn openapi_document_is_valid() {
         .arg(tools::root().join("docs/openapi.json"))
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}", shown(&output));
+    assert!(output.status.success(), "{}", output_text(&output));
 }
 
 #[tokio::test]
 async fn api_conforms_to_its_openapi_document() {
     let control = ControlPlane::start().await;
-    let agent = Agent::register(&control, "Described").await;
+    let agent = Agent::register(&control, "Agent").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.login().await.access_token.expose_secret().to_owned();
@@ -37,19 +37,19 @@ async fn api_conforms_to_its_openapi_document() {
     schemathesis.current_dir(folder.path()).args(["run", "--max-examples", EXAMPLES, "--phases"]);
     schemathesis.arg("examples,coverage,fuzzing,stateful").arg(format!("{}/openapi.json", control.api.url));
     schemathesis.envs(control.env.iter().map(|(name, value)| (format!("COUNTERSIGN_{name}"), value)));
-    // Over whatever the machine trusts beside.
+    // Overrides the certificate authorities of the machine.
     schemathesis.env("REQUESTS_CA_BUNDLE", &control.env["CA"]).env("PYTHONDONTWRITEBYTECODE", "1");
     schemathesis.env("AGENT_ID", &agent.id).env("AGENT_TOKEN", token).env("ROLE_ID", role);
     schemathesis.env("SPARE_AGENT_ID", &spare.id);
     let output = tokio::task::spawn_blocking(move || schemathesis.output().unwrap()).await.unwrap();
-    assert!(output.status.success(), "{}", shown(&output));
-    let said = shown(&output);
+    assert!(output.status.success(), "{}", output_text(&output));
+    let printed = output_text(&output);
     let described = description::read();
-    // All but the one where the description was found.
+    // All operations except the one that returns the document.
     let count = description::operations(&described).count() - 1;
-    assert!(said.contains(&format!("Tested: {count}\n")), "not all {count} operations were tested: {said}");
+    assert!(printed.contains(&format!("Tested: {count}\n")), "not all {count} operations were tested: {printed}");
 }
 
-fn shown(output: &Output) -> String {
+fn output_text(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }

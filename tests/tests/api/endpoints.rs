@@ -1,4 +1,4 @@
-//! The HTTP API as a service without any proxy uses it: what it answers, and how it refuses.
+//! The HTTP API as a service without a proxy uses it: responses and errors.
 
 use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text, engines, http::HttpClient};
 use insta::assert_json_snapshot;
@@ -23,7 +23,10 @@ async fn registration_is_idempotent_and_the_record_is_readable() {
         let mut body = body.clone();
         body[field] = json!(other);
         let other = control.api.post("/auth/register", body).await.expect(201);
-        assert_ne!(other["agentId"], first["agentId"], "another {field} is another agent: nobody squats a key");
+        assert_ne!(
+            other["agentId"], first["agentId"],
+            "another {field} is another agent, so a copied public key does not block its owner"
+        );
     }
     let path = control.path(&format!("/agents/{}", text(&first["agentId"])));
     let record = control.api.get_as(control.key(), &path).await.expect(200);
@@ -51,20 +54,20 @@ async fn roles_are_created_listed_assigned_and_revoked() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let body = json!({ "name": "reader", "description": "Reads", "permissions": ["read", "list", "read"] });
-    let made = control.api.send_as(control.key(), "POST", &control.path("/roles"), body.clone()).await.expect(201);
-    assert_eq!((&made["name"], &made["permissions"]), (&json!("reader"), &json!(["list", "read"])));
+    let created = control.api.send_as(control.key(), "POST", &control.path("/roles"), body.clone()).await.expect(201);
+    assert_eq!((&created["name"], &created["permissions"]), (&json!("reader"), &json!(["list", "read"])));
     let twice = control.api.send_as(control.key(), "POST", &control.path("/roles"), body).await;
     assert_eq!((twice.status, twice.text("/error/code")), (409, "CONFLICT"));
     let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
     let fields: Vec<_> = listed["data"][0].as_object().unwrap().keys().map(String::as_str).collect();
     assert_eq!(fields, ["createdAt", "description", "id", "name", "permissions"]);
 
-    let role = text(&made["roleId"]);
+    let role = text(&created["roleId"]);
     let roles = control.path(&format!("/agents/{}/roles", agent.id));
     let assign = async |body: Value| control.api.send_as(control.key(), "POST", &roles, body).await;
-    let past = assign(json!({ "roleId": role, "expiresAt": "2020-01-01T00:00:00Z" })).await;
+    let in_the_past = assign(json!({ "roleId": role, "expiresAt": "2020-01-01T00:00:00Z" })).await;
     assert_eq!(
-        (past.status, past.text("/error/details/fields/expiresAt")),
+        (in_the_past.status, in_the_past.text("/error/details/fields/expiresAt")),
         (400, "must lie in the future, in whole seconds")
     );
     for (expires_at, good) in [
@@ -78,11 +81,11 @@ async fn roles_are_created_listed_assigned_and_revoked() {
         (json!("tomorrow"), false),
         (json!(4_070_908_800_u64), false),
     ] {
-        let answer = assign(json!({ "roleId": role, "expiresAt": expires_at })).await;
-        assert_eq!(answer.status, if good { 200 } else { 400 }, "{expires_at}: {}", answer.body);
+        let response = assign(json!({ "roleId": role, "expiresAt": expires_at })).await;
+        assert_eq!(response.status, if good { 200 } else { 400 }, "{expires_at}: {}", response.body);
     }
     assert!(control.revoke(&agent.id, &role).await);
-    assert!(!control.revoke(&agent.id, &role).await, "revoking what is not there is no error");
+    assert!(!control.revoke(&agent.id, &role).await, "revoking a role that is not assigned is no error");
 }
 
 #[tokio::test]
@@ -103,15 +106,15 @@ async fn role_that_makes_an_identity_too_large_is_refused() {
     assert_eq!(make("one above", &["d".to_owned()]).await.status, 409);
 }
 
-/// A control plane with an agent that holds a role; every route is asked with an empty body.
-struct Doors {
+/// A control plane with an agent that has a role. Every route is called with an empty body.
+struct RouteFixture {
     control: ControlPlane,
     agent: Agent,
     role: String,
 }
 
-impl Doors {
-    async fn open() -> Self {
+impl RouteFixture {
+    async fn new() -> Self {
         let control = ControlPlane::start().await;
         let agent = Agent::register(&control, "agent").await;
         let role = control.create_role("reader", &["read"]).await;
@@ -119,7 +122,7 @@ impl Doors {
         Self { control, agent, role }
     }
 
-    fn for_keys(&self) -> [(&'static str, String); 6] {
+    fn key_routes(&self) -> [(&'static str, String); 6] {
         let agent = self.control.path(&format!("/agents/{}", self.agent.id));
         [
             ("POST", self.control.path("/roles")),
@@ -135,7 +138,7 @@ impl Doors {
         ("GET", self.control.path("/verify"))
     }
 
-    fn for_people(&self) -> [(&'static str, String); 6] {
+    fn human_routes(&self) -> [(&'static str, String); 6] {
         [
             ("POST", "/services".to_owned()),
             ("GET", "/services".to_owned()),
@@ -146,74 +149,78 @@ impl Doors {
         ]
     }
 
-    async fn ask(&self, credential: Option<&str>, (method, path): &(&str, String)) -> (u16, String) {
+    async fn send(&self, credential: Option<&str>, (method, path): &(&str, String)) -> (u16, String) {
         let request = self.control.api.request(method, path).json(&json!({}));
         let request = credential.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth);
-        let answer = HttpResponse::send(request).await;
-        assert!(!answer.header("x-request-id").is_empty());
-        (answer.status, answer.text("/error/details/reason").to_owned())
+        let response = HttpResponse::send(request).await;
+        assert!(!response.header("x-request-id").is_empty());
+        (response.status, response.text("/error/details/reason").to_owned())
     }
 }
 
 #[tokio::test]
 async fn key_routes_refuse_every_other_credential() {
-    let doors = Doors::open().await;
-    let control = &doors.control;
+    let fixture = RouteFixture::new().await;
+    let control = &fixture.control;
     let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
-    let (sync, token) = (control.create_key(control.service(), "sync").await, doors.agent.token().await);
+    let (sync, token) = (control.create_key(control.service(), "sync").await, fixture.agent.token().await);
     let (start, last) = control.key().split_at(control.key().len() - 1);
-    let spoiled = format!("{start}{}", if last == "0" { "1" } else { "0" });
-    for route in doors.for_keys().iter().chain([&doors.verify()]) {
-        assert_eq!(doors.ask(None, route).await, (401, "service_key_missing".into()), "{route:?}");
-        assert_eq!(doors.ask(Some(&other_key), route).await, (403, "not_yours".into()), "{route:?}");
-        assert_eq!(doors.ask(Some(&token), route).await.0, 401, "an agent's token at {route:?}");
-        assert_eq!(doors.ask(Some(&spoiled), route).await, (401, "service_key_invalid".into()), "{route:?}");
+    let wrong_key = format!("{start}{}", if last == "0" { "1" } else { "0" });
+    for route in fixture.key_routes().iter().chain([&fixture.verify()]) {
+        assert_eq!(fixture.send(None, route).await, (401, "service_key_missing".into()), "{route:?}");
+        assert_eq!(fixture.send(Some(&other_key), route).await, (403, "not_yours".into()), "{route:?}");
+        assert_eq!(fixture.send(Some(&token), route).await.0, 401, "an agent's token at {route:?}");
+        assert_eq!(fixture.send(Some(&wrong_key), route).await, (401, "service_key_invalid".into()), "{route:?}");
         assert_eq!(
-            doors.ask(Some(control.service()), route).await,
+            fixture.send(Some(control.service()), route).await,
             (401, "service_key_invalid".into()),
-            "an id is no key"
+            "a service id is not a key"
         );
     }
-    for route in &doors.for_keys() {
-        assert_eq!(doors.ask(Some(&sync), route).await, (403, "scope_insufficient".into()), "{route:?}");
+    for route in &fixture.key_routes() {
+        assert_eq!(fixture.send(Some(&sync), route).await, (403, "scope_insufficient".into()), "{route:?}");
     }
-    assert_eq!(doors.ask(Some(&sync), &doors.verify()).await, (401, "token_missing".into()), "a sync key may verify");
+    assert_eq!(
+        fixture.send(Some(&sync), &fixture.verify()).await,
+        (401, "token_missing".into()),
+        "a sync key may verify"
+    );
 }
 
 #[tokio::test]
 async fn human_routes_refuse_every_other_credential() {
-    let doors = Doors::open().await;
-    let (stranger, token) = (doors.control.mint_human("stranger"), doors.agent.token().await);
-    for route in &doors.for_people() {
-        assert_eq!(doors.ask(None, route).await, (401, "human_token_missing".into()), "{route:?}");
-        for wrong in [doors.control.key(), token.as_str(), "nonsense", "a.b.c"] {
-            assert_eq!(doors.ask(Some(wrong), route).await, (401, "human_token_invalid".into()), "{route:?}");
+    let fixture = RouteFixture::new().await;
+    let (stranger, token) = (fixture.control.mint_human("stranger"), fixture.agent.token().await);
+    for route in &fixture.human_routes() {
+        assert_eq!(fixture.send(None, route).await, (401, "human_token_missing".into()), "{route:?}");
+        for wrong in [fixture.control.key(), token.as_str(), "nonsense", "a.b.c"] {
+            assert_eq!(fixture.send(Some(wrong), route).await, (401, "human_token_invalid".into()), "{route:?}");
         }
     }
-    let [_, _, list_keys, create_key, revoke_key, set_status] = doors.for_people();
+    let [_, _, list_keys, create_key, revoke_key, set_status] = fixture.human_routes();
     for route in [list_keys, create_key, revoke_key] {
-        assert_eq!(doors.ask(Some(&stranger), &route).await, (403, "not_yours".into()), "{route:?}");
+        assert_eq!(fixture.send(Some(&stranger), &route).await, (403, "not_yours".into()), "{route:?}");
     }
-    let suspend = doors.control.api.send_as(&stranger, "PUT", &set_status.1, json!({ "status": "suspended" })).await;
+    let suspend = fixture.control.api.send_as(&stranger, "PUT", &set_status.1, json!({ "status": "suspended" })).await;
     assert_eq!(suspend.error(), (403, "INSUFFICIENT_PERMISSIONS", "not_yours"));
 }
 
 #[tokio::test]
 async fn resources_of_other_services_are_refused_without_revealing_their_existence() {
-    let doors = Doors::open().await;
-    let control = &doors.control;
+    let fixture = RouteFixture::new().await;
+    let control = &fixture.control;
     let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
     let unknown = other.replace("svc_0", "svc_1");
     for service in [other.as_str(), &unknown] {
         let route = ("GET", format!("/services/{service}/roles"));
-        assert_eq!(doors.ask(Some(control.key()), &route).await, (403, "not_yours".into()), "{service}");
+        assert_eq!(fixture.send(Some(control.key()), &route).await, (403, "not_yours".into()), "{service}");
     }
     let malformed = control.api.get_as(control.key(), "/services/nonsense/roles").await;
     assert_eq!((malformed.status, malformed.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
     let role = json!({ "name": "theirs", "permissions": [] });
-    let made = control.api.send_as(&other_key, "POST", &format!("/services/{other}/roles"), role).await.expect(201);
-    let [.., assign, _] = doors.for_keys();
-    let assigned = control.api.send_as(control.key(), "POST", &assign.1, json!({ "roleId": made["roleId"] })).await;
+    let created = control.api.send_as(&other_key, "POST", &format!("/services/{other}/roles"), role).await.expect(201);
+    let [.., assign, _] = fixture.key_routes();
+    let assigned = control.api.send_as(control.key(), "POST", &assign.1, json!({ "roleId": created["roleId"] })).await;
     assert_eq!((assigned.status, assigned.text("/error/code")), (404, "ROLE_NOT_FOUND"));
 }
 
@@ -221,8 +228,8 @@ async fn resources_of_other_services_are_refused_without_revealing_their_existen
 async fn owner_manages_services_and_agents_with_a_human_token() {
     let control = ControlPlane::start().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
-    let made = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
-    let service = text(&made["serviceId"]);
+    let created = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
+    let service = text(&created["serviceId"]);
     let role = json!({ "name": "reader", "permissions": ["read"] });
     let roles = format!("/services/{service}/roles");
     control.api.send_as(&alice, "POST", &roles, role.clone()).await.expect(201);
@@ -328,8 +335,8 @@ async fn invalid_bodies_are_refused_with_field_and_reason() {
         &deep,
         "{\"a\":\"\u{0}\"}",
     ] {
-        let answer = send(body, "application/json").await;
-        assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{body}");
+        let response = send(body, "application/json").await;
+        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{body}");
     }
     let invalid_utf8 = control.api.request("POST", "/auth/register").body(b"{\"email\":\"\xff\"}".to_vec());
     assert_eq!(HttpResponse::send(invalid_utf8).await.status, 400);
@@ -353,25 +360,25 @@ async fn errors_have_code_message_and_details() {
         ("GET", "/auth/challenge", 405, "METHOD_NOT_ALLOWED"),
     ];
     for (method, path, status, code) in cases {
-        let answer = HttpResponse::send(control.api.request(method, path)).await;
-        assert_eq!((answer.status, answer.text("/error/code")), (status, code), "{method} {path}");
-        assert!(answer.body["error"]["message"].is_string() && answer.body["error"]["details"].is_object());
+        let response = HttpResponse::send(control.api.request(method, path)).await;
+        assert_eq!((response.status, response.text("/error/code")), (status, code), "{method} {path}");
+        assert!(response.body["error"]["message"].is_string() && response.body["error"]["details"].is_object());
     }
     for (body, code) in [
         (json!({ "agentId": "nonsense" }), "AGENT_NOT_FOUND"),
         (json!({ "agentId": "agent_00000000000000000000000000" }), "AGENT_NOT_FOUND"),
     ] {
-        let answer = control.api.post("/auth/challenge", body).await;
-        assert_eq!((answer.status, answer.text("/error/code")), (404, code));
+        let response = control.api.post("/auth/challenge", body).await;
+        assert_eq!((response.status, response.text("/error/code")), (404, code));
     }
     let agent = Agent::register(&control, "agent").await;
     for service in ["nonsense", "svc_00000000000000000000000000"] {
-        let answer = control.api.post("/auth/challenge", json!({ "agentId": agent.id, "serviceId": service })).await;
-        assert_eq!((answer.status, answer.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
+        let response = control.api.post("/auth/challenge", json!({ "agentId": agent.id, "serviceId": service })).await;
+        assert_eq!((response.status, response.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
     }
     let plain = HttpClient::plain(control.env["URL"].replace("https://localhost", "http://127.0.0.1"));
-    let answer = plain.get("/health").await;
-    assert_eq!((answer.status, answer.text("/error/code")), (400, "HTTPS_REQUIRED"));
+    let response = plain.get("/health").await;
+    assert_eq!((response.status, response.text("/error/code")), (400, "HTTPS_REQUIRED"));
     let repeated =
         control.api.request("GET", &control.path("/roles")).bearer_auth(control.key()).bearer_auth(control.key());
     assert_eq!(HttpResponse::send(repeated).await.error(), (401, "AUTHENTICATION_FAILED", "credentials_malformed"));

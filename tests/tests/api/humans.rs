@@ -1,5 +1,5 @@
-//! People by the tokens of real issuers on loopback: whom they are taken for, where the keys come from, and what
-//! happens when an issuer is slow, wrong or away.
+//! Human users with tokens of OIDC issuers on loopback: identity, key retrieval, and issuers that are slow, wrong or
+//! unreachable.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
@@ -13,8 +13,8 @@ mod tokens;
 use countersign_tests::{ControlPlane, HttpResponse, Issuer};
 use serde_json::json;
 
-/// A control plane with `--dev` that knows this issuer as `corp`.
-async fn control_of(issuer: &Issuer, more: &[(&str, &str)]) -> ControlPlane {
+/// Starts a control plane with `--dev` and this issuer, configured as `corp`.
+async fn start_with_issuer(issuer: &Issuer, more: &[(&str, &str)]) -> ControlPlane {
     start(&issuer.settings("corp", more)).await
 }
 
@@ -23,15 +23,15 @@ async fn start(settings: &[String]) -> ControlPlane {
     ControlPlane::start_with(&settings).await
 }
 
-/// Asks for something that any person may have.
-async fn ask(control: &ControlPlane, token: &str) -> HttpResponse {
+/// A request that every human user may make.
+async fn list_services(control: &ControlPlane, token: &str) -> HttpResponse {
     control.api.get_as(token, "/services").await
 }
 
-/// Makes a service as this person.
-async fn make_service(control: &ControlPlane, token: &str) -> String {
-    let made = control.api.send_as(token, "POST", "/services", json!({ "name": "theirs" })).await.expect(201);
-    made["serviceId"].as_str().unwrap().to_owned()
+/// Creates a service as this human user.
+async fn create_service(control: &ControlPlane, token: &str) -> String {
+    let created = control.api.send_as(token, "POST", "/services", json!({ "name": "theirs" })).await.expect(201);
+    created["serviceId"].as_str().unwrap().to_owned()
 }
 
 const INVALID: (u16, &str, &str) = (401, "AUTHENTICATION_FAILED", "human_token_invalid");

@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: a request that comes again is answered again, and done once.
+//! `Idempotency-Key`: a repeated request runs once and gets the stored response.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
@@ -14,49 +14,49 @@ use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// A request that may come again.
+/// A request that can be repeated.
 #[derive(Clone)]
-struct Asked {
+struct RepeatedRequest {
     path: String,
     bearer: Option<String>,
     good: u16,
     body: Value,
-    /// The same, with another body.
+    /// Another valid body.
     other: Value,
 }
 
-impl Asked {
-    async fn send(&self, site: &HttpClient, key: &str) -> HttpResponse {
-        self.send_body(site, key, &self.body).await
+impl RepeatedRequest {
+    async fn send(&self, client: &HttpClient, key: &str) -> HttpResponse {
+        self.send_body(client, key, &self.body).await
     }
 
-    async fn send_body(&self, site: &HttpClient, key: &str, body: &Value) -> HttpResponse {
-        let request = site.request("POST", &self.path).header("idempotency-key", key).json(body);
+    async fn send_body(&self, client: &HttpClient, key: &str, body: &Value) -> HttpResponse {
+        let request = client.request("POST", &self.path).header("idempotency-key", key).json(body);
         let request = self.bearer.iter().fold(request, RequestBuilder::bearer_auth);
         HttpResponse::send(request).await
     }
 }
 
-fn role(control: &ControlPlane, name: &str) -> Asked {
+fn role(control: &ControlPlane, name: &str) -> RepeatedRequest {
     let body = |permission: &str| json!({ "name": name, "permissions": [permission] });
     let bearer = Some(control.key().to_owned());
-    Asked { path: control.path("/roles"), bearer, good: 201, body: body("read"), other: body("write") }
+    RepeatedRequest { path: control.path("/roles"), bearer, good: 201, body: body("read"), other: body("write") }
 }
 
-fn registration(email: &str) -> Asked {
+fn registration(email: &str) -> RepeatedRequest {
     let pem = PrivateKey::generate().public_pem().unwrap();
     let body = |name: &str| json!({ "email": email, "name": name, "publicKey": pem });
-    Asked { path: "/auth/register".into(), bearer: None, good: 201, body: body("one"), other: body("two") }
+    RepeatedRequest { path: "/auth/register".into(), bearer: None, good: 201, body: body("one"), other: body("two") }
 }
 
-fn feedback(control: &ControlPlane, agent: &Agent) -> Asked {
+fn feedback(control: &ControlPlane, agent: &Agent) -> RepeatedRequest {
     let body = |score: u32| json!({ "agentId": agent.id, "score": score });
     let bearer = Some(control.key().to_owned());
-    Asked { path: "/trust/feedback".into(), bearer, good: 200, body: body(90), other: body(10) }
+    RepeatedRequest { path: "/trust/feedback".into(), bearer, good: 200, body: body(90), other: body(10) }
 }
 
-/// How often anything of these kinds was done: roles defined, agents registered, feedbacks told of the agent.
-async fn done(control: &ControlPlane, agent: &Agent) -> (usize, usize, usize) {
+/// Counts of created roles, registered agents, and feedback for the agent.
+async fn operation_counts(control: &ControlPlane, agent: &Agent) -> (usize, usize, usize) {
     let total = async |bearer: &str, path: &str| {
         let listed = control.api.get_as(bearer, path).await.expect(200);
         usize::try_from(listed["pagination"]["total"].as_u64().unwrap()).unwrap()
@@ -66,8 +66,8 @@ async fn done(control: &ControlPlane, agent: &Agent) -> (usize, usize, usize) {
     (roles, agents, total(control.key(), &format!("/trust/agents/{}/history", agent.id)).await)
 }
 
-/// A control plane on each engine.
-async fn on_both(postgres: &Postgres) -> [ControlPlane; 2] {
+/// One control plane on SQLite and one on PostgreSQL.
+async fn start_on_both_engines(postgres: &Postgres) -> [ControlPlane; 2] {
     let setting = format!("database.url={}", postgres.database().await);
     [ControlPlane::start_with(&["database.url="]).await, ControlPlane::start_with(&[&setting]).await]
 }
@@ -75,31 +75,31 @@ async fn on_both(postgres: &Postgres) -> [ControlPlane; 2] {
 #[tokio::test]
 async fn concurrent_requests_with_one_key_run_once_and_get_the_same_response() {
     let postgres = Postgres::start().await;
-    for mut control in on_both(&postgres).await {
+    for mut control in start_on_both_engines(&postgres).await {
         let agent = Agent::register(&control, "agent").await;
-        let before = done(&control, &agent).await;
+        let before = operation_counts(&control, &agent).await;
         let all = [role(&control, "reader"), registration("a@example.org"), feedback(&control, &agent)];
-        let mut answers = Vec::new();
-        for asked in &all {
-            let came = join_all((0..50).map(|_| asked.send(&control.api, "\"k-1\""))).await;
-            let statuses: BTreeSet<_> = came.iter().map(|answer| answer.status).collect();
-            let bodies: BTreeSet<_> = came.iter().map(|answer| answer.body.to_string()).collect();
-            assert_eq!(statuses, BTreeSet::from([asked.good]), "{}: {bodies:?}", asked.path);
-            assert_eq!(bodies.len(), 1, "{}: {bodies:?}", asked.path);
-            answers.push(came[0].body.clone());
+        let mut responses = Vec::new();
+        for repeated in &all {
+            let batch = join_all((0..50).map(|_| repeated.send(&control.api, "\"k-1\""))).await;
+            let statuses: BTreeSet<_> = batch.iter().map(|response| response.status).collect();
+            let bodies: BTreeSet<_> = batch.iter().map(|response| response.body.to_string()).collect();
+            assert_eq!(statuses, BTreeSet::from([repeated.good]), "{}: {bodies:?}", repeated.path);
+            assert_eq!(bodies.len(), 1, "{}: {bodies:?}", repeated.path);
+            responses.push(batch[0].body.clone());
         }
-        let after = done(&control, &agent).await;
+        let after = operation_counts(&control, &agent).await;
         assert_eq!(after, (before.0 + 1, before.1 + 1, before.2 + 1));
 
-        // What became of it since does not change the answer, nor does another life of the server.
-        control.set_status(&text(&answers[1]["agentId"]), "suspended").await.expect(200);
-        control.delete_role(&text(&answers[0]["roleId"])).await.expect(200);
+        // Later changes and a restart of the server do not change the stored response.
+        control.set_status(&text(&responses[1]["agentId"]), "suspended").await.expect(200);
+        control.delete_role(&text(&responses[0]["roleId"])).await.expect(200);
         control.restart().await;
-        for (asked, answer) in all.iter().zip(&answers) {
-            let again = asked.send(&control.api, "k-1").await;
-            assert_eq!((again.status, &again.body), (asked.good, answer), "{}", asked.path);
+        for (repeated, response) in all.iter().zip(&responses) {
+            let again = repeated.send(&control.api, "k-1").await;
+            assert_eq!((again.status, &again.body), (repeated.good, response), "{}", repeated.path);
         }
-        assert_eq!(done(&control, &agent).await, after);
+        assert_eq!(operation_counts(&control, &agent).await, after);
         assert_eq!(control.api.post("/auth/register", all[1].body.clone()).await.expect(201)["status"], "suspended");
     }
 }
@@ -107,15 +107,19 @@ async fn concurrent_requests_with_one_key_run_once_and_get_the_same_response() {
 #[tokio::test]
 async fn reused_key_with_another_body_is_refused_and_changes_nothing() {
     let postgres = Postgres::start().await;
-    for control in on_both(&postgres).await {
+    for control in start_on_both_engines(&postgres).await {
         let agent = Agent::register(&control, "agent").await;
-        for asked in [role(&control, "reader"), registration("a@example.org"), feedback(&control, &agent)] {
-            let first = asked.send(&control.api, "k").await.expect(asked.good);
-            let before = done(&control, &agent).await;
-            let refused = asked.send_body(&control.api, "k", &asked.other).await;
+        for repeated in [role(&control, "reader"), registration("a@example.org"), feedback(&control, &agent)] {
+            let first = repeated.send(&control.api, "k").await.expect(repeated.good);
+            let before = operation_counts(&control, &agent).await;
+            let refused = repeated.send_body(&control.api, "k", &repeated.other).await;
             assert_eq!(refused.error(), (409, "CONFLICT", "idempotency_key_reused"), "{}", refused.body);
-            assert_eq!(done(&control, &agent).await, before);
-            assert_eq!(asked.send(&control.api, "k").await.expect(asked.good), first, "it is still answered");
+            assert_eq!(operation_counts(&control, &agent).await, before);
+            assert_eq!(
+                repeated.send(&control.api, "k").await.expect(repeated.good),
+                first,
+                "the first request still gets its response"
+            );
         }
     }
 }
@@ -124,78 +128,78 @@ async fn reused_key_with_another_body_is_refused_and_changes_nothing() {
 async fn keys_are_separate_per_caller_and_operation() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
-    let (_, others_key) = control.create_service(json!({ "name": "other" })).await;
-    let mine = feedback(&control, &agent);
-    mine.send(&control.api, "k").await.expect(200);
-    let other = Asked { bearer: Some(others_key), ..mine.clone() };
-    other.send_body(&control.api, "k", &mine.other).await.expect(200);
-    assert_eq!(done(&control, &agent).await.2, 2);
+    let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
+    let first = feedback(&control, &agent);
+    first.send(&control.api, "k").await.expect(200);
+    let other = RepeatedRequest { bearer: Some(other_key), ..first.clone() };
+    other.send_body(&control.api, "k", &first.other).await.expect(200);
+    assert_eq!(operation_counts(&control, &agent).await.2, 2);
     role(&control, "reader").send(&control.api, "k").await.expect(201);
-    let by_hand = Asked { bearer: Some(control.human().to_owned()), ..role(&control, "writer") };
-    by_hand.send(&control.api, "k").await.expect(201);
-    // In public registration, an address is all that tells one from the other.
-    let ids = [registration("a@example.org"), registration("b@example.org")].map(async |asked| {
-        let made = asked.send(&control.api, "k").await.expect(201);
-        text(&made["agentId"])
+    let by_human = RepeatedRequest { bearer: Some(control.human().to_owned()), ..role(&control, "writer") };
+    by_human.send(&control.api, "k").await.expect(201);
+    // In public registration, only the address distinguishes callers.
+    let ids = [registration("a@example.org"), registration("b@example.org")].map(async |repeated| {
+        let created = repeated.send(&control.api, "k").await.expect(201);
+        text(&created["agentId"])
     });
     let ids: BTreeSet<_> = join_all(ids).await.into_iter().collect();
     assert_eq!(ids.len(), 2);
-    let person = Asked { bearer: Some(control.human().to_owned()), ..registration("a@example.org") };
-    person.send(&control.api, "k").await.expect(201);
+    let as_human = RepeatedRequest { bearer: Some(control.human().to_owned()), ..registration("a@example.org") };
+    as_human.send(&control.api, "k").await.expect(201);
 }
 
 #[tokio::test]
 async fn failed_requests_are_not_stored() {
     let control = ControlPlane::start().await;
-    let taken = control.create_role("taken", &[]).await;
-    let asked = role(&control, "taken");
-    assert_eq!(asked.send(&control.api, "k").await.status, 409);
-    control.delete_role(&taken).await.expect(200);
-    asked.send(&control.api, "k").await.expect(201);
-    let asked = role(&control, "other");
-    assert_eq!(asked.send_body(&control.api, "k2", &json!({ "name": "other" })).await.status, 400);
-    asked.send(&control.api, "k2").await.expect(201);
+    let role_id = control.create_role("taken", &[]).await;
+    let repeated = role(&control, "taken");
+    assert_eq!(repeated.send(&control.api, "k").await.status, 409);
+    control.delete_role(&role_id).await.expect(200);
+    repeated.send(&control.api, "k").await.expect(201);
+    let repeated = role(&control, "other");
+    assert_eq!(repeated.send_body(&control.api, "k2", &json!({ "name": "other" })).await.status, 400);
+    repeated.send(&control.api, "k2").await.expect(201);
 }
 
 #[tokio::test]
 async fn invalid_idempotency_keys_are_refused_with_the_header_name() {
     let control = ControlPlane::start().await;
-    let asked = role(&control, "reader");
+    let repeated = role(&control, "reader");
     let long = "k".repeat(256);
     for key in ["", "\"\"", "two words", "a,b", "\"open", "\"a\"; b=1", &long] {
-        let answer = asked.send(&control.api, key).await;
-        assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{key}");
-        assert!(answer.body["error"]["details"]["fields"]["Idempotency-Key"].is_string(), "{}", answer.body);
+        let response = repeated.send(&control.api, key).await;
+        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{key}");
+        assert!(response.body["error"]["details"]["fields"]["Idempotency-Key"].is_string(), "{}", response.body);
     }
-    let twice = control.api.request("POST", &asked.path).bearer_auth(control.key()).json(&asked.body);
+    let twice = control.api.request("POST", &repeated.path).bearer_auth(control.key()).json(&repeated.body);
     let twice = HttpResponse::send(twice.header("idempotency-key", "a").header("idempotency-key", "a")).await;
     assert_eq!(twice.status, 400);
-    asked.send(&control.api, &long[..255]).await.expect(201);
+    repeated.send(&control.api, &long[..255]).await.expect(201);
 }
 
-/// What was under way when the server was killed is sent again: each is done, once.
+/// Requests that were pending when the server was killed are repeated: each runs once.
 #[tokio::test]
 async fn requests_repeated_after_a_crash_run_once() {
     let postgres = Postgres::start().await;
-    for mut control in on_both(&postgres).await {
+    for mut control in start_on_both_engines(&postgres).await {
         let all: Vec<_> = (0..30).map(|number| role(&control, &format!("role {number}"))).collect();
-        let site = control.api.clone();
-        let send = |(number, asked): (usize, Asked)| {
-            let site = site.clone();
+        let client = control.api.clone();
+        let send = |(number, repeated): (usize, RepeatedRequest)| {
+            let client = client.clone();
             tokio::spawn(async move {
-                let request = site.request("POST", &asked.path).header("idempotency-key", format!("k{number}"));
-                let request = request.bearer_auth(asked.bearer.unwrap()).json(&asked.body);
-                HttpResponse::try_send(request).await.map(|answer| answer.expect(201))
+                let request = client.request("POST", &repeated.path).header("idempotency-key", format!("k{number}"));
+                let request = request.bearer_auth(repeated.bearer.unwrap()).json(&repeated.body);
+                HttpResponse::try_send(request).await.map(|response| response.expect(201))
             })
         };
-        let under_way: Vec<_> = all.iter().cloned().enumerate().map(send).collect();
+        let requests: Vec<_> = all.iter().cloned().enumerate().map(send).collect();
         tokio::time::sleep(Duration::from_millis(40)).await;
         control.kill();
-        let answered: Vec<_> = join_all(under_way).await.into_iter().map(Result::unwrap).collect();
+        let first_responses: Vec<_> = join_all(requests).await.into_iter().map(Result::unwrap).collect();
         control.restart().await;
-        for (number, asked) in all.iter().enumerate() {
-            let again = asked.send(&control.api, &format!("k{number}")).await.expect(201);
-            if let Some(first) = &answered[number] {
+        for (number, repeated) in all.iter().enumerate() {
+            let again = repeated.send(&control.api, &format!("k{number}")).await.expect(201);
+            if let Some(first) = &first_responses[number] {
                 assert_eq!(&again, first);
             }
         }
@@ -212,14 +216,14 @@ async fn replicas_share_idempotency_keys() {
     let settings: Vec<_> = settings.iter().map(String::as_str).collect();
     let one = ControlPlane::start_with(&settings).await;
     let other = ControlPlane::start_with(&settings).await;
-    let asked = role(&one, "reader");
-    let sites = [&one.api, &other.api];
-    let came = join_all((0..20).map(|number| asked.send(sites[number % 2], "k"))).await;
-    let ids: BTreeSet<_> = came.into_iter().map(|answer| text(&answer.expect(201)["roleId"])).collect();
+    let repeated = role(&one, "reader");
+    let clients = [&one.api, &other.api];
+    let batch = join_all((0..20).map(|number| repeated.send(clients[number % 2], "k"))).await;
+    let ids: BTreeSet<_> = batch.into_iter().map(|response| text(&response.expect(201)["roleId"])).collect();
     assert_eq!(ids.len(), 1);
 }
 
-/// A control plane in this process, whose clock stands still until it is told to go on.
+/// Starts a control plane in this process with a manual clock.
 async fn start_at(
     clock: &Arc<ManualClock>,
     folder: &std::path::Path,
@@ -237,39 +241,39 @@ async fn start_at(
     let clock: Arc<ManualClock> = Arc::clone(clock);
     let app = App::bind(config, Dependencies { clock, ..Dependencies::default() }).await.unwrap();
     let url = format!("https://localhost:{}", app.api_address().unwrap().port());
-    let site = HttpClient::trusting(url, &std::fs::read(folder.join("ca.pem")).unwrap());
+    let client = HttpClient::trusting(url, &std::fs::read(folder.join("ca.pem")).unwrap());
     let shutdown = Shutdown::default();
-    let asked = shutdown.clone();
-    (site, shutdown, tokio::spawn(async move { app.serve(asked).await.unwrap() }))
+    let shutdown_signal = shutdown.clone();
+    (client, shutdown, tokio::spawn(async move { app.serve(shutdown_signal).await.unwrap() }))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_expire_after_a_day() {
     let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
-    let (site, shutdown, served) = start_at(&clock, folder.path()).await;
-    let asked = registration("a@example.org");
-    let first = asked.send(&site, "k").await.expect(201);
+    let (client, shutdown, server) = start_at(&clock, folder.path()).await;
+    let repeated = registration("a@example.org");
+    let first = repeated.send(&client, "k").await.expect(201);
     clock.advance(Duration::from_secs(24 * 3600 - 1));
-    assert_eq!(asked.send(&site, "k").await.expect(201), first);
-    assert_eq!(asked.send_body(&site, "k", &asked.other).await.status, 409);
+    assert_eq!(repeated.send(&client, "k").await.expect(201), first);
+    assert_eq!(repeated.send_body(&client, "k", &repeated.other).await.status, 409);
     clock.advance(Duration::from_secs(1));
-    let other = asked.send_body(&site, "k", &asked.other).await.expect(201);
+    let other = repeated.send_body(&client, "k", &repeated.other).await.expect(201);
     assert_ne!(other["agentId"], first["agentId"]);
-    assert_eq!(asked.send(&site, "k").await.status, 409, "the key is the new one's now");
+    assert_eq!(repeated.send(&client, "k").await.status, 409, "the key now belongs to the second request");
     shutdown.trigger();
-    served.await.unwrap();
+    server.await.unwrap();
 
-    // What is forgotten is not kept either.
+    // Expired keys are deleted from the database.
     sqlx::any::install_default_drivers();
     let file = || format!("sqlite://{}", folder.path().join("countersign.db").display());
     let url = engines::database_of(folder.path()).await.unwrap_or_else(file);
     let database = sqlx::AnyPool::connect(&url).await.unwrap();
-    let kept =
+    let stored_keys =
         async || -> i64 { sqlx::query_scalar("SELECT COUNT(*) FROM idempotency").fetch_one(&database).await.unwrap() };
-    assert_eq!(kept().await, 1);
+    assert_eq!(stored_keys().await, 1);
     clock.advance(Duration::from_hours(25));
-    let (_, shutdown, served) = start_at(&clock, folder.path()).await;
-    eventually("it is cleared away", async || (kept().await == 0).then_some(()), String::new).await;
+    let (_, shutdown, server) = start_at(&clock, folder.path()).await;
+    eventually("the expired key is deleted", async || (stored_keys().await == 0).then_some(()), String::new).await;
     shutdown.trigger();
-    served.await.unwrap();
+    server.await.unwrap();
 }

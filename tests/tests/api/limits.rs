@@ -1,7 +1,8 @@
-//! How many requests pass, with the limits that are shipped, by a clock that goes on when it is told to.
+//! The default rate limits, tested with a manual clock.
 //!
-//! `auth` is about agents, `callers` about services and people, `clients` about our own, `spellings` about ways around; `fixture` has the
-//! control plane, in this process so that its clock can be moved, over real sockets.
+//! `auth` tests limits of agents, `callers` those of services and human users, `clients` the behaviour of the CLI and the
+//! client library, `spellings` attempts to bypass limits. `fixture` runs the control plane in this process, so that its
+//! clock can be advanced, with real sockets.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 

@@ -1,4 +1,4 @@
-//! What people are shown of theirs, page by page.
+//! Lists of services and keys for human users, with pagination.
 
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
 
@@ -6,13 +6,13 @@ use countersign_tests::{ControlPlane, control_plane::text};
 use insta::assert_json_snapshot;
 use serde_json::{Value, json};
 
-async fn make_service(control: &ControlPlane, person: &str, name: &str) -> String {
+async fn create_service(control: &ControlPlane, token: &str, name: &str) -> String {
     let body = json!({ "name": name, "acceptsUnboundTokens": name != "strict" });
-    text(&control.api.send_as(person, "POST", "/services", body).await.expect(201)["serviceId"])
+    text(&control.api.send_as(token, "POST", "/services", body).await.expect(201)["serviceId"])
 }
 
-async fn list(control: &ControlPlane, person: &str, path: &str) -> Value {
-    control.api.get_as(person, path).await.expect(200)
+async fn list(control: &ControlPlane, token: &str, path: &str) -> Value {
+    control.api.get_as(token, path).await.expect(200)
 }
 
 fn names(listed: &Value) -> Vec<&str> {
@@ -23,9 +23,9 @@ fn names(listed: &Value) -> Vec<&str> {
 async fn human_users_list_their_services_and_administrators_list_all() {
     let control = ControlPlane::start().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
-    let first = make_service(&control, &alice, "first").await;
-    make_service(&control, &bob, "bob's").await;
-    make_service(&control, &alice, "strict").await;
+    let first = create_service(&control, &alice, "first").await;
+    create_service(&control, &bob, "bob's").await;
+    create_service(&control, &alice, "strict").await;
     let listed = list(&control, &alice, "/services").await;
     assert_json_snapshot!(listed, { ".data[].serviceId" => "[service]", ".data[].createdAt" => "[time]" }, @r#"
     {
@@ -53,11 +53,11 @@ async fn human_users_list_their_services_and_administrators_list_all() {
     "#);
     assert_eq!(listed["data"][1]["serviceId"], json!(first));
     assert_eq!(names(&list(&control, &bob, "/services").await), ["bob's"]);
-    let nothing = list(&control, &control.mint_human("carol"), "/services").await;
-    assert_eq!((&nothing["data"], &nothing["pagination"]["total"]), (&json!([]), &json!(0)));
+    let empty = list(&control, &control.mint_human("carol"), "/services").await;
+    assert_eq!((&empty["data"], &empty["pagination"]["total"]), (&json!([]), &json!(0)));
     let all = list(&control, control.human(), "/services").await;
     assert_eq!(names(&all)[..3], ["strict", "bob's", "first"]);
-    assert_eq!(all["pagination"]["total"], 4, "with the first one of --dev: {all}");
+    assert_eq!(all["pagination"]["total"], 4, "including the service that --dev creates: {all}");
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn lists_are_paginated() {
     let control = ControlPlane::start().await;
     let alice = control.mint_human("alice");
     for number in 0..5 {
-        make_service(&control, &alice, &format!("{number}")).await;
+        create_service(&control, &alice, &format!("{number}")).await;
     }
     for (query, expected, pagination) in [
         ("limit=2", vec!["4", "3"], json!({ "limit": 2, "offset": 0, "total": 5, "hasMore": true })),
@@ -86,29 +86,29 @@ async fn lists_are_paginated() {
     assert_eq!((&huge["pagination"]["limit"], names(&huge).len()), (&json!(200), 0));
     for (query, field) in [("limit=0", "limit"), ("limit=-1", "limit"), ("offset=-1", "offset"), ("offset=x", "offset")]
     {
-        let answer = control.api.get_as(&alice, &format!("/services?{query}")).await;
-        assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{query}");
+        let response = control.api.get_as(&alice, &format!("/services?{query}")).await;
+        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{query}");
         assert!(
-            answer.text(&format!("/error/details/fields/{field}")).starts_with("must be a whole number"),
+            response.text(&format!("/error/details/fields/{field}")).starts_with("must be a whole number"),
             "{query}"
         );
     }
     let stranger = control.api.get("/services?limit=0").await;
-    assert_eq!(stranger.error().2, "human_token_missing", "who asks comes first");
+    assert_eq!(stranger.error().2, "human_token_missing", "authentication precedes validation");
 }
 
 #[tokio::test]
 async fn api_keys_are_listed_without_secrets() {
     let control = ControlPlane::start().await;
     let alice = control.mint_human("alice");
-    let service = make_service(&control, &alice, "shop").await;
+    let service = create_service(&control, &alice, "shop").await;
     let keys = format!("/services/{service}/keys");
-    let mut made = Vec::new();
+    let mut created = Vec::new();
     for (name, scope) in [("old", "full"), ("sidecar", "sync")] {
         let body = json!({ "name": name, "scope": scope });
-        made.push(control.api.send_as(&alice, "POST", &keys, body).await.expect(201));
+        created.push(control.api.send_as(&alice, "POST", &keys, body).await.expect(201));
     }
-    let old = format!("{keys}/{}", text(&made[0]["keyId"]));
+    let old = format!("{keys}/{}", text(&created[0]["keyId"]));
     control.api.send_as(&alice, "DELETE", &old, json!({})).await.expect(200);
 
     let listed = list(&control, &alice, &keys).await;
@@ -133,11 +133,11 @@ async fn api_keys_are_listed_without_secrets() {
       }
     ]
     "#);
-    assert_eq!(listed["data"][1]["keyId"], made[0]["keyId"]);
-    for key in &made {
+    assert_eq!(listed["data"][1]["keyId"], created[0]["keyId"]);
+    for key in &created {
         let secret = text(&key["apiKey"]);
         let secret = &secret[secret.len() - 64..];
-        assert!(!listed.to_string().contains(secret), "no secret is told");
+        assert!(!listed.to_string().contains(secret), "the list contains no secret");
     }
     let page = list(&control, &alice, &format!("{keys}?limit=1&offset=1")).await;
     assert_eq!((names(&page), &page["pagination"]["hasMore"]), (vec!["old"], &json!(false)));
@@ -146,19 +146,19 @@ async fn api_keys_are_listed_without_secrets() {
         2,
         "an administrator sees them too"
     );
-    let of_nobody = control.api.get_as(&alice, "/services/svc_00000000000000000000000000/keys").await;
-    assert_eq!((of_nobody.status, of_nobody.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
+    let unknown_service = control.api.get_as(&alice, "/services/svc_00000000000000000000000000/keys").await;
+    assert_eq!((unknown_service.status, unknown_service.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
 }
 
 #[tokio::test]
 async fn owner_reads_and_changes_a_service() {
     let control = ControlPlane::start().await;
     let alice = control.mint_human("alice");
-    let path = format!("/services/{}", make_service(&control, &alice, "strict").await);
+    let path = format!("/services/{}", create_service(&control, &alice, "strict").await);
     let before = list(&control, &alice, &path).await;
     assert_eq!((&before["name"], &before["acceptsUnboundTokens"]), (&json!("strict"), &json!(false)));
     let change = async |body: Value| control.api.send_as(&alice, "PATCH", &path, body).await.expect(200);
-    assert_eq!(change(json!({})).await, before, "what is absent stays");
+    assert_eq!(change(json!({})).await, before, "absent fields are unchanged");
     let renamed = change(json!({ "name": "lenient", "acceptsUnboundTokens": null })).await;
     assert_eq!((&renamed["name"], &renamed["acceptsUnboundTokens"]), (&json!("lenient"), &json!(false)));
     assert_eq!(change(json!({ "acceptsUnboundTokens": true })).await["acceptsUnboundTokens"], true);

@@ -1,5 +1,4 @@
-//! What ends, at the API: a role that is deleted, a token or a key that is revoked. That the sidecar says the same is in
-//! `parity.rs`.
+//! Deleted roles and revoked tokens and keys at the API. `parity.rs` tests that the sidecar agrees.
 
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
 
@@ -9,15 +8,16 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use tokio::task::JoinSet;
 
-const AT_ONCE: usize = 24;
+const CONCURRENT: usize = 24;
 
-/// How often each answer came.
-async fn counted(mut attempts: JoinSet<HttpResponse>) -> BTreeMap<String, usize> {
+/// Counts each status and error code.
+async fn count_outcomes(mut attempts: JoinSet<HttpResponse>) -> BTreeMap<String, usize> {
     let mut outcomes = BTreeMap::new();
-    while let Some(answer) = attempts.join_next().await {
-        let answer = answer.expect("no attempt panics");
-        *outcomes.entry(format!("{} {}", answer.status, answer.text("/error/code")).trim().to_owned()).or_default() +=
-            1;
+    while let Some(response) = attempts.join_next().await {
+        let response = response.expect("no attempt panics");
+        *outcomes
+            .entry(format!("{} {}", response.status, response.text("/error/code")).trim().to_owned())
+            .or_default() += 1;
     }
     outcomes
 }
@@ -39,44 +39,48 @@ async fn deleting_a_role_removes_its_assignments() {
     let names: Vec<_> = listed["data"].as_array().expect("a list").iter().map(|role| &role["name"]).collect();
     assert_eq!(names, ["stays"]);
     let of_agent = control.path(&format!("/agents/{}/roles", agent.id));
-    let held = format!("{of_agent}/{reader}");
-    let answers = [
+    let assignment = format!("{of_agent}/{reader}");
+    let responses = [
         control.delete_role(&reader).await,
         control.delete_role("role_00000000000000000000000000").await,
         control.delete_role("nonsense").await,
         control.api.send_as(control.key(), "POST", &of_agent, json!({ "roleId": reader })).await,
-        control.api.send_as(control.key(), "DELETE", &held, json!({})).await,
+        control.api.send_as(control.key(), "DELETE", &assignment, json!({})).await,
     ];
-    for answer in answers {
-        assert_eq!((answer.status, answer.text("/error/code")), (404, "ROLE_NOT_FOUND"));
+    for response in responses {
+        assert_eq!((response.status, response.text("/error/code")), (404, "ROLE_NOT_FOUND"));
     }
 
     let again = control.create_role("reader", &["everything"]).await;
     assert_ne!(again, reader);
     let verified = control.verify(&token).await.expect(200);
-    assert_eq!(verified["agent"]["roles"], json!(["stays"]), "a new role of the same name is another role");
+    assert_eq!(verified["agent"]["roles"], json!(["stays"]), "a new role with the same name is another role");
     let new = control.verify(&agent.token().await).await.expect(200);
-    assert_eq!(new["agent"]["roles"], json!(["stays"]), "nobody was given the new one");
+    assert_eq!(new["agent"]["roles"], json!(["stays"]), "the new role is not assigned");
 }
 
 #[tokio::test]
 async fn only_managers_of_a_service_delete_its_roles() {
     let control = ControlPlane::start().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
-    let made = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
-    let roles = format!("/services/{}/roles", text(&made["serviceId"]));
+    let created = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
+    let roles = format!("/services/{}/roles", text(&created["serviceId"]));
     let new_role = async |name: &str| {
         let body = json!({ "name": name, "permissions": ["read"] });
         text(&control.api.send_as(&alice, "POST", &roles, body).await.expect(201)["roleId"])
     };
     let (first, second) = (new_role("first").await, new_role("second").await);
-    let delete = async |who: &str, path: String| control.api.send_as(who, "DELETE", &path, json!({})).await;
+    let delete = async |token: &str, path: String| control.api.send_as(token, "DELETE", &path, json!({})).await;
     let elsewhere = delete(control.key(), control.path(&format!("/roles/{first}"))).await;
-    assert_eq!((elsewhere.status, elsewhere.text("/error/code")), (404, "ROLE_NOT_FOUND"), "another service's role");
+    assert_eq!(
+        (elsewhere.status, elsewhere.text("/error/code")),
+        (404, "ROLE_NOT_FOUND"),
+        "the role belongs to another service"
+    );
     let refused = delete(&bob, format!("{roles}/{first}")).await;
     assert_eq!(refused.error(), (403, "INSUFFICIENT_PERMISSIONS", "not_yours"));
     let listed = control.api.get_as(&alice, &roles).await.expect(200);
-    assert_eq!(listed["data"].as_array().map(Vec::len), Some(2), "nothing happened so far");
+    assert_eq!(listed["data"].as_array().map(Vec::len), Some(2), "no role has been deleted yet");
     delete(&alice, format!("{roles}/{first}")).await.expect(200);
     delete(control.human(), format!("{roles}/{second}")).await.expect(200);
 }
@@ -86,20 +90,21 @@ async fn role_deleted_during_assignments_is_held_by_no_agent() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.create_role("reader", &["read"]).await;
-    let (roles, one) = (control.path(&format!("/agents/{}/roles", agent.id)), control.path(&format!("/roles/{role}")));
-    let (mut given, mut deleted) = (JoinSet::new(), JoinSet::new());
-    let ask = |method, path: &str, body: &Value| {
+    let (roles, role_path) =
+        (control.path(&format!("/agents/{}/roles", agent.id)), control.path(&format!("/roles/{role}")));
+    let (mut assignments, mut deletions) = (JoinSet::new(), JoinSet::new());
+    let send = |method, path: &str, body: &Value| {
         HttpResponse::send(control.api.request(method, path).bearer_auth(control.key()).json(body))
     };
-    for _ in 0..AT_ONCE {
-        given.spawn(ask("POST", &roles, &json!({ "roleId": role })));
-        deleted.spawn(ask("DELETE", &one, &json!({})));
+    for _ in 0..CONCURRENT {
+        assignments.spawn(send("POST", &roles, &json!({ "roleId": role })));
+        deletions.spawn(send("DELETE", &role_path, &json!({})));
     }
-    let expected = BTreeMap::from([("200".into(), 1), ("404 ROLE_NOT_FOUND".into(), AT_ONCE - 1)]);
-    assert_eq!(counted(deleted).await, expected);
-    let given = counted(given).await;
-    let sensible = given.keys().all(|outcome| ["200", "404 ROLE_NOT_FOUND"].contains(&outcome.as_str()));
-    assert!(sensible, "{given:?}");
+    let expected = BTreeMap::from([("200".into(), 1), ("404 ROLE_NOT_FOUND".into(), CONCURRENT - 1)]);
+    assert_eq!(count_outcomes(deletions).await, expected);
+    let assignments = count_outcomes(assignments).await;
+    let all_expected = assignments.keys().all(|outcome| ["200", "404 ROLE_NOT_FOUND"].contains(&outcome.as_str()));
+    assert!(all_expected, "{assignments:?}");
     assert_eq!(control.verify(&agent.token().await).await.expect(200)["agent"]["roles"], json!([]));
 }
 
@@ -113,18 +118,18 @@ async fn revoke_accepts_any_token_and_reveals_nothing() {
     let forged = format!("{body}.{}{}", if signature.starts_with('A') { "B" } else { "A" }, &signature[1..]);
     let last = if refresh.ends_with('0') { "1" } else { "0" };
     let wrong = format!("{}{last}", &refresh[..refresh.len() - 1]);
-    for nothing in ["x", " ", "a.b.c", "rf_", &wrong, &forged, control.key(), control.human(), &agent.id, "\u{0}"] {
-        control.revoke_token(nothing).await;
+    for invalid in ["x", " ", "a.b.c", "rf_", &wrong, &forged, control.key(), control.human(), &agent.id, "\u{0}"] {
+        control.revoke_token(invalid).await;
     }
     control.verify(access).await.expect(200);
-    agent.api.refresh(&tokens).await.expect("still alive");
+    agent.api.refresh(&tokens).await.expect("the session is still active");
 
     for bad in
         [json!({}), json!({ "token": null }), json!({ "token": 7 }), json!({ "token": "" }), json!({ "token": [] })]
     {
-        let answer = control.api.post("/auth/revoke", bad.clone()).await;
-        assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{bad}");
-        assert!(!answer.text("/error/details/fields/token").is_empty(), "{bad}: {}", answer.body);
+        let response = control.api.post("/auth/revoke", bad.clone()).await;
+        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{bad}");
+        assert!(!response.text("/error/details/fields/token").is_empty(), "{bad}: {}", response.body);
     }
     let other = other.access_token.expose_secret();
     let misspelt = control.api.post("/auth/revoke", json!({ "token": other, "tokenTypeHint": "access_token" })).await;
@@ -133,7 +138,7 @@ async fn revoke_accepts_any_token_and_reveals_nothing() {
     let hinted = json!({ "token": other, "token_type_hint": "refresh_token" });
     control.api.post("/auth/revoke", hinted).await.expect(200);
     let refused = control.verify(other).await;
-    assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"), "a wrong hint is no harm");
+    assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"), "a wrong hint is ignored");
 }
 
 #[tokio::test]
@@ -149,16 +154,16 @@ async fn revoke_accepts_the_form_body_of_oauth_clients() {
     let form = "application/x-www-form-urlencoded";
     for bad in ["", "token=", "token_type_hint=access_token", &format!("token={first}&token={first}"), "{}", "%ff=&=x"]
     {
-        let answer = send(form, bad.to_owned()).await;
-        assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{bad}");
+        let response = send(form, bad.to_owned()).await;
+        assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{bad}");
     }
     assert_eq!(send("text/plain", format!("token={first}")).await.status, 415);
     assert_eq!(send(form, "token=%ff%00+garbage".to_owned()).await.expect(200), json!({}));
     for token in [&first, second.0] {
         control.verify(token).await.expect(200);
     }
-    let answer = send("Application/X-WWW-Form-Urlencoded; charset=UTF-8", format!("token={first}")).await;
-    assert_eq!(answer.expect(200), json!({}));
+    let response = send("Application/X-WWW-Form-Urlencoded; charset=UTF-8", format!("token={first}")).await;
+    assert_eq!(response.expect(200), json!({}));
     let body = format!("token_type_hint=refresh_token&client_id=somebody&token={}", second.1.replace('_', "%5f"));
     assert_eq!(send(form, body).await.expect(200), json!({}));
     for token in [&first, second.0] {
@@ -176,7 +181,7 @@ async fn revoke_accepts_the_longest_token() {
         control.assign(&agent.id, &role).await;
     }
     let token = agent.token().await;
-    assert!(token.len() > 16 * 1024, "longer than other bodies under /auth may be: {}", token.len());
+    assert!(token.len() > 16 * 1024, "longer than the limit of other bodies under /auth: {}", token.len());
     control.verify(&token).await.expect(200);
     control.revoke_token(&token).await;
     assert_eq!(control.verify(&token).await.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"));
@@ -195,8 +200,8 @@ async fn revoking_a_key_of_another_service_returns_404() {
         control.api.send_as(control.human(), "DELETE", &path, json!({})).await
     };
     for id in [id.as_str(), "key_00000000000000000000000000"] {
-        let missed = revoke(control.service(), id).await;
-        assert_eq!((missed.status, missed.text("/error/code")), (404, "NOT_FOUND"), "{id}");
+        let not_found = revoke(control.service(), id).await;
+        assert_eq!((not_found.status, not_found.text("/error/code")), (404, "NOT_FOUND"), "{id}");
     }
     let roles = format!("/services/{other}/roles");
     control.api.get_as(&key, &roles).await.expect(200);

@@ -1,4 +1,4 @@
-//! What a service does with its roles besides giving them, and what it can look up.
+//! Changes of roles, the list of a service's agents, status, and published keys.
 
 use countersign_tests::{Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ async fn changed_permissions_apply_to_issued_tokens() {
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
-    verifiers.agree("as made", &token, permits(&["read"])).await;
+    verifiers.agree("the original permissions", &token, permits(&["read"])).await;
 
     let path = control.path(&format!("/roles/{role}"));
     let change = async |body: Value| control.api.send_as(control.key(), "PATCH", &path, body).await;
@@ -25,13 +25,13 @@ async fn changed_permissions_apply_to_issued_tokens() {
         (&changed["id"], &changed["name"], &changed["description"]),
         (&json!(role), &json!("reader"), &json!(""))
     );
-    verifiers.agree("as changed", &token, permits(&["list", "write"])).await;
+    verifiers.agree("the changed permissions", &token, permits(&["list", "write"])).await;
 
     let changed = change(json!({ "description": "reads" })).await.expect(200);
     assert_eq!((&changed["description"], &changed["permissions"]), (&json!("reads"), &json!(["list", "write"])));
     let listed = control.api.get_as(control.key(), &control.path("/roles")).await.expect(200);
     assert_eq!(listed["data"], json!([changed]));
-    assert_eq!(change(json!({ "name": "writer" })).await.error().1, "VALIDATION_ERROR", "a name never changes");
+    assert_eq!(change(json!({ "name": "writer" })).await.error().1, "VALIDATION_ERROR", "the name cannot be changed");
 }
 
 #[tokio::test]
@@ -76,11 +76,11 @@ async fn service_lists_agents_with_its_roles() {
     let all = list("").await.expect(200);
     assert_eq!(ids(&all), expected(&[2, 1, 0]), "newest first");
     assert_eq!(all["pagination"], json!({ "limit": 50, "offset": 0, "total": 3, "hasMore": false }));
-    let mut held = all["data"][1]["roles"].as_array().unwrap().clone();
-    held.sort_by_key(|role| role["name"].to_string());
+    let mut roles = all["data"][1]["roles"].as_array().unwrap().clone();
+    roles.sort_by_key(|role| role["name"].to_string());
     let until = json!("2099-01-01T00:00:00Z");
-    assert_eq!(held[0], json!({ "id": reader, "name": "reader", "expiresAt": null }));
-    assert_eq!((&held[1]["name"], &held[1]["expiresAt"]), (&json!("writer"), &until));
+    assert_eq!(roles[0], json!({ "id": reader, "name": "reader", "expiresAt": null }));
+    assert_eq!((&roles[1]["name"], &roles[1]["expiresAt"]), (&json!("writer"), &until));
 
     assert_eq!(ids(&list(&format!("?role={writer}")).await.expect(200)), expected(&[1]));
     assert_eq!(ids(&list("?status=suspended").await.expect(200)), expected(&[2]));
@@ -103,10 +103,10 @@ async fn status_counts_services_agents_and_requests() {
     control.create_service(json!({ "name": "other" })).await;
     control.set_status(&agent.id, "suspended").await.expect(200);
     let after = read().await;
-    let grown = |name: &str| after[name].as_i64().unwrap() - before[name].as_i64().unwrap();
-    assert_eq!((grown("activeServices"), grown("activeAgents")), (1, 1));
-    // Two registrations, a service, its key, a status, and the first question itself.
-    assert_eq!(grown("requestCount"), 6);
+    let difference = |name: &str| after[name].as_i64().unwrap() - before[name].as_i64().unwrap();
+    assert_eq!((difference("activeServices"), difference("activeAgents")), (1, 1));
+    // Two registrations, a service, its key, a status change, and the first status request.
+    assert_eq!(difference("requestCount"), 6);
     assert!(after["uptime"].as_u64().unwrap() < 60 && after["version"].is_string(), "{after}");
 }
 
@@ -116,12 +116,12 @@ async fn jwks_with_a_matching_etag_returns_304() {
     let keys = control.api.get("/.well-known/jwks.json").await;
     let tag = keys.header("etag").to_owned();
     assert!(tag.len() > 10 && keys.header("cache-control").contains("max-age"), "{keys:?}");
-    for (known, status) in
+    for (etags, status) in
         [(tag.clone(), 304), (format!("\"a\", W/{tag}"), 304), ("*".into(), 304), ("\"a\"".into(), 200)]
     {
-        let request = control.api.request("GET", "/.well-known/jwks.json").header("if-none-match", &known);
-        let answer = HttpResponse::send(request).await;
-        assert_eq!((answer.status, answer.header("etag")), (status, tag.as_str()), "{known}");
-        assert_eq!(answer.body == json!(""), status == 304);
+        let request = control.api.request("GET", "/.well-known/jwks.json").header("if-none-match", &etags);
+        let response = HttpResponse::send(request).await;
+        assert_eq!((response.status, response.header("etag")), (status, tag.as_str()), "{etags}");
+        assert_eq!(response.body == json!(""), status == 304);
     }
 }

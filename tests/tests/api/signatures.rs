@@ -1,4 +1,4 @@
-//! Which texts are a signature over a challenge, and which texts are a challenge.
+//! Accepted encodings of signatures and of challenge ids.
 
 #![expect(clippy::expect_used, reason = "a prepared signature that cannot be made ends the test")]
 
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 /// The order of the curve.
 const ORDER: &str = "ffffffff00000000ffffffffffffffffbce6faada7179e84f3b9cac2fc632551";
 
-/// How a raw signature in hex is written otherwise.
+/// Converts a raw signature in hex to another encoding.
 type Form = fn(&str) -> String;
 
 struct Challenge {
@@ -19,22 +19,22 @@ struct Challenge {
     nonce: String,
 }
 
-async fn challenge(at: &ControlPlane, agent: &Agent) -> Challenge {
-    let body = at.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
+async fn challenge(control: &ControlPlane, agent: &Agent) -> Challenge {
+    let body = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
     let nonce = body["nonce"].as_str().expect("a nonce").to_owned();
     Challenge { id: body["challengeId"].clone(), nonce }
 }
 
-async fn answer(at: &ControlPlane, challenge: &Value, signature: impl Into<Value>) -> HttpResponse {
+async fn authenticate(control: &ControlPlane, challenge: &Value, signature: impl Into<Value>) -> HttpResponse {
     let body = json!({ "challengeId": challenge, "signature": signature.into() });
-    at.api.post("/auth/authenticate", body).await
+    control.api.post("/auth/authenticate", body).await
 }
 
 fn parsed(raw: &str) -> Signature {
     Signature::from_slice(&hex::decode(raw).expect("hex")).expect("a signature")
 }
 
-/// The same signature with n - s for s.
+/// The same signature with n - s instead of s.
 fn mirrored(raw: &str) -> Signature {
     let signature = parsed(raw);
     Signature::from_scalars(signature.r().to_bytes(), (-*signature.s()).to_bytes()).expect("a signature")
@@ -56,7 +56,7 @@ fn integer(number: &[u8]) -> Vec<u8> {
     [padding, digits].concat()
 }
 
-/// DER of two integers' contents, as they are.
+/// DER of two integers with the given contents.
 fn sequence(r: &[u8], s: &[u8]) -> String {
     let length = |bytes: &[u8]| u8::try_from(bytes.len()).expect("short");
     let body = [&[2, length(r)], r, &[2, length(s)], s].concat();
@@ -77,8 +77,8 @@ fn plus_order(number: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn raw_and_der_signatures_with_low_or_high_s_are_accepted() {
-    let at = ControlPlane::start().await;
-    let agent = Agent::register(&at, "Signer").await;
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "Signer").await;
     let forms: [(&str, Form); 7] = [
         ("raw", str::to_owned),
         ("raw, upper case", str::to_uppercase),
@@ -89,14 +89,14 @@ async fn raw_and_der_signatures_with_low_or_high_s_are_accepted() {
         ("low S, raw", |raw| hex::encode(high_s(raw).normalize_s().to_bytes())),
     ];
     for (name, form) in forms {
-        let challenge = challenge(&at, &agent).await;
+        let challenge = challenge(&control, &agent).await;
         let signature = form(&agent.key.sign(&challenge.nonce));
-        let answer = answer(&at, &challenge.id, signature).await;
-        assert_eq!(answer.status, 200, "{name}: {}", answer.body);
+        let response = authenticate(&control, &challenge.id, signature).await;
+        assert_eq!(response.status, 200, "{name}: {}", response.body);
     }
 }
 
-/// Made of a good signature, none of these is one.
+/// Invalid variants of a valid signature.
 fn broken(good: &str) -> Vec<(&'static str, String)> {
     let (r, s) = good.split_at(64);
     let (n, zero) = (ORDER, "00".repeat(32));
@@ -105,11 +105,11 @@ fn broken(good: &str) -> Vec<(&'static str, String)> {
     let der = sequence(&r_der, &s_der);
     let padded = |number: &[u8]| [&[0], number].concat();
     let high = high_s(good).s().to_bytes();
-    let swapped_bit =
+    let flipped_bit =
         format!("{}{:x}{}", &good[..80], u8::from_str_radix(&good[80..81], 16).expect("hex") ^ 1, &good[81..]);
     vec![
-        ("another bit", swapped_bit),
-        ("r and s exchanged", format!("{s}{r}")),
+        ("another bit", flipped_bit),
+        ("r and s swapped", format!("{s}{r}")),
         ("r = 0", format!("{zero}{s}")),
         ("s = 0", format!("{r}{zero}")),
         ("both 0", "00".repeat(64)),
@@ -151,48 +151,49 @@ fn broken(good: &str) -> Vec<(&'static str, String)> {
 
 #[tokio::test]
 async fn wrong_signatures_are_refused_and_do_not_consume_the_challenge() {
-    let at = ControlPlane::start().await;
-    let agent = Agent::register(&at, "Signer").await;
-    let (first, other) = (challenge(&at, &agent).await, challenge(&at, &agent).await);
+    let control = ControlPlane::start().await;
+    let agent = Agent::register(&control, "Signer").await;
+    let (first, other) = (challenge(&control, &agent).await, challenge(&control, &agent).await);
     let good = agent.key.sign(&first.nonce);
-    let strangers = [
+    let wrong_signers = [
         ("another key", PrivateKey::generate().sign(&first.nonce)),
         ("another nonce", agent.key.sign(&other.nonce)),
         ("the challenge's id", agent.key.sign(first.id.as_str().unwrap())),
         ("the nonce and a line end", agent.key.sign(&format!("{}\n", first.nonce))),
     ];
     let mut faults = Vec::new();
-    for (name, signature) in broken(&good).into_iter().chain(strangers) {
-        let refused = answer(&at, &first.id, signature).await;
+    for (name, signature) in broken(&good).into_iter().chain(wrong_signers) {
+        let refused = authenticate(&control, &first.id, signature).await;
         if (refused.status, refused.error().1) != (400, "INVALID_SIGNATURE") {
             faults.push(format!("{name}: {} {}", refused.status, refused.body));
         }
     }
     for value in [json!(1), json!(null), json!([&good]), json!({ "hex": &good }), json!(true)] {
-        let refused = answer(&at, &first.id, value.clone()).await;
+        let refused = authenticate(&control, &first.id, value.clone()).await;
         if (refused.status, refused.error().1) != (400, "VALIDATION_ERROR") {
             faults.push(format!("{value}: {} {}", refused.status, refused.body));
         }
     }
     assert!(faults.is_empty(), "{faults:#?}");
-    let missing = at.api.post("/auth/authenticate", json!({ "challengeId": first.id })).await;
+    let missing = control.api.post("/auth/authenticate", json!({ "challengeId": first.id })).await;
     assert_eq!((missing.status, missing.error().1), (400, "VALIDATION_ERROR"));
 
-    answer(&at, &first.id, good.clone()).await.expect(200);
+    authenticate(&control, &first.id, good.clone()).await.expect(200);
     for signature in [good, agent.key.sign(&other.nonce), String::new()] {
-        let refused = answer(&at, &first.id, signature).await;
+        let refused = authenticate(&control, &first.id, signature).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "challenge_used"));
     }
-    answer(&at, &other.id, agent.key.sign(&other.nonce)).await.expect(200);
+    authenticate(&control, &other.id, agent.key.sign(&other.nonce)).await.expect(200);
 }
 
 #[tokio::test]
 async fn foreign_or_altered_challenges_are_refused() {
-    let (at, elsewhere) = tokio::join!(ControlPlane::start(), ControlPlane::start());
-    let (agent, stranger) = (Agent::register(&at, "Signer").await, Agent::register(&elsewhere, "Stranger").await);
-    let (ours, theirs) = (challenge(&at, &agent).await, challenge(&elsewhere, &stranger).await);
-    let id = ours.id.as_str().unwrap();
-    let signature = agent.key.sign(&ours.nonce);
+    let (control, other_control) = tokio::join!(ControlPlane::start(), ControlPlane::start());
+    let (agent, stranger) =
+        (Agent::register(&control, "Signer").await, Agent::register(&other_control, "Stranger").await);
+    let (own, foreign) = (challenge(&control, &agent).await, challenge(&other_control, &stranger).await);
+    let id = own.id.as_str().unwrap();
+    let signature = agent.key.sign(&own.nonce);
     let changed = (0..id.len()).step_by(3).chain([id.len() - 1]).map(|position| {
         let other = if id.as_bytes()[position] == b'A' { "B" } else { "A" };
         format!("{}{other}{}", &id[..position], &id[position + 1..])
@@ -207,31 +208,32 @@ async fn foreign_or_altered_challenges_are_refused() {
         format!("{id} "),
         format!("{id}AAAA"),
         id[..id.len() - 4].to_owned(),
-        theirs.id.as_str().unwrap().to_owned(),
+        foreign.id.as_str().unwrap().to_owned(),
         agent.id.clone(),
         "\u{0}".into(),
         "a".repeat(8000),
     ];
     for text in changed.chain(others) {
-        let refused = answer(&at, &json!(text), signature.clone()).await;
+        let refused = authenticate(&control, &json!(text), signature.clone()).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "challenge_invalid"), "{text}");
     }
     for value in [json!(null), json!(7), json!([id])] {
-        let refused = answer(&at, &value, signature.clone()).await;
+        let refused = authenticate(&control, &value, signature.clone()).await;
         assert_eq!((refused.status, refused.error().1), (400, "VALIDATION_ERROR"), "{value}");
     }
-    answer(&at, &ours.id, signature).await.expect(200);
+    authenticate(&control, &own.id, signature).await.expect(200);
 }
 
 #[tokio::test]
 async fn expired_challenges_are_refused() {
-    let at = ControlPlane::start_with(&["tokens.challenge_seconds=1"]).await;
-    let agent = Agent::register(&at, "Signer").await;
-    let old = challenge(&at, &agent).await;
+    let control = ControlPlane::start_with(&["tokens.challenge_seconds=1"]).await;
+    let agent = Agent::register(&control, "Signer").await;
+    let old = challenge(&control, &agent).await;
     let wrong = "00".repeat(64);
-    let expired = async || Some(answer(&at, &old.id, wrong.clone()).await).filter(|answer| answer.status == 401);
-    let refused = eventually("the challenge expires", expired, || at.log()).await;
+    let expired =
+        async || Some(authenticate(&control, &old.id, wrong.clone()).await).filter(|response| response.status == 401);
+    let refused = eventually("the challenge expires", expired, || control.log()).await;
     assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "challenge_expired"));
-    let refused = answer(&at, &old.id, agent.key.sign(&old.nonce)).await;
+    let refused = authenticate(&control, &old.id, agent.key.sign(&old.nonce)).await;
     assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "challenge_expired"));
 }

@@ -1,5 +1,5 @@
-//! A challenge yields at most one token pair, a refresh token at most one successor: however many ask at
-//! once, and through a crash.
+//! A challenge yields at most one token pair and a refresh token at most one successor, also with concurrent requests and
+//! across a crash.
 
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
 
@@ -12,28 +12,28 @@ const AGENTS: usize = 200;
 const ATTEMPTS: usize = 50;
 const ROUNDS: usize = 200;
 
-/// After so many rounds the control plane is killed and comes back.
+/// The control plane is killed and restarted after this many rounds.
 const RESTART: usize = 50;
 
-/// Sends the same request many times at once; counts the outcomes and gives the bodies of those that succeeded.
-async fn many_at_once(control: &ControlPlane, path: &str, body: &Value) -> (BTreeMap<String, usize>, Vec<Value>) {
+/// Sends the same request many times concurrently; returns the count of each outcome and the successful bodies.
+async fn send_concurrently(control: &ControlPlane, path: &str, body: &Value) -> (BTreeMap<String, usize>, Vec<Value>) {
     let mut attempts = JoinSet::new();
     for _ in 0..ATTEMPTS {
         attempts.spawn(HttpResponse::send(control.api.request("POST", path).json(body)));
     }
     let (mut outcomes, mut succeeded) = (BTreeMap::new(), Vec::new());
-    while let Some(answer) = attempts.join_next().await {
-        let answer = answer.expect("no attempt panics");
-        let (status, _, reason) = answer.error();
+    while let Some(response) = attempts.join_next().await {
+        let response = response.expect("no attempt panics");
+        let (status, _, reason) = response.error();
         *outcomes.entry(format!("{status} {reason}").trim().to_owned()).or_default() += 1;
         if status == 200 {
-            succeeded.push(answer.body);
+            succeeded.push(response.body);
         }
     }
     (outcomes, succeeded)
 }
 
-async fn answered_challenge(control: &ControlPlane, agent: &Agent) -> Value {
+async fn signed_challenge(control: &ControlPlane, agent: &Agent) -> Value {
     let challenge = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
     json!({ "challengeId": challenge["challengeId"], "signature": agent.key.sign(&text(&challenge["nonce"])) })
 }
@@ -44,8 +44,8 @@ async fn challenge_submitted_concurrently_yields_one_token_pair() {
     let mut pairs = 0;
     for number in 0..AGENTS {
         let agent = Agent::register(&control, &format!("agent {number}")).await;
-        let login = answered_challenge(&control, &agent).await;
-        let (outcomes, succeeded) = many_at_once(&control, "/auth/authenticate", &login).await;
+        let login = signed_challenge(&control, &agent).await;
+        let (outcomes, succeeded) = send_concurrently(&control, "/auth/authenticate", &login).await;
         let expected = BTreeMap::from([("200".into(), 1), ("401 challenge_used".into(), ATTEMPTS - 1)]);
         assert_eq!(outcomes, expected, "agent {number}");
         pairs += succeeded.len();
@@ -57,29 +57,29 @@ async fn challenge_submitted_concurrently_yields_one_token_pair() {
 async fn refresh_token_used_concurrently_has_one_successor_and_ends_its_session() {
     let mut control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
-    let mut dead = Vec::new();
+    let mut revoked = Vec::new();
     for round in 0..ROUNDS {
         if round % RESTART == RESTART - 1 {
             control.restart().await;
-            for refresh in &dead {
+            for refresh in &revoked {
                 let refused = control.api.post("/auth/refresh", json!({ "refreshToken": refresh })).await;
                 assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "refresh_revoked"), "after a crash");
             }
         }
-        let login = answered_challenge(&control, &agent).await;
+        let login = signed_challenge(&control, &agent).await;
         let pair = control.api.post("/auth/authenticate", login).await.expect(200);
         let (outcomes, succeeded) =
-            many_at_once(&control, "/auth/refresh", &json!({ "refreshToken": pair["refreshToken"] })).await;
+            send_concurrently(&control, "/auth/refresh", &json!({ "refreshToken": pair["refreshToken"] })).await;
         assert_eq!(outcomes.get("200"), Some(&1), "round {round}: {outcomes:?}");
         let refused =
             outcomes.iter().filter(|(outcome, _)| outcome.starts_with("401 refresh_re")).map(|(_, count)| count);
         assert_eq!(refused.sum::<usize>(), ATTEMPTS - 1, "round {round}: {outcomes:?}");
 
-        // The login was ended by the reuse: its successor and its access tokens are dead too.
+        // The reuse ended the session: the successor and the access tokens are revoked too.
         let successor = json!({ "refreshToken": succeeded[0]["refreshToken"] });
         let refused = control.api.post("/auth/refresh", successor).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "refresh_revoked"));
-        dead.push(succeeded[0]["refreshToken"].clone());
+        revoked.push(succeeded[0]["refreshToken"].clone());
         for token in [&pair["accessToken"], &succeeded[0]["accessToken"]] {
             let refused = control.verify(&text(token)).await;
             assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"));
@@ -91,9 +91,9 @@ async fn refresh_token_used_concurrently_has_one_successor_and_ends_its_session(
 async fn acknowledged_changes_survive_a_crash() {
     let mut control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
-    let login = answered_challenge(&control, &agent).await;
+    let login = signed_challenge(&control, &agent).await;
     let pair = control.api.post("/auth/authenticate", login.clone()).await.expect(200);
-    let unanswered = answered_challenge(&control, &agent).await;
+    let unused = signed_challenge(&control, &agent).await;
     control.kill();
     control.restart().await;
 
@@ -102,14 +102,14 @@ async fn acknowledged_changes_survive_a_crash() {
     control.verify(&text(&pair["accessToken"])).await.expect(200);
     control.api.post("/auth/refresh", json!({ "refreshToken": pair["refreshToken"] })).await.expect(200);
     // A challenge is not stored anywhere, so a crash cannot lose it.
-    control.api.post("/auth/authenticate", unanswered).await.expect(200);
+    control.api.post("/auth/authenticate", unused).await.expect(200);
 }
 
 #[tokio::test]
 async fn wrong_refresh_tokens_change_nothing() {
     let control = ControlPlane::start().await;
     let agent = Agent::register(&control, "agent").await;
-    let login = answered_challenge(&control, &agent).await;
+    let login = signed_challenge(&control, &agent).await;
     let pair = control.api.post("/auth/authenticate", login).await.expect(200);
     let good = text(&pair["refreshToken"]);
     let last = if good.ends_with('0') { "1" } else { "0" };

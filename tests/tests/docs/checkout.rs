@@ -1,4 +1,4 @@
-//! A folder with what a page needs of a checkout, where servers take free ports.
+//! A temporary checkout with the files that a page needs; its servers use free ports.
 
 use crate::page::Block;
 use countersign_tests::{control_plane::no_limits, process::free_port, tools};
@@ -9,8 +9,7 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// Ports that pages and examples name: of the programs, and of Envoy's listener and admin port, the service, and a receiver of
-/// webhooks.
+/// Ports in pages and examples: of the programs, Envoy's listener and admin port, the service, and a webhook receiver.
 const PORTS: [&str; 7] = [API, SYNC, SIDECAR_ADMIN, "10000", "9901", "8080", "9000"];
 const API: &str = "8443";
 const SYNC: &str = "8444";
@@ -35,14 +34,14 @@ impl Checkout {
         checkout
     }
 
-    /// A path in it.
-    pub fn path(&self, below: &str) -> PathBuf {
-        self.folder.path().join(below)
+    /// A path in the checkout.
+    pub fn path(&self, relative: &str) -> PathBuf {
+        self.folder.path().join(relative)
     }
 
     /// The environment of a new user.
     pub fn environment(&self) -> Vec<(&'static str, String)> {
-        let path = |below| self.path(below).display().to_string();
+        let path = |relative| self.path(relative).display().to_string();
         let programs = std::env::var("PATH").unwrap_or_default();
         vec![("PATH", programs), ("HOME", path("home")), ("ENVOY_BIN", path("envoy")), ("TMPDIR", path("home"))]
     }
@@ -65,7 +64,7 @@ impl Checkout {
         }
     }
 
-    /// The programs, where a page expects them. Ports and limits are set by flags, because the programs share an environment.
+    /// Puts the programs where a page expects them. Flags set ports and limits, because the programs share an environment.
     fn add_programs(&self) {
         let at = |name: &str, port: &str| format!("{name}=127.0.0.1:{}", self.replaced(port));
         let admin = format!("listen.admin=127.0.0.1:{}", free_port());
@@ -74,7 +73,7 @@ impl Checkout {
         self.add_program("countersign", &[]);
         self.add_program("countersign-control-plane", &ports.into_iter().chain(limits).collect::<Vec<_>>());
         self.add_program("countersign-ext-authz", &[at("listen.admin", SIDECAR_ADMIN)]);
-        // Without hot restart, several run beside each other.
+        // Several instances of Envoy can run only without hot restart.
         let envoy = format!("exec '{}' --disable-hot-restart --concurrency 1 \"$@\"", tools::envoy().display());
         write_executable(&self.path("envoy"), &format!("#!/bin/sh\n{envoy}\n"));
     }

@@ -2,7 +2,7 @@
 //!
 //! A block `sh` runs, and every command in it must succeed. A block `text` that follows is its output. A block
 //! `sh,background` runs until the page ends. A block `sh,ignore` does not run; the comment before it says why. All blocks of
-//! a page run in one `bash`, in a copy of what a checkout has, on free ports.
+//! a page run in one `bash`, in a temporary checkout with free ports.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
@@ -18,7 +18,7 @@ use std::path::Path;
 
 const QUICK_START: &str = "docs/use/quick-start.md";
 
-/// Where the other pages start: the control plane runs, an agent is registered and has a role.
+/// The other pages start after this section: the control plane runs, and an agent is registered and has a role.
 const STATE_OF_OTHER_PAGES: &str = "## 4. ";
 
 const LAST_LINES: usize = 10;
@@ -54,7 +54,7 @@ fn run(path: &str) {
     assert!(problems.is_empty(), "{}\n{logs}", problems.join("\n"));
 }
 
-/// The end of what a server printed, for a test that failed.
+/// The last lines that a server printed, for a failed test.
 fn last_lines(Block { place, .. }: &Block, printed: &str) -> String {
     let lines: Vec<_> = printed.lines().collect();
     let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
@@ -97,18 +97,18 @@ fn errors_page_lists_every_reason_and_code() {
     let page = Page::read("docs/use/errors.md").text;
     let routes = Page::read("docs/use/api.md").text;
     let errors = routes.lines().filter_map(|line| line.strip_suffix(" |")?.rsplit(" | ").next());
-    let codes = errors.flat_map(|errors| errors.split(", ")).filter(|code| code.bytes().all(is_of_code));
+    let codes = errors.flat_map(|errors| errors.split(", ")).filter(|code| code.bytes().all(is_code_character));
     let reasons = Reason::ALL.iter().map(|reason| reason.as_str());
     let missing: Vec<_> = codes.chain(reasons).filter(|name| !page.contains(&format!("`{name}`"))).collect();
     assert!(missing.is_empty(), "{missing:?}");
 }
 
-fn is_of_code(byte: u8) -> bool {
+fn is_code_character(byte: u8) -> bool {
     byte.is_ascii_uppercase() || byte == b'_'
 }
 
 #[test]
-fn readme_is_read_in_five_minutes() {
+fn readme_has_at_most_150_lines() {
     assert!(Page::read("README.md").text.lines().count() <= README_LINES);
 }
 

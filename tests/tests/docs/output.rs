@@ -1,4 +1,4 @@
-//! Comparing what a block printed with what its page shows.
+//! Compares the output of a block with its page.
 //!
 //! A line `...` stands for any lines, and `...` within a line for any text. Ids of one kind are equal, as are times; spaces are
 //! compared as one space, because the width of a column depends on the values in it.
@@ -10,12 +10,12 @@ const ANYTHING: &str = "...";
 /// Characters of an id after its prefix.
 const ID_DIGITS: usize = 26;
 
-/// The message for a block whose output is not what its page shows.
+/// A message if the output of a block differs from its page.
 pub fn difference(block: &Block, printed: &str) -> Option<String> {
     let expected = block.expected.as_deref()?;
     let mut pattern: Vec<_> = expected.lines().map(normalised).collect();
     if block.kind == Kind::Background {
-        // It goes on printing.
+        // A background block may print more.
         pattern.push(ANYTHING.to_owned());
     }
     let lines: Vec<_> = printed.lines().map(normalised).collect();
@@ -39,7 +39,7 @@ fn line_matches(pattern: &str, line: &str) -> bool {
     starts.into_iter().any(|start| line_matches(rest, &after[start..]))
 }
 
-/// The longest text of the last line that a page shows, without what differs from run to run.
+/// The longest literal text in the last line of the expected output.
 pub fn last_literal(expected: &str) -> Option<&str> {
     let line = expected.lines().rfind(|line| *line != ANYTHING)?;
     line.split(ANYTHING).max_by_key(|literal| literal.len())
@@ -64,11 +64,11 @@ fn normalised(line: &str) -> String {
 /// The length of a time in RFC 3339, in UTC, at the beginning of the text.
 fn time(text: &str) -> Option<usize> {
     let shape = "0000-00-00T00:00:00";
-    let mut fits = shape.bytes().zip(text.bytes()).map(|(wanted, byte)| match wanted {
+    let mut digit_matches = shape.bytes().zip(text.bytes()).map(|(expected, byte)| match expected {
         b'0' => byte.is_ascii_digit(),
         other => byte == other,
     });
-    if text.len() <= shape.len() || !fits.all(|fits| fits) {
+    if text.len() <= shape.len() || !digit_matches.all(|digit_matches| digit_matches) {
         return None;
     }
     let fraction =
@@ -84,7 +84,7 @@ fn id(text: &str) -> Option<usize> {
 }
 
 #[test]
-fn ids_times_and_spaces_are_compared_by_their_form() {
+fn ids_times_and_spaces_are_normalised() {
     let shown = "agent_01m7xt1d9yfjk9pv2t3jtw2n8c  2026-11-21T10:15:39.651684Z  ok";
     let printed = "agent_01m7xt1d9yfjk9pv2t3jtw2n8d 2027-01-01T00:00:00Z ok";
     assert_eq!(normalised(shown), normalised(printed));
@@ -94,7 +94,7 @@ fn ids_times_and_spaces_are_compared_by_their_form() {
 }
 
 #[test]
-fn three_dots_stand_for_any_lines_or_text() {
+fn three_dots_match_any_lines_or_text() {
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     for (pattern, printed, expected) in [
         ("a\nb", "a\nb", true),

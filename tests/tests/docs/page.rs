@@ -2,7 +2,7 @@
 
 use countersign_tests::tools;
 
-/// What happens to a block.
+/// How a block is run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// It runs.

@@ -20,7 +20,7 @@ const DEADLINE: Duration = Duration::from_mins(3);
 /// Tenths of a second that a server may take to print what its page shows.
 const TENTHS_TO_START: u32 = 600;
 
-/// What became of the blocks.
+/// The result of running the blocks.
 pub struct Outcome {
     /// What each block printed; `None` if it did not run.
     pub printed: Vec<Option<String>>,
@@ -32,7 +32,7 @@ pub fn run(blocks: &[Block], checkout: &Checkout) -> Outcome {
     let folder = checkout.path("output");
     fs::create_dir(&folder).unwrap();
     let script = checkout.path("page.sh");
-    fs::write(&script, written(blocks, &folder)).unwrap();
+    fs::write(&script, script_text(blocks, &folder)).unwrap();
     let mut bash = Bash::start(&script, checkout);
     let status = bash.ended();
     let printed: Vec<_> = (0..blocks.len()).map(|number| fs::read_to_string(file(&folder, number)).ok()).collect();
@@ -40,8 +40,8 @@ pub fn run(blocks: &[Block], checkout: &Checkout) -> Outcome {
         let ran = |number: &usize| blocks[*number].kind == Kind::Run && printed[*number].is_some();
         let last = (0..blocks.len()).rfind(ran).unwrap_or_default();
         let ending = status.map_or_else(|| "takes too long".to_owned(), |status| format!("failed with {status}"));
-        let (Block { place, code, .. }, said) = (&blocks[last], printed[last].as_deref().unwrap_or_default());
-        format!("{place}: {ending}\n---- the block\n{code}\n---- it printed\n{said}")
+        let (Block { place, code, .. }, output) = (&blocks[last], printed[last].as_deref().unwrap_or_default());
+        format!("{place}: {ending}\n---- the block\n{code}\n---- it printed\n{output}")
     });
     Outcome { printed, failure }
 }
@@ -50,8 +50,8 @@ fn file(folder: &Path, number: usize) -> std::path::PathBuf {
     folder.join(number.to_string())
 }
 
-/// The script: a block fails as soon as one of its commands fails.
-fn written(blocks: &[Block], folder: &Path) -> String {
+/// Builds the script. A block fails as soon as one of its commands fails.
+fn script_text(blocks: &[Block], folder: &Path) -> String {
     let mut script = "set -euo pipefail\n".to_owned();
     for (number, Block { kind, code, expected, .. }) in blocks.iter().enumerate() {
         let file = file(folder, number).display().to_string();
@@ -70,7 +70,7 @@ fn written(blocks: &[Block], folder: &Path) -> String {
     script
 }
 
-/// A `bash` with everything that it started.
+/// A `bash` process and its children.
 struct Bash(Child);
 
 impl Bash {
@@ -81,11 +81,11 @@ impl Bash {
         Self(command.spawn().unwrap())
     }
 
-    /// Waits until it ends; gives nothing when the deadline is over.
+    /// Waits until the process exits; returns `None` after the deadline.
     #[expect(clippy::disallowed_methods, reason = "a deadline of the test itself")]
     fn ended(&mut self) -> Option<ExitStatus> {
-        let began = Instant::now();
-        while began.elapsed() < DEADLINE {
+        let started = Instant::now();
+        while started.elapsed() < DEADLINE {
             if let Some(status) = self.0.try_wait().unwrap() {
                 return Some(status);
             }
@@ -96,7 +96,7 @@ impl Bash {
 }
 
 impl Drop for Bash {
-    /// Ends the servers that the page started: they are in its process group.
+    /// Kills the servers that the page started, which are in the same process group.
     fn drop(&mut self) {
         let group = format!("-{}", self.0.id());
         let _ended = Command::new("kill").args(["-s", "KILL", "--", &group]).status();

@@ -1,53 +1,53 @@
-//! The operator's commands for the database: migrate, backup, restore, and the transfer to PostgreSQL.
+//! Database commands of the operator: migrate, back up, restore, transfer to PostgreSQL.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test without its database has failed")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a database that cannot be made ends the test")]
 
 mod backup;
-mod killed;
+mod full_output;
+mod killed_transfer;
 mod refusals;
-mod restoring;
+mod restore;
 mod schema;
 mod transfer;
-mod unsaid;
 
 use countersign_tests::{ControlPlane, tools};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 use std::{collections::BTreeSet, path::Path, process::Output, time::Duration};
 
-/// Runs a command that must succeed. Returns its output.
+/// Runs a command that must succeed; returns its output.
 #[track_caller]
-fn does(control: &ControlPlane, arguments: &[&str]) -> String {
+fn succeed(control: &ControlPlane, arguments: &[&str]) -> String {
     let output = control.command(arguments);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Runs a command that must fail with exit code 1, with all these words on standard error and no output.
+/// Runs a command that must fail with exit code 1 and one line of error that contains all of these words.
 #[track_caller]
-fn refuses(control: &ControlPlane, arguments: &[&str], words: &[&str]) -> String {
+fn assert_refused(control: &ControlPlane, arguments: &[&str], words: &[&str]) -> String {
     let output = control.command(arguments);
-    let said = failed(&output);
-    assert!(words.iter().all(|word| said.contains(word)), "{arguments:?} must say {words:?}: {said}");
-    said
+    let message = error_of(&output);
+    assert!(words.iter().all(|word| message.contains(word)), "{arguments:?}: expected {words:?}: {message}");
+    message
 }
 
 /// The error of a failed command, which is one line.
 #[track_caller]
-fn failed(output: &Output) -> String {
+fn error_of(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(output.stdout.is_empty(), "{output:?}");
-    let said = String::from_utf8(output.stderr.clone()).unwrap();
-    assert_eq!(said.trim_end().lines().count(), 1, "{said}");
-    said
+    let message = String::from_utf8(output.stderr.clone()).unwrap();
+    assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+    message
 }
 
-/// Connects to a database URL.
+/// Opens the database at a URL.
 async fn open(url: &str) -> AnyConnection {
     sqlx::any::install_default_drivers();
     AnyConnection::connect(url).await.expect("the database opens")
 }
 
-/// Connects to an SQLite file.
+/// Opens a database file.
 async fn open_file(file: &Path) -> AnyConnection {
     open(&format!("sqlite://{}", file.display())).await
 }
@@ -62,16 +62,16 @@ async fn texts(database: &mut AnyConnection, sql: &str) -> Vec<String> {
     found.unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
-/// Executes SQL on an SQLite file that no server uses; creates the file if needed.
-async fn in_place(file: &Path, sql: &str) {
+/// Executes a statement on a database file without a server; creates the file if it does not exist.
+async fn execute_on_file(file: &Path, sql: &str) {
     let mut database = open(&format!("sqlite://{}?mode=rwc", file.display())).await;
     let done = database.execute(AssertSqlSafe(sql.to_owned())).await;
     done.unwrap_or_else(|error| panic!("{sql}: {error}"));
     database.close().await.unwrap();
 }
 
-/// A number from an SQLite file.
-async fn run_file(file: &Path, sql: &str) -> i64 {
+/// Queries a number from a database file.
+async fn query_file(file: &Path, sql: &str) -> i64 {
     let mut database = open_file(file).await;
     let found = number(&mut database, sql).await;
     database.close().await.unwrap();
@@ -84,8 +84,8 @@ fn files_in(folder: &Path) -> BTreeSet<String> {
     names.collect()
 }
 
-/// Asserts that the server refuses to start, and why.
-async fn refuses_to_serve(control: &ControlPlane, settings: &[&str], why: &str) {
+/// Asserts that the server refuses to start, with this reason.
+async fn assert_start_refused(control: &ControlPlane, settings: &[&str], reason: &str) {
     let mut command = tokio::process::Command::new(tools::binary("countersign-control-plane"));
     command.args(["--dev", "--set", &format!("data_dir={}", control.folder().display())]).kill_on_drop(true);
     let url = format!("database.url={}", control.database_url());
@@ -97,6 +97,6 @@ async fn refuses_to_serve(control: &ControlPlane, settings: &[&str], why: &str) 
         .await
         .expect("the server must not start")
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && said.contains(why), "must say {why}: {output:?}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && message.contains(reason), "expected {reason}: {output:?}");
 }

@@ -1,4 +1,4 @@
-//! The control plane as its operator sees it: start and stop, metrics, and the commands for its database.
+//! The control plane for its operator: start and stop, metrics, and database commands.
 
 mod database;
 mod metrics;

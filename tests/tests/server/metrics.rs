@@ -1,4 +1,4 @@
-//! What a real Prometheus reads from our processes.
+//! Metrics, scraped by a real Prometheus.
 
 #![expect(clippy::expect_used, reason = "a test says what it expects")]
 
@@ -9,7 +9,7 @@ use countersign_tests::{
 use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 
-/// What there must be before anything happened, with the label that says it is closed.
+/// Series that must exist before any request.
 const AT_ZERO: [&str; 18] = [
     r#"countersign_registrations_total{result="ok"} 0"#,
     r#"countersign_challenges_total{result="AGENT_NOT_FOUND"} 0"#,
@@ -31,15 +31,15 @@ const AT_ZERO: [&str; 18] = [
     "process_open_fds ",
 ];
 
-async fn scraped(at: &str) -> String {
-    let body = HttpClient::plain(at.to_owned()).get("/metrics").await.expect(200);
+async fn scrape(url: &str) -> String {
+    let body = HttpClient::plain(url.to_owned()).get("/metrics").await.expect(200);
     body.as_str().expect("text").to_owned()
 }
 
 #[tokio::test]
 async fn all_metrics_exist_from_the_start_with_valid_names() {
     let control = ControlPlane::start().await;
-    let text = scraped(&control.env["ADMIN_URL"]).await;
+    let text = scrape(&control.env["ADMIN_URL"]).await;
     let engine = engines::database_name();
     let reruns = format!(r#"countersign_store_transactions_total{{backend="{engine}",kind="write",result="rerun"}} 0"#);
     for line in AT_ZERO.into_iter().chain([reruns.as_str()]) {
@@ -47,9 +47,9 @@ async fn all_metrics_exist_from_the_start_with_valid_names() {
     }
     assert_eq!(lint(&text), "");
     let bad = text.replace("countersign_refusals_total", "countersign_refusals");
-    assert!(lint(&bad).contains("_total"), "the linter would say so");
+    assert!(lint(&bad).contains("_total"), "the linter reports a wrong name");
     let sidecar = Sidecar::start(&control).await;
-    assert_eq!(lint(&scraped(&sidecar.admin.url).await), "");
+    assert_eq!(lint(&scrape(&sidecar.admin.url).await), "");
 }
 
 #[tokio::test]
@@ -58,7 +58,7 @@ async fn monitoring_page_lists_every_metric() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     for url in [&control.env["ADMIN_URL"], &sidecar.admin.url] {
-        for declaration in scraped(url).await.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        for declaration in scrape(url).await.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             let (name, _) = declaration.split_once(' ').expect("a name and a type");
             let is_listed = page.contains(&format!("| `{name}`")) || page.contains(&format!(", `{name}`"));
             assert!(is_listed || !name.starts_with("countersign_"), "docs/run/monitoring.md does not list {name}");
@@ -67,14 +67,14 @@ async fn monitoring_page_lists_every_metric() {
 }
 
 #[tokio::test]
-#[expect(clippy::disallowed_methods, reason = "the test looks at a clock of its own")]
+#[expect(clippy::disallowed_methods, reason = "the test compares with the system clock")]
 async fn prometheus_counts_requests_and_logins() {
     let control = ControlPlane::start().await;
     let sidecar = Sidecar::start(&control).await;
     let targets = [("control-plane", control.env["ADMIN_URL"].as_str()), ("ext-authz", sidecar.admin.url.as_str())];
     let prometheus = Prometheus::scraping(&targets).await;
 
-    let agent = Agent::register(&control, "Counted").await;
+    let agent = Agent::register(&control, "Agent").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let tokens = agent.login().await;
@@ -88,9 +88,9 @@ async fn prometheus_counts_requests_and_logins() {
     control.api.send_as(control.key(), "POST", "/trust/feedback", feedback).await.expect(200);
     let wrong = json!({ "agentId": agent.id, "score": 101 });
     control.api.send_as(control.key(), "POST", "/trust/feedback", wrong).await.expect(400);
-    let asked = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
-    let signed = json!({ "challengeId": asked["challengeId"], "signature": "00" });
-    control.api.post("/auth/authenticate", signed).await.expect(400);
+    let challenge = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
+    let login = json!({ "challengeId": challenge["challengeId"], "signature": "00" });
+    control.api.post("/auth/authenticate", login).await.expect(400);
     control.revoke(&agent.id, &role).await;
     let body = json!({ "name": "reader", "permissions": [] });
     control.api.send_as(control.key(), "POST", &control.path("/roles"), body).await.expect(409);
@@ -125,11 +125,11 @@ async fn prometheus_counts_requests_and_logins() {
     ] {
         prometheus.until(&expression, expected).await;
     }
-    let expiry = prometheus.value("countersign_certificate_expiry_timestamp_seconds").await.expect("it is known");
+    let expiry = prometheus.value("countersign_certificate_expiry_timestamp_seconds").await.expect("the metric exists");
     let now = jiff::Timestamp::now().as_second();
     #[expect(clippy::cast_precision_loss, reason = "seconds are small numbers")]
     let days = (expiry - now as f64) / 86_400.0;
-    assert!((300.0..1200.0).contains(&days), "the certificate of --dev lives {days} days more");
+    assert!((300.0..1200.0).contains(&days), "the certificate of --dev is valid for {days} days");
 }
 
 #[tokio::test]
@@ -137,12 +137,12 @@ async fn prometheus_counts_webhook_deliveries() {
     let control = ControlPlane::start().await;
     let prometheus = Prometheus::scraping(&[("control-plane", &control.env["ADMIN_URL"])]).await;
     let receiver = Upstream::start().await;
-    let nobody = format!("http://127.0.0.1:{}/", countersign_tests::process::free_port());
-    for (url, event) in [(receiver.url(), "agent.role_assigned"), (nobody, "agent.role_revoked")] {
+    let refused_url = format!("http://127.0.0.1:{}/", countersign_tests::process::free_port());
+    for (url, event) in [(receiver.url(), "agent.role_assigned"), (refused_url, "agent.role_revoked")] {
         let body = json!({ "url": url, "events": [event] });
         control.api.send_as(control.key(), "POST", &control.path("/webhooks"), body).await.expect(201);
     }
-    let agent = Agent::register(&control, "Told").await;
+    let agent = Agent::register(&control, "Agent").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     control.revoke(&agent.id, &role).await;
@@ -161,14 +161,15 @@ async fn prometheus_counts_webhook_deliveries() {
 #[tokio::test]
 async fn labels_have_a_fixed_set_of_values() {
     let control = ControlPlane::start().await;
-    let count = async || scraped(&control.env["ADMIN_URL"]).await.lines().count();
+    let count = async || scrape(&control.env["ADMIN_URL"]).await.lines().count();
     control.api.get("/nowhere").await.expect(404);
+    HttpResponse::send(control.api.request("PROPFIND", "/nowhere")).await;
     let before = count().await;
-    for odd in ["/nowhere/else", "/services/x/y/z", "/%ff", "/auth//refresh"] {
+    for path in ["/nowhere/else", "/services/x/y/z", "/%ff", "/auth//refresh"] {
         for method in ["GET", "PROPFIND", "FOO"] {
-            let answer: Value = HttpResponse::send(control.api.request(method, odd)).await.body;
-            assert!(answer["error"]["code"].is_string());
+            let response: Value = HttpResponse::send(control.api.request(method, path)).await.body;
+            assert!(response["error"]["code"].is_string());
         }
     }
-    assert!(count().await <= before + 2, "PROPFIND and FOO are OTHER, and no path is a label");
+    assert!(count().await <= before + 2, "unknown methods are counted as OTHER, and unknown paths are no labels");
 }

@@ -1,4 +1,4 @@
-//! Starting and stopping: what is refused, what is kept, what is said.
+//! Start and stop: refused settings, kept state, and log output.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 
@@ -14,7 +14,7 @@ fn control_plane(arguments: &[&str], environment: &[(&str, &str)]) -> Output {
     command.output().unwrap()
 }
 
-/// Arguments, environment, and what the error must say.
+/// Arguments, environment, and the expected error.
 type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str);
 
 #[test]
@@ -53,17 +53,17 @@ fn invalid_engine_combinations_are_refused_with_the_choices() {
 fn unreachable_database_is_reported_without_its_password() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
-    let url = "database.url=postgres://somebody:hunter2@127.0.0.1:1/x";
+    let url = "database.url=postgres://user:hunter2@127.0.0.1:1/x";
     let listen = ["api", "sync", "admin"].map(|port| format!("listen.{port}=127.0.0.1:0"));
     let [api, sync, admin] = listen.each_ref().map(String::as_str);
     let output = control_plane(
         &["--dev", "--set", &data, "--set", url, "--set", api, "--set", sync, "--set", admin],
         &[("COUNTERSIGN_LOG__LEVEL", "trace")],
     );
-    let said = format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
-    assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("database.url") && said.contains("refused"), "{said}");
-    assert!(!said.contains("hunter2"), "{said}");
+    let message = format!("{}{}", String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("database.url") && message.contains("refused"), "{message}");
+    assert!(!message.contains("hunter2"), "{message}");
 }
 
 #[tokio::test]
@@ -77,10 +77,10 @@ async fn a_development_database_is_refused_without_dev_and_under_another_master_
     let set = |settings: &[&str]| {
         settings.iter().flat_map(|setting| ["--set".to_owned(), (*setting).to_owned()]).collect::<Vec<_>>()
     };
-    let real = set(&[&[data.as_str(), &tls[0], &tls[1], "public_url=https://id.example"], &ports[..]].concat());
+    let production = set(&[&[data.as_str(), &tls[0], &tls[1], "public_url=https://id.example"], &ports[..]].concat());
     let key = format!("secrets.master_key={}", "ab".repeat(32));
     let foreign = [vec!["--dev".to_owned()], set(&[&[data.as_str(), &key], &ports[..]].concat())].concat();
-    for (arguments, expected) in [(real, "made by --dev"), (foreign, "master key is not the one")] {
+    for (arguments, expected) in [(production, "made by --dev"), (foreign, "master key is not the one")] {
         let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
         let output = control_plane(&arguments, &[]);
         let error = String::from_utf8(output.stderr).unwrap();
@@ -112,7 +112,7 @@ async fn closed_log_output_does_not_stop_the_server() {
     }
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let env = folder.path().join("dev.env");
-    let env = eventually("dev.env is there", async || std::fs::read_to_string(&env).ok(), String::new).await;
+    let env = eventually("dev.env exists", async || std::fs::read_to_string(&env).ok(), String::new).await;
     drop(child.stderr.take());
     let value = |name: &str| env.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
     let authority = std::fs::read(value("COUNTERSIGN_CA=")).unwrap();
@@ -121,8 +121,8 @@ async fn closed_log_output_does_not_stop_the_server() {
         api.get("/health").await.expect(200);
     }
     assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
-    let ended = eventually("it stops", async || child.try_wait().unwrap(), String::new).await;
-    assert!(ended.success());
+    let status = eventually("the server stops", async || child.try_wait().unwrap(), String::new).await;
+    assert!(status.success());
 }
 
 #[tokio::test]
@@ -137,13 +137,13 @@ async fn secret_files_are_readable_by_the_owner_only() {
 #[tokio::test]
 async fn signing_key_is_encrypted_at_rest() {
     let control = ControlPlane::start_with(&["database.url="]).await;
-    let kept = ["countersign.db", "countersign.db-wal"]
+    let stored = ["countersign.db", "countersign.db-wal"]
         .map(|name| std::fs::read(control.folder().join(name)).unwrap_or_default());
-    let kept = kept.concat();
-    let contains = |needle: &[u8]| kept.windows(needle.len()).any(|window| window == needle);
+    let stored = stored.concat();
+    let contains = |needle: &[u8]| stored.windows(needle.len()).any(|window| window == needle);
     let kid = control.api.get("/.well-known/jwks.json").await.text("/keys/0/kid").to_owned();
-    assert!(contains(kid.as_bytes()), "the search would find it");
+    assert!(contains(kid.as_bytes()), "the key id is in the database");
     let pkcs8_of_p256 = "301306072a8648ce3d020106082a8648ce3d030107";
     assert!(!contains(pkcs8_of_p256.as_bytes()) && !contains(&hex::decode(pkcs8_of_p256).unwrap()));
-    assert!(!contains(control.key().as_bytes()), "of an API key the hash is kept");
+    assert!(!contains(control.key().as_bytes()), "only the hash of an API key is stored");
 }

@@ -1,4 +1,4 @@
-//! What takes days, by a clock that is moved by hand.
+//! Behaviour over days, with a manual clock.
 
 use countersign_client::{Api, PrivateKey};
 use countersign_tests::{InProcessServer, ManualClock, Receiver, Reply, Target, eventually};
@@ -11,11 +11,11 @@ const DAY: Duration = Duration::from_hours(24);
 
 struct Fixture {
     clock: Arc<ManualClock>,
-    plane: InProcessServer,
+    server: InProcessServer,
     key: String,
-    set: String,
+    collection: String,
     agent: String,
-    // After the server, which is still at work in it.
+    // Dropped after the server, which still uses the folder.
     _folder: TempDir,
 }
 
@@ -26,22 +26,22 @@ impl Fixture {
 
     async fn with_settings(settings: &[(&str, String)]) -> Self {
         let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
-        let plane = InProcessServer::start(folder.path(), settings, &clock).await;
+        let server = InProcessServer::start(folder.path(), settings, &clock).await;
         let authority = std::fs::read(folder.path().join("ca.pem")).unwrap();
-        let api = Api::new(&plane.api.url, Some(&authority)).unwrap();
+        let api = Api::new(&server.api.url, Some(&authority)).unwrap();
         let agent = api.register(&PrivateKey::generate(), "owner@example.org", "Agent", None).await.unwrap().agent_id;
         let [key, service] = ["SERVICE_KEY", "SERVICE_ID"].map(|name| InProcessServer::env(folder.path(), name));
-        Self { clock, plane, key, set: format!("/services/{service}/webhooks"), agent, _folder: folder }
+        Self { clock, server, key, collection: format!("/services/{service}/webhooks"), agent, _folder: folder }
     }
 
     async fn target(&self, receiver: &Receiver) -> Target {
-        Target::create_in(&self.plane.api, &self.key, &self.set, &receiver.url, &["*"]).await
+        Target::create_in(&self.server.api, &self.key, &self.collection, &receiver.url, &["*"]).await
     }
 
     /// Causes an event.
     async fn event(&self) {
         let body = json!({ "agentId": self.agent, "score": 50 });
-        self.plane.api.send_as(&self.key, "POST", "/trust/feedback", body).await.expect(200);
+        self.server.api.send_as(&self.key, "POST", "/trust/feedback", body).await.expect(200);
     }
 }
 
@@ -57,8 +57,8 @@ async fn old_secret_stops_signing_a_day_after_a_rotation() {
     assert_eq!(both.header("webhook-signature").split(' ').count(), 2);
     fixture.clock.advance(Duration::from_secs(1));
     target.test().await;
-    let one = receiver.until(2).await.remove(1);
-    assert_eq!(one.header("webhook-signature").split(' ').count(), 1);
+    let request = receiver.until(2).await.remove(1);
+    assert_eq!(request.header("webhook-signature").split(' ').count(), 1);
 }
 
 #[tokio::test]
@@ -68,11 +68,11 @@ async fn ten_attempts_take_three_days_and_five_days_of_failure_disable_a_target(
     let target = fixture.target(&receiver).await;
     fixture.event().await;
     let event = receiver.until(1).await.remove(0).id().to_owned();
-    // As shipped, with a fifth more, which is the most that chance adds.
+    // The default schedule; jitter adds at most a fifth.
     let pauses = [5_u64, 60, 300, 1800, 7200, 21_600, 43_200, 86_400, 86_400];
-    for (tries, pause) in (1_u64..).zip(pauses) {
-        let noted = |delivery: &Value| delivery["attempts"] == tries;
-        target.until_delivery(&event, "the try is noted", noted).await;
+    for (attempts, pause) in (1_u64..).zip(pauses) {
+        let recorded = |delivery: &Value| delivery["attempts"] == attempts;
+        target.until_delivery(&event, "the attempt is recorded", recorded).await;
         fixture.clock.advance(Duration::from_secs(pause * 6 / 5 + 1).max(Duration::from_mins(2)));
     }
     let dead = target.until_status(&event, "dead").await;
@@ -81,19 +81,19 @@ async fn ten_attempts_take_three_days_and_five_days_of_failure_disable_a_target(
 
     fixture.clock.advance(2 * DAY);
     fixture.event().await;
-    let disabled = target.until("it is disabled", |target| target["status"] == "disabled").await;
+    let disabled = target.until("the target is disabled", |target| target["status"] == "disabled").await;
     assert_eq!(disabled["disabledReason"], "failing");
-    let tries = receiver.count();
+    let attempts = receiver.count();
     fixture.event().await;
     fixture.clock.advance(HOUR);
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(receiver.count(), tries, "nothing is sent to it");
+    assert_eq!(receiver.count(), attempts, "a disabled target receives nothing");
     receiver.set_reply(Reply::Status(200));
     target.resume().await;
-    let none = async || (target.total("pending").await == 0).then_some(());
-    eventually("what was kept comes", none, String::new).await;
-    let back = target.read().await;
-    assert_eq!((&back["status"], &back["failingSince"]), (&json!("active"), &Value::Null));
+    let none_pending = async || (target.total("pending").await == 0).then_some(());
+    eventually("the kept events are delivered", none_pending, String::new).await;
+    let resumed = target.read().await;
+    assert_eq!((&resumed["status"], &resumed["failingSince"]), (&json!("active"), &Value::Null));
 }
 
 #[tokio::test]
@@ -103,12 +103,12 @@ async fn failures_a_quiet_week_apart_do_not_disable_a_target() {
     let target = fixture.target(&receiver).await;
     fixture.event().await;
     let event = receiver.until(1).await.remove(0).id().to_owned();
-    target.until_delivery(&event, "the try is noted", |delivery| delivery["attempts"] == 1).await;
+    target.until_delivery(&event, "the attempt is recorded", |delivery| delivery["attempts"] == 1).await;
     fixture.clock.advance(Duration::from_secs(10));
     target.until_status(&event, "dead").await;
     let before = target.read().await["failingSince"].clone();
     fixture.clock.advance(6 * DAY);
     fixture.event().await;
-    let anew = |target: &Value| target["failingSince"] != before;
-    assert_eq!(target.until("it fails anew", anew).await["status"], "active");
+    let restarted = |target: &Value| target["failingSince"] != before;
+    assert_eq!(target.until("a new failure is recorded", restarted).await["status"], "active");
 }

@@ -1,4 +1,4 @@
-//! Tries: when they come again, when they end, and that nobody waits for somebody else's receiver.
+//! Delivery attempts: retries, timeouts, redirects and TLS, and that dead receivers do not delay others.
 
 use countersign_tests::{
     ControlPlane, EventSource, Receiver, RefusingPort, Reply, Target, target::control_with_retries,
@@ -6,8 +6,8 @@ use countersign_tests::{
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// What is left of a pause that may be a fifth shorter.
-const SHORTEST: f64 = 0.8;
+/// Jitter shortens a pause by at most a fifth.
+const MIN_JITTER: f64 = 0.8;
 
 fn seconds(from: Duration, to: Duration) -> f64 {
     to.as_secs_f64() - from.as_secs_f64()
@@ -23,33 +23,41 @@ async fn failed_delivery_is_retried_on_schedule_and_then_only_by_replay() {
     source.assign().await;
     let first = receiver.until(1).await.remove(0);
     let event = first.id().to_owned();
-    let delivery = target.until_delivery(&event, "the first try is noted", |delivery| delivery["attempts"] == 1).await;
+    let delivery =
+        target.until_delivery(&event, "the first attempt is recorded", |delivery| delivery["attempts"] == 1).await;
     assert_eq!((&delivery["status"], &delivery["failure"]), (&json!("pending"), &json!("status")));
     assert_eq!((&delivery["responseStatus"], &delivery["responseBody"]), (&json!(500), &json!("out of order")));
     assert!(delivery["nextAttemptAt"].is_string() && delivery["lastAttemptAt"].is_string(), "{delivery}");
     assert_eq!(delivery["payload"], first.json());
     let dead = target.until_status(&event, "dead").await;
     assert_eq!((&dead["attempts"], &dead["nextAttemptAt"]), (&json!(3), &Value::Null));
-    let tries = receiver.received();
-    assert_eq!(tries.len(), 3);
-    for (pair, pause) in tries.windows(2).zip([1.0, 2.0]) {
-        let passed = seconds(pair[0].at, pair[1].at);
-        assert!(passed >= pause * SHORTEST, "{passed} instead of {pause}");
+    let attempts = receiver.received();
+    assert_eq!(attempts.len(), 3);
+    for (pair, pause) in attempts.windows(2).zip([1.0, 2.0]) {
+        let elapsed = seconds(pair[0].at, pair[1].at);
+        assert!(elapsed >= pause * MIN_JITTER, "{elapsed} instead of {pause}");
     }
-    for one in &tries {
-        assert_eq!((one.id(), &one.body), (event.as_str(), &first.body), "every try says the same");
+    for request in &attempts {
+        assert_eq!(
+            (request.id(), &request.body),
+            (event.as_str(), &first.body),
+            "every attempt has the same id and body"
+        );
     }
     assert_eq!(target.read().await["status"], "active");
     assert!(target.read().await["failingSince"].is_string());
 
     receiver.set_reply(Reply::Status(204));
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(receiver.count(), 3, "dead is dead");
+    assert_eq!(receiver.count(), 3, "a dead delivery is not retried");
     target.replay(&event).await;
-    let done = target.until_status(&event, "delivered").await;
-    assert_eq!((&done["attempts"], &done["responseStatus"], &done["failure"]), (&json!(1), &json!(204), &Value::Null));
+    let finished = target.until_status(&event, "delivered").await;
+    assert_eq!(
+        (&finished["attempts"], &finished["responseStatus"], &finished["failure"]),
+        (&json!(1), &json!(204), &Value::Null)
+    );
     assert_eq!(receiver.count(), 4);
-    target.until("it fails no more", |target| target["failingSince"].is_null()).await;
+    target.until("the failure is cleared", |target| target["failingSince"].is_null()).await;
 }
 
 #[tokio::test]
@@ -82,12 +90,12 @@ async fn retry_after_of_the_receiver_is_respected() {
         let source = EventSource::with_role(&control, &format!("role {status}")).await;
         source.assign().await;
         let first = receiver.until(1).await.remove(0);
-        target.until_delivery(first.id(), "the refusal is noted", |delivery| delivery["attempts"] == 1).await;
-        // Nothing else comes meanwhile either.
+        target.until_delivery(first.id(), "the refusal is recorded", |delivery| delivery["attempts"] == 1).await;
+        // Other events are not sent before that either.
         source.revoke().await;
-        for one in &receiver.until(3).await[1..] {
-            let passed = seconds(first.at, one.at);
-            assert!(passed >= 3.9, "{status}: came back after {passed}");
+        for request in &receiver.until(3).await[1..] {
+            let elapsed = seconds(first.at, request.at);
+            assert!(elapsed >= 3.9, "{status}: retried after {elapsed} s");
         }
         target.until_status(first.id(), "delivered").await;
         target.delete().await;
@@ -101,23 +109,23 @@ async fn receiver_that_answers_410_is_disabled_and_its_events_are_kept() {
     let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     source.assign().await;
-    let gone = target.until("it is disabled", |target| target["status"] == "disabled").await;
-    assert_eq!(gone["disabledReason"], "gone");
-    let tries = receiver.count();
+    let disabled = target.until("the target is disabled", |target| target["status"] == "disabled").await;
+    assert_eq!(disabled["disabledReason"], "gone");
+    let attempts = receiver.count();
     source.revoke().await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!((receiver.count(), tries), (1, 1), "nothing more is sent");
+    assert_eq!((receiver.count(), attempts), (1, 1), "a disabled target receives nothing");
     receiver.set_reply(Reply::Status(200));
     target.resume().await;
-    let back = target.read().await;
-    assert_eq!((&back["status"], &back["disabledReason"]), (&json!("active"), &Value::Null));
+    let resumed = target.read().await;
+    assert_eq!((&resumed["status"], &resumed["disabledReason"]), (&json!("active"), &Value::Null));
     receiver.until(2).await;
     let revoked = async || (receiver.of_kind("agent.role_revoked").len() == 1).then_some(());
-    countersign_tests::eventually("what was kept comes", revoked, String::new).await;
+    countersign_tests::eventually("the kept events are delivered", revoked, String::new).await;
 }
 
-/// Receivers that waste time, and what is noted of each.
-fn slow() -> [(&'static str, Reply, &'static str); 5] {
+/// Slow and broken receivers, with the recorded failure of each.
+fn slow_receivers() -> [(&'static str, Reply, &'static str); 5] {
     [
         ("hangs", Reply::Never, "timeout"),
         ("drips its head", Reply::SlowHeaders, "timeout"),
@@ -132,25 +140,25 @@ async fn attempts_end_within_the_timeout() {
     let control = control_with_retries(&[600], &["webhooks.attempt_seconds=2"]).await;
     let source = EventSource::new(&control).await;
     let mut targets = Vec::new();
-    for (what, reply, failure) in slow() {
+    for (name, reply, failure) in slow_receivers() {
         let receiver = Receiver::start(reply).await;
         let target = Target::create(&control, &receiver.url).await;
-        targets.push((what, failure, receiver, target));
+        targets.push((name, failure, receiver, target));
     }
     source.assign().await;
-    for (what, failure, receiver, target) in targets {
+    for (name, failure, receiver, target) in targets {
         let event = receiver.until(1).await.remove(0);
-        let tried = target.until_delivery(event.id(), what, |delivery| delivery["attempts"] == 1).await;
+        let attempted = target.until_delivery(event.id(), name, |delivery| delivery["attempts"] == 1).await;
         if failure.is_empty() {
-            assert!(tried["status"] == "delivered" || tried["failure"].is_string(), "{what}: {tried}");
+            assert!(attempted["status"] == "delivered" || attempted["failure"].is_string(), "{name}: {attempted}");
         } else {
-            assert_eq!((&tried["failure"], &tried["status"]), (&json!(failure), &json!("pending")), "{what}");
+            assert_eq!((&attempted["failure"], &attempted["status"]), (&json!(failure), &json!("pending")), "{name}");
         }
-        if ["hangs", "drips its head", "drips a body"].contains(&what) {
-            let left = async || receiver.disconnects().first().copied();
-            countersign_tests::eventually(what, left, String::new).await;
+        if ["hangs", "drips its head", "drips a body"].contains(&name) {
+            let disconnected = async || receiver.disconnects().first().copied();
+            countersign_tests::eventually(name, disconnected, String::new).await;
         }
-        assert_eq!(receiver.count(), 1, "{what}");
+        assert_eq!(receiver.count(), 1, "{name}");
         target.delete().await;
     }
 }
@@ -164,14 +172,20 @@ async fn only_the_beginning_of_a_huge_response_is_read() {
         let receiver = Receiver::start(Reply::Endless(status)).await;
         let target = Target::create(&control, &receiver.url).await;
         let event = target.test().await;
-        let tried = target.until_delivery(&event, "it is tried", |delivery| delivery["attempts"] == 1).await;
-        assert_eq!(tried["responseStatus"], status, "{tried}");
-        assert_eq!(tried["status"], if status == 200 { "delivered" } else { "dead" });
-        let excerpt = tried["responseBody"].as_str().unwrap_or_default();
+        let attempted =
+            target.until_delivery(&event, "an attempt is recorded", |delivery| delivery["attempts"] == 1).await;
+        assert_eq!(attempted["responseStatus"], status, "{attempted}");
+        assert_eq!(attempted["status"], if status == 200 { "delivered" } else { "dead" });
+        let excerpt = attempted["responseBody"].as_str().unwrap_or_default();
         assert!(excerpt.len() <= 1024 && excerpt.bytes().all(|byte| byte == b'x'), "{}", excerpt.len());
-        countersign_tests::eventually("it hangs up", async || receiver.disconnects().pop(), String::new).await;
-        // What the buffers of two sockets hold went out beside.
-        assert!(receiver.sent() < 16 * 1024 * 1024, "{} bytes were taken", receiver.sent());
+        countersign_tests::eventually(
+            "the dispatcher closes the connection",
+            async || receiver.disconnects().pop(),
+            String::new,
+        )
+        .await;
+        // The buffers of two sockets may hold more than was read.
+        assert!(receiver.sent() < 16 * 1024 * 1024, "{} bytes were sent", receiver.sent());
         target.delete().await;
     }
 }
@@ -184,9 +198,10 @@ async fn redirects_are_not_followed() {
         let receiver = Receiver::start(Reply::redirect(status, &elsewhere.url)).await;
         let target = Target::create_for(&control, &receiver.url, &["agent.authenticated"]).await;
         let event = target.test().await;
-        let tried = target.until_delivery(&event, "it is tried", |delivery| delivery["attempts"] == 1).await;
-        assert_eq!((&tried["failure"], &tried["responseStatus"]), (&json!("redirect"), &json!(status)));
-        assert_eq!((&tried["status"], receiver.count()), (&json!("dead"), 1), "a test is tried once");
+        let attempted =
+            target.until_delivery(&event, "an attempt is recorded", |delivery| delivery["attempts"] == 1).await;
+        assert_eq!((&attempted["failure"], &attempted["responseStatus"]), (&json!("redirect"), &json!(status)));
+        assert_eq!((&attempted["status"], receiver.count()), (&json!("dead"), 1), "a test event has one attempt");
         target.delete().await;
     }
     assert_eq!((elsewhere.count(), elsewhere.connections()), (0, 0));
@@ -204,32 +219,32 @@ async fn dead_receivers_do_not_delay_other_targets() {
     }
     Target::create(&control, &good.url).await;
     let source = EventSource::new(&control).await;
-    let mut waits = Vec::new();
+    let mut latencies = Vec::new();
     for number in 1..=60 {
-        let began = countersign_process::Clock::since_boot(&countersign_process::SystemClock);
+        let started = countersign_process::Clock::since_boot(&countersign_process::SystemClock);
         if number % 2 == 1 {
             source.assign().await;
         } else {
             source.revoke().await;
         }
-        let came = good.until(number).await.last().map(|last| last.at).unwrap();
-        waits.push(seconds(began, came));
+        let delivered_at = good.until(number).await.last().map(|last| last.at).unwrap();
+        latencies.push(seconds(started, delivered_at));
     }
-    waits.sort_by(f64::total_cmp);
-    println!("from the request until the event came: median {:.3} s, longest {:.3} s", waits[30], waits[59]);
-    assert!(hanging.count() > 0 && dripping.count() > 0, "they were tried");
+    latencies.sort_by(f64::total_cmp);
+    println!("from request to delivery: median {:.3} s, longest {:.3} s", latencies[30], latencies[59]);
+    assert!(hanging.count() > 0 && dripping.count() > 0, "the dead receivers get attempts");
     assert!(
         hanging.disconnects().is_empty() && dripping.disconnects().is_empty(),
         "an attempt to a dead receiver ended"
     );
-    // However many events wait, a receiver that does not answer holds few connections.
+    // An unresponsive receiver uses few connections, however many events are pending.
     assert!(hanging.max_open() <= 3 * 8 && dripping.max_open() <= 2 * 8);
 }
 
 #[tokio::test]
 async fn receiver_certificate_must_be_signed_by_a_configured_authority() {
     let (receiver, authority) = Receiver::start_tls().await;
-    let (stranger, _) = Receiver::start_tls().await;
+    let (untrusted, _) = Receiver::start_tls().await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("authority.pem");
     std::fs::write(&file, authority).unwrap();
@@ -238,11 +253,11 @@ async fn receiver_certificate_must_be_signed_by_a_configured_authority() {
     let event = target.test().await;
     target.until_status(&event, "delivered").await;
     assert_eq!(receiver.received()[0].id(), event);
-    let target = Target::create(&control, &stranger.url).await;
+    let target = Target::create(&control, &untrusted.url).await;
     let event = target.test().await;
     let refused = target.until_status(&event, "dead").await;
-    assert_eq!((&refused["failure"], stranger.count()), (&json!("tls"), 0));
-    // And without the setting nobody vouches for the first either.
+    assert_eq!((&refused["failure"], untrusted.count()), (&json!("tls"), 0));
+    // Without the setting, the first receiver is not trusted either.
     let control = ControlPlane::start().await;
     let target = Target::create(&control, &receiver.url).await;
     let event = target.test().await;

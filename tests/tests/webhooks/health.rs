@@ -1,4 +1,4 @@
-//! `webhook_queue` in `/health` tells the truth: events get away, wait for long, or nobody delivers them.
+//! `webhook_queue` in `/health`: up, degraded with a backlog, or down.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,11 +11,11 @@ use tempfile::TempDir;
 
 struct Fixture {
     clock: Arc<ManualClock>,
-    plane: InProcessServer,
+    server: InProcessServer,
     folder: TempDir,
     receiver: Receiver,
     agent: String,
-    /// The path of what is on its way.
+    /// The path of the pending deliveries.
     deliveries: String,
 }
 
@@ -23,12 +23,12 @@ impl Fixture {
     async fn new() -> Self {
         let (clock, folder) = (ManualClock::new(), tempfile::tempdir().unwrap());
         let receiver = Receiver::start(Reply::Held).await;
-        let plane = InProcessServer::start(folder.path(), &[], &clock).await;
+        let server = InProcessServer::start(folder.path(), &[], &clock).await;
         let key = PrivateKey::generate().public_pem().unwrap();
         let agent = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key });
-        let agent = plane.api.post("/auth/register", agent).await.expect(201);
+        let agent = server.api.post("/auth/register", agent).await.expect(201);
         let agent = agent["agentId"].as_str().unwrap().to_owned();
-        let fixture = Self { clock, plane, folder, receiver, agent, deliveries: String::new() };
+        let fixture = Self { clock, server, folder, receiver, agent, deliveries: String::new() };
         let path = format!("/services/{}/webhooks", InProcessServer::env(fixture.folder.path(), "SERVICE_ID"));
         let webhook =
             fixture.send(&path, json!({ "url": fixture.receiver.url })).await["webhookId"].as_str().unwrap().to_owned();
@@ -37,9 +37,9 @@ impl Fixture {
 
     async fn send(&self, path: &str, body: Value) -> Value {
         let key = InProcessServer::env(self.folder.path(), "SERVICE_KEY");
-        let answer = self.plane.api.send_as(&key, "POST", path, body).await;
-        assert!(answer.status < 300, "{}", answer.body);
-        answer.body
+        let response = self.server.api.send_as(&key, "POST", path, body).await;
+        assert!(response.status < 300, "{}", response.body);
+        response.body
     }
 
     async fn event(&self) {
@@ -47,30 +47,30 @@ impl Fixture {
     }
 
     async fn health(&self) -> (u16, Value, Value) {
-        let answer = self.plane.api.get("/health").await;
-        (answer.status, answer.body["status"].clone(), answer.body["checks"]["webhook_queue"].clone())
+        let response = self.server.api.get("/health").await;
+        (response.status, response.body["status"].clone(), response.body["checks"]["webhook_queue"].clone())
     }
 
     async fn set_status(&self, status: &str) {
         let (webhook, _) = self.deliveries.split_once("/deliveries").unwrap();
         let key = InProcessServer::env(self.folder.path(), "SERVICE_KEY");
-        let changed = self.plane.api.send_as(&key, "PATCH", webhook, json!({ "status": status })).await.expect(200);
+        let changed = self.server.api.send_as(&key, "PATCH", webhook, json!({ "status": status })).await.expect(200);
         assert_eq!(changed["status"], status);
     }
 
     async fn until_pending(&self, count: usize) {
         let key = InProcessServer::env(self.folder.path(), "SERVICE_KEY");
         let all = async || {
-            let page = self.plane.api.get_as(&key, &self.deliveries).await.expect(200);
+            let page = self.server.api.get_as(&key, &self.deliveries).await.expect(200);
             (page["pagination"]["total"] == count).then_some(())
         };
-        eventually("all are on their way", all, String::new).await;
+        eventually("all events are pending", all, String::new).await;
     }
 
     async fn until(&self, status: &str, queue: &str) {
         let expected = (200, json!(status), json!(queue));
-        let same = async || (self.health().await == expected).then_some(());
-        eventually(&format!("it is {status}, with the queue {queue}"), same, String::new).await;
+        let is_expected = async || (self.health().await == expected).then_some(());
+        eventually(&format!("health is {status} and the queue is {queue}"), is_expected, String::new).await;
     }
 }
 
@@ -81,7 +81,7 @@ async fn waiting_events_of_a_working_receiver_are_reported_as_backlog() {
     for _ in 0..8 {
         fixture.event().await;
     }
-    // The first has not been answered yet.
+    // The first request is still unanswered.
     fixture.until_pending(8).await;
     fixture.until("healthy", "up").await;
     fixture.clock.advance(Duration::from_mins(6));
@@ -98,7 +98,7 @@ async fn failing_receiver_does_not_degrade_health() {
         fixture.event().await;
     }
     fixture.clock.advance(Duration::from_mins(6));
-    // Longer than it takes to look.
+    // Longer than the interval of the health check.
     for _ in 0..12 {
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(fixture.health().await, (200, json!("healthy"), json!("up")));
@@ -119,7 +119,7 @@ async fn paused_time_is_not_reported_as_backlog() {
         tokio::time::sleep(Duration::from_millis(500)).await;
         assert_eq!(fixture.health().await, (200, json!("healthy"), json!("up")));
     }
-    // But what waits from then on is.
+    // Time after the pause counts.
     fixture.clock.advance(Duration::from_mins(6));
     fixture.until("degraded", "degraded").await;
 }
@@ -134,7 +134,7 @@ async fn dispatcher_that_cannot_read_its_queue_is_reported_down() {
     let file = || format!("sqlite://{}", fixture.folder.path().join("countersign.db").display());
     let url = engines::database_of(fixture.folder.path()).await.unwrap_or_else(file);
     let mut other = AnyConnection::connect(&url).await.unwrap();
-    // Whoever holds the one writer of SQLite, or the whole table.
+    // Hold the only write transaction of SQLite, or lock the whole table.
     let [begin, lock] = if engines::use_postgres_and_redis() {
         ["BEGIN", "LOCK TABLE webhook_deliveries IN EXCLUSIVE MODE"]
     } else {
@@ -142,11 +142,11 @@ async fn dispatcher_that_cannot_read_its_queue_is_reported_down() {
     };
     other.execute(begin).await.unwrap();
     other.execute(lock).await.unwrap();
-    // The next try is due, and cannot be taken.
+    // The next attempt is due, and cannot be read.
     fixture.clock.advance(Duration::from_secs(10));
     tokio::time::sleep(Duration::from_secs(2)).await;
     fixture.clock.advance(Duration::from_secs(20));
-    // 200, because agents still get answers.
+    // 200, because the API still works.
     fixture.until("degraded", "down").await;
     other.execute("ROLLBACK").await.unwrap();
     fixture.until("healthy", "up").await;

@@ -1,14 +1,14 @@
-//! Webhooks, from what happens at the API to what receivers get.
+//! Webhooks, from the API to the receivers.
 //!
-//! `events` is about what is told and to whom, `losses` about roles that are lost, `bursts` about failed logins that come
-//! thick and fast; `signatures` about how a receiver knows who speaks; `delivery` about tries, `clocks` about what takes days,
-//! `targets` about holding, replaying and ending them, `neighbours` about what one does to others; `guard` about where nothing
-//! is ever sent. `crashes` kills the control plane, `backlog` has thousands of deliveries pending, `dead_targets` has targets that
-//! never answer.
+//! `events` tests content and recipients of events, `role_losses` lost roles, `bursts` bursts of failed logins, `signatures`
+//! signatures and secrets, `delivery` attempts and retries, `clocks` behaviour over days, `targets` pause, replay and
+//! deletion, `isolation` that targets do not affect each other, and `address_guard` forbidden addresses. `crashes` kills the
+//! control plane, `backlog` has thousands of pending deliveries, `dead_targets` has targets that never answer.
 
 #![expect(clippy::unwrap_used, reason = "a test says what it expects")]
 #![expect(clippy::print_stdout, reason = "what is measured here is worth reading")]
 
+mod address_guard;
 mod backlog;
 mod bursts;
 mod clocks;
@@ -16,11 +16,10 @@ mod crashes;
 mod dead_targets;
 mod delivery;
 mod events;
-mod guard;
 mod health;
-mod losses;
+mod isolation;
 mod name_resolution;
-mod neighbours;
 mod replicas;
+mod role_losses;
 mod signatures;
 mod targets;

@@ -1,5 +1,4 @@
-//! Names that lead elsewhere after they were checked: a delivery goes to an address that was found good for this very
-//! connection, or nowhere.
+//! DNS rebinding: each connection uses only addresses that were checked for that connection.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -14,32 +13,32 @@ use std::{
 };
 use tempfile::TempDir;
 
-/// With `--dev` this address is a good one.
-const GOOD: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+/// Allowed with `--dev`.
+const ALLOWED: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Not a good one anywhere, but whoever connects to it gets to this machine.
-const BAD: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+/// Never allowed, although connections to it reach this machine.
+const FORBIDDEN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// Names that the test leads where it likes.
+/// A resolver whose addresses the test sets.
 #[derive(Default)]
-struct Led(Mutex<HashMap<String, Vec<IpAddr>>>);
+struct FakeResolver(Mutex<HashMap<String, Vec<IpAddr>>>);
 
-impl Led {
-    fn lead(&self, host: &str, addresses: &[IpAddr]) {
+impl FakeResolver {
+    fn set(&self, host: &str, addresses: &[IpAddr]) {
         self.0.lock().unwrap().insert(host.to_owned(), addresses.to_vec());
     }
 }
 
-impl HostResolver for Led {
+impl HostResolver for FakeResolver {
     fn resolve<'a>(&'a self, host: &'a str) -> ResolveFuture<'a> {
-        let found = self.0.lock().unwrap().get(host).cloned();
-        Box::pin(async move { found.ok_or_else(|| io::Error::other("no such name")) })
+        let addresses = self.0.lock().unwrap().get(host).cloned();
+        Box::pin(async move { addresses.ok_or_else(|| io::Error::other("no such name")) })
     }
 }
 
 struct Fixture {
-    plane: InProcessServer,
-    names: Arc<Led>,
+    server: InProcessServer,
+    resolver: Arc<FakeResolver>,
     folder: TempDir,
     receiver: Receiver,
 }
@@ -53,32 +52,32 @@ async fn new_connections() -> Receiver {
 
 impl Fixture {
     async fn new() -> Self {
-        let (names, folder, receiver) =
-            (Arc::new(Led::default()), tempfile::tempdir().unwrap(), new_connections().await);
-        let dependencies = Dependencies { resolver: names.clone(), ..Dependencies::default() };
-        let plane = InProcessServer::start_with(folder.path(), &[], dependencies).await;
-        Self { plane, names, folder, receiver }
+        let (resolver, folder, receiver) =
+            (Arc::new(FakeResolver::default()), tempfile::tempdir().unwrap(), new_connections().await);
+        let dependencies = Dependencies { resolver: resolver.clone(), ..Dependencies::default() };
+        let server = InProcessServer::start_with(folder.path(), &[], dependencies).await;
+        Self { server, resolver, folder, receiver }
     }
 
-    async fn send(&self, method: &str, below: &str, body: Value) -> HttpResponse {
+    async fn send(&self, method: &str, subpath: &str, body: Value) -> HttpResponse {
         let env = |name| InProcessServer::env(self.folder.path(), name);
-        let path = format!("/services/{}/webhooks{below}", env("SERVICE_ID"));
-        self.plane.api.send_as(&env("SERVICE_KEY"), method, &path, body).await
+        let path = format!("/services/{}/webhooks{subpath}", env("SERVICE_ID"));
+        self.server.api.send_as(&env("SERVICE_KEY"), method, &path, body).await
     }
 
-    async fn make(&self, url: &str) -> HttpResponse {
+    async fn create(&self, url: &str) -> HttpResponse {
         self.send("POST", "", json!({ "url": url })).await
     }
 
-    /// What comes of a test.
-    async fn try_out(&self, webhook: &str) -> Value {
+    /// Sends a test event; returns the finished delivery.
+    async fn send_test(&self, webhook: &str) -> Value {
         let sent = self.send("POST", &format!("/{webhook}/test"), json!({})).await.expect(202);
         let path = format!("/{webhook}/deliveries/{}", sent["eventId"].as_str().unwrap());
-        let ended = async || {
+        let finished = async || {
             let delivery = self.send("GET", &path, json!({})).await.expect(200);
             (delivery["status"] != "pending").then_some(delivery)
         };
-        eventually("the test is delivered or dead", ended, String::new).await
+        eventually("the test is delivered or dead", finished, String::new).await
     }
 }
 
@@ -86,23 +85,23 @@ impl Fixture {
 async fn address_change_after_the_check_is_refused() {
     let fixture = Fixture::new().await;
     let url = format!("http://hooks.example:{}/", fixture.receiver.port());
-    fixture.names.lead("hooks.example", &[GOOD]);
-    let made = fixture.make(&url).await.expect(201);
-    let webhook = made["webhookId"].as_str().unwrap();
-    assert_eq!(fixture.try_out(webhook).await["status"], "delivered");
+    fixture.resolver.set("hooks.example", &[ALLOWED]);
+    let created = fixture.create(&url).await.expect(201);
+    let webhook = created["webhookId"].as_str().unwrap();
+    assert_eq!(fixture.send_test(webhook).await["status"], "delivered");
     assert_eq!(fixture.receiver.connections(), 1);
 
-    fixture.names.lead("hooks.example", &[BAD]);
-    let refused = fixture.try_out(webhook).await;
+    fixture.resolver.set("hooks.example", &[FORBIDDEN]);
+    let refused = fixture.send_test(webhook).await;
     assert_eq!((&refused["status"], &refused["failure"]), (&json!("dead"), &json!("address_refused")));
     let mapped = IpAddr::V6(Ipv4Addr::UNSPECIFIED.to_ipv6_mapped());
-    fixture.names.lead("hooks.example", &[mapped, IpAddr::V6(Ipv6Addr::UNSPECIFIED), BAD]);
-    assert_eq!(fixture.try_out(webhook).await["failure"], "address_refused");
-    assert_eq!(fixture.receiver.connections(), 1, "the address is not connected to");
+    fixture.resolver.set("hooks.example", &[mapped, IpAddr::V6(Ipv6Addr::UNSPECIFIED), FORBIDDEN]);
+    assert_eq!(fixture.send_test(webhook).await["failure"], "address_refused");
+    assert_eq!(fixture.receiver.connections(), 1, "no connection is made to the forbidden address");
 
-    // Of several, those that are good.
-    fixture.names.lead("hooks.example", &[BAD, GOOD]);
-    assert_eq!(fixture.try_out(webhook).await["status"], "delivered");
+    // If there are several addresses, the allowed ones are used.
+    fixture.resolver.set("hooks.example", &[FORBIDDEN, ALLOWED]);
+    assert_eq!(fixture.send_test(webhook).await["status"], "delivered");
     assert_eq!(fixture.receiver.connections(), 2);
 }
 
@@ -110,24 +109,24 @@ async fn address_change_after_the_check_is_refused() {
 async fn host_names_with_forbidden_addresses_are_refused_on_create_and_change() {
     let fixture = Fixture::new().await;
     let port = fixture.receiver.port();
-    fixture.names.lead("good.example", &[GOOD]);
-    fixture.names.lead("bad.example", &[BAD]);
-    fixture.names.lead("public.example", &[IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1))]);
-    fixture.names.lead("empty.example", &[]);
-    let made = fixture.make(&format!("http://good.example:{port}/")).await.expect(201);
-    let webhook = format!("/{}", made["webhookId"].as_str().unwrap());
-    for (url, said) in [
+    fixture.resolver.set("good.example", &[ALLOWED]);
+    fixture.resolver.set("bad.example", &[FORBIDDEN]);
+    fixture.resolver.set("public.example", &[IpAddr::V4(Ipv4Addr::new(1, 1, 1, 1))]);
+    fixture.resolver.set("empty.example", &[]);
+    let created = fixture.create(&format!("http://good.example:{port}/")).await.expect(201);
+    let webhook = format!("/{}", created["webhookId"].as_str().unwrap());
+    for (url, message) in [
         ("https://bad.example/", "not public"),
-        ("https://unheard.example/", "does not resolve"),
+        ("https://unknown.example/", "does not resolve"),
         ("https://empty.example/", "does not resolve"),
         ("http://public.example/", "must be https"),
     ] {
-        for refused in [fixture.make(url).await, fixture.send("PATCH", &webhook, json!({ "url": url })).await] {
+        for refused in [fixture.create(url).await, fixture.send("PATCH", &webhook, json!({ "url": url })).await] {
             assert_eq!(refused.error(), (400, "VALIDATION_ERROR", ""), "{url}");
-            assert!(refused.text("/error/details/fields/url").contains(said), "{url}: {}", refused.body);
+            assert!(refused.text("/error/details/fields/url").contains(message), "{url}: {}", refused.body);
         }
     }
     assert_eq!(fixture.send("GET", &webhook, json!({})).await.text("/url"), format!("http://good.example:{port}/"));
     fixture.send("PATCH", &webhook, json!({ "url": "https://public.example/" })).await.expect(200);
-    assert_eq!(fixture.receiver.connections(), 0, "nobody is called to be checked");
+    assert_eq!(fixture.receiver.connections(), 0, "the check makes no connection");
 }

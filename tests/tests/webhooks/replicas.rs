@@ -1,4 +1,4 @@
-//! Two control planes on one PostgreSQL deliver together: each event once, whoever is killed.
+//! Two control planes on one PostgreSQL share deliveries: each event is delivered once, even if one is killed.
 
 use countersign_tests::{ControlPlane, HttpResponse, Postgres, Receiver, eventually};
 use serde_json::{Value, json};
@@ -7,22 +7,22 @@ async fn replica(database: &str) -> ControlPlane {
     ControlPlane::start_replica(database, &["webhooks.attempt_seconds=1"]).await
 }
 
-/// Makes a role and gives it to an agent again and again, each time until later: so many events.
-async fn happen(at: &[&ControlPlane], agent: &str, role: &str, times: usize) {
-    let path = at[0].path(&format!("/agents/{agent}/roles"));
+/// Assigns a role repeatedly with a later expiry; each assignment emits an event.
+async fn emit_events(replicas: &[&ControlPlane], agent: &str, role: &str, times: usize) {
+    let path = replicas[0].path(&format!("/agents/{agent}/roles"));
     let assign = async |number: usize| {
         let end = format!("2090-01-01T{:02}:{:02}:{:02}Z", number / 3600, number / 60 % 60, number % 60);
         let body = json!({ "roleId": role, "expiresAt": end });
-        at[number % at.len()].api.send_as(at[0].key(), "POST", &path, body).await.expect(200);
+        replicas[number % replicas.len()].api.send_as(replicas[0].key(), "POST", &path, body).await.expect(200);
     };
     for number in 0..times {
         assign(number).await;
     }
 }
 
-async fn pending(at: &ControlPlane, webhook: &str) -> Value {
-    let path = at.path(&format!("/webhooks/{webhook}/deliveries?status=pending"));
-    let page: HttpResponse = at.api.get_as(at.key(), &path).await;
+async fn pending(control: &ControlPlane, webhook: &str) -> Value {
+    let path = control.path(&format!("/webhooks/{webhook}/deliveries?status=pending"));
+    let page: HttpResponse = control.api.get_as(control.key(), &path).await;
     page.expect(200)["pagination"]["total"].clone()
 }
 
@@ -30,33 +30,33 @@ async fn pending(at: &ControlPlane, webhook: &str) -> Value {
 async fn replicas_share_the_queue_and_take_over_after_a_crash() {
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
-    let (one, mut other) = (replica(&database).await, replica(&database).await);
+    let (first, mut second) = (replica(&database).await, replica(&database).await);
     let receiver = Receiver::good().await;
     let body = json!({ "url": receiver.url, "events": ["agent.role_assigned"] });
-    let made = one.api.send_as(one.key(), "POST", &one.path("/webhooks"), body).await.expect(201);
-    let webhook = made["webhookId"].as_str().unwrap();
-    let role = one.create_role("reader", &[]).await;
+    let created = first.api.send_as(first.key(), "POST", &first.path("/webhooks"), body).await.expect(201);
+    let webhook = created["webhookId"].as_str().unwrap();
+    let role = first.create_role("reader", &[]).await;
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let agent = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key });
-    let agent = one.api.post("/auth/register", agent).await.expect(201)["agentId"].as_str().unwrap().to_owned();
+    let agent = first.api.post("/auth/register", agent).await.expect(201)["agentId"].as_str().unwrap().to_owned();
 
-    happen(&[&one, &other], &agent, &role, 300).await;
-    let delivered = async || (receiver.events() == 300 && pending(&one, webhook).await == 0).then_some(());
-    eventually("all are delivered", delivered, || one.log()).await;
-    assert_eq!(receiver.count(), 300, "while both replicas run, each event comes once");
+    emit_events(&[&first, &second], &agent, &role, 300).await;
+    let delivered = async || (receiver.events() == 300 && pending(&first, webhook).await == 0).then_some(());
+    eventually("all events are delivered", delivered, || first.log()).await;
+    assert_eq!(receiver.count(), 300, "both replicas together deliver each event once");
 
-    // Killed with events under way: these come when their lease is over, within a minute.
-    happen(&[&one, &other], &agent, &role, 50).await;
-    other.kill();
-    happen(&[&one], &agent, &role, 50).await;
-    let path = one.path(&format!("/webhooks/{webhook}/test"));
-    one.api.send_as(one.key(), "POST", &path, json!({})).await.expect(202);
-    let delivered = async || (receiver.events() == 401 && pending(&one, webhook).await == 0).then_some(());
-    let _others = tokio::time::timeout(std::time::Duration::from_secs(90), async {
+    // Events of the killed replica are delivered when their leases expire, within a minute.
+    emit_events(&[&first, &second], &agent, &role, 50).await;
+    second.kill();
+    emit_events(&[&first], &agent, &role, 50).await;
+    let path = first.path(&format!("/webhooks/{webhook}/test"));
+    first.api.send_as(first.key(), "POST", &path, json!({})).await.expect(202);
+    let delivered = async || (receiver.events() == 401 && pending(&first, webhook).await == 0).then_some(());
+    let _timeout = tokio::time::timeout(std::time::Duration::from_secs(90), async {
         while delivered().await.is_none() {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
         }
     })
     .await;
-    assert_eq!((receiver.events(), pending(&one, webhook).await), (401, json!(0)), "{}", one.log());
+    assert_eq!((receiver.events(), pending(&first, webhook).await), (401, json!(0)), "{}", first.log());
 }

@@ -1,9 +1,9 @@
-//! How a receiver knows who speaks: by the reference library of Standard Webhooks, in another language.
+//! Signatures, verified with the reference library of Standard Webhooks in Python.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{ControlPlane, EventSource, Received, Receiver, StandardWebhooks, Target};
 
-/// Everything that came, signed by the secret of the target; and whether the library can tell.
+/// Every request is signed with the secret of its target, and the library refuses altered requests.
 #[tokio::test]
 async fn requests_are_signed_and_altered_requests_fail_verification() {
     let control = ControlPlane::start().await;
@@ -12,19 +12,19 @@ async fn requests_are_signed_and_altered_requests_fail_verification() {
     let another = Target::create(&control, &receiver.url).await;
     assert!(target.secret.starts_with("whsec_") && target.secret != another.secret);
     another.delete().await;
-    // A name that must come through to the byte.
+    // A name that must be delivered unchanged to the byte.
     let source = EventSource::with_role(&control, "Größe \"100%\"\\").await;
     source.events(4).await;
     let all = receiver.until(4).await;
     let mut library = StandardWebhooks::start();
     library.assert_signed(&target.secret, &all);
     let signed = &all[0];
-    for (what, forged) in changed(signed) {
-        let said = library.verify(&target.secret, &forged);
-        assert!(said.contains("No matching signature"), "{what}: {said}");
+    for (name, forged) in changed(signed) {
+        let result = library.verify(&target.secret, &forged);
+        assert!(result.contains("No matching signature"), "{name}: {result}");
     }
-    let said = library.verify(&another.secret, signed);
-    assert!(said.contains("No matching signature"), "another secret: {said}");
+    let result = library.verify(&another.secret, signed);
+    assert!(result.contains("No matching signature"), "another secret: {result}");
 }
 
 fn changed(signed: &Received) -> Vec<(&'static str, Received)> {
@@ -50,13 +50,13 @@ async fn both_secrets_are_valid_for_a_day_after_a_rotation() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
     let mut target = Target::create_for(&control, &receiver.url, &["agent.role_assigned"]).await;
-    let (old, began) = (target.secret.clone(), SystemClock.now().seconds());
+    let (old, started) = (target.secret.clone(), SystemClock.now().seconds());
     target.test().await;
     assert!(!receiver.until(1).await[0].header("webhook-signature").contains(' '));
     let rotated = target.rotate().await;
     assert!(target.secret.starts_with("whsec_") && target.secret != old);
     let until: jiff::Timestamp = rotated["previousSecretExpiresAt"].as_str().unwrap().parse().unwrap();
-    assert!((0..=10).contains(&(until.as_second() - began - 24 * 3600)), "{rotated}");
+    assert!((0..=10).contains(&(until.as_second() - started - 24 * 3600)), "{rotated}");
     assert_eq!(target.read().await["previousSecretExpiresAt"], rotated["previousSecretExpiresAt"]);
 
     target.test().await;
@@ -66,7 +66,7 @@ async fn both_secrets_are_valid_for_a_day_after_a_rotation() {
     library.assert_signed(&old, std::slice::from_ref(&both));
     library.assert_signed(&target.secret, std::slice::from_ref(&both));
 
-    // Who rotates again lets go of the first: there are two, never three.
+    // A second rotation drops the first secret: at most two are valid.
     let middle = target.secret.clone();
     target.rotate().await;
     target.test().await;
@@ -79,7 +79,7 @@ async fn both_secrets_are_valid_for_a_day_after_a_rotation() {
 
 #[tokio::test]
 async fn secret_is_returned_once_and_stored_encrypted() {
-    // Embedded, for its files are searched.
+    // SQLite, because the test searches its files.
     let control = ControlPlane::start_with(&["database.url="]).await;
     let receiver = Receiver::good().await;
     let target = Target::create(&control, &receiver.url).await;
@@ -88,9 +88,9 @@ async fn secret_is_returned_once_and_stored_encrypted() {
     let raw = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, bytes).unwrap();
     assert_eq!(raw.len(), 32);
     let files = ["countersign.db", "countersign.db-wal", "log"];
-    let kept = files.map(|name| std::fs::read(control.folder().join(name)).unwrap_or_default()).concat();
-    let contains = |needle: &[u8]| kept.windows(needle.len()).any(|window| window == needle);
-    assert!(contains(target.id.as_bytes()), "it is kept there");
+    let stored = files.map(|name| std::fs::read(control.folder().join(name)).unwrap_or_default()).concat();
+    let contains = |needle: &[u8]| stored.windows(needle.len()).any(|window| window == needle);
+    assert!(contains(target.id.as_bytes()), "the target is stored there");
     for needle in [bytes.as_bytes(), &raw, hex::encode(&raw).as_bytes()] {
         assert!(!contains(needle), "the secret is readable");
     }

@@ -1,4 +1,4 @@
-//! What the owner of a target can do: hold it, let it go on, try it, replay, and end it.
+//! Operations of the owner of a target: pause, resume, test, replay, change and delete.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{
@@ -17,7 +17,7 @@ async fn paused_target_gets_its_events_when_it_is_resumed() {
     EventSource::new(&control).await.events(6).await;
     let test = target.test().await;
     let first = receiver.until(1).await.remove(0);
-    assert_eq!(first.id(), test, "a test comes to a paused target too");
+    assert_eq!(first.id(), test, "a paused target gets test events");
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!((receiver.count(), target.total("pending").await), (1, 6));
     control.restart().await;
@@ -26,8 +26,8 @@ async fn paused_target_gets_its_events_when_it_is_resumed() {
     let all = receiver.until(7).await;
     StandardWebhooks::start().assert_signed(&target.secret, &all);
     assert_eq!(receiver.events(), 7);
-    let none = async || (target.total("pending").await == 0).then_some(());
-    eventually("all is noted", none, String::new).await;
+    let none_pending = async || (target.total("pending").await == 0).then_some(());
+    eventually("all deliveries are recorded", none_pending, String::new).await;
     assert_eq!(target.total("delivered").await, 7);
 }
 
@@ -39,7 +39,7 @@ async fn pause_also_holds_events_already_taken_from_the_queue() {
     EventSource::new(&control).await.events(60).await;
     receiver.until(20).await;
     target.pause().await;
-    // What is under way arrives.
+    // Pending requests finish.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let arrived = receiver.count();
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -61,18 +61,18 @@ async fn deleted_target_gets_no_more_events() {
     source.assign().await;
     receiver.until(1).await;
     target.delete().await;
-    // What was under way when it was deleted may still have come.
+    // A request that was pending at the deletion may still arrive.
     let before = receiver.count();
     source.revoke().await;
     other.until(2).await;
     tokio::time::sleep(Duration::from_secs(3)).await;
     assert!(receiver.count() <= before + 1, "{} after {before}", receiver.count());
-    for (method, below) in
+    for (method, subpath) in
         [("GET", ""), ("GET", "/deliveries"), ("POST", "/test"), ("POST", "/rotate-secret"), ("DELETE", "")]
     {
-        let path = control.path(&format!("/webhooks/{}{below}", target.id));
-        let answer = control.api.send_as(control.key(), method, &path, json!({})).await;
-        assert_eq!((answer.status, answer.text("/error/code")), (404, "WEBHOOK_NOT_FOUND"), "{method} {below}");
+        let path = control.path(&format!("/webhooks/{}{subpath}", target.id));
+        let response = control.api.send_as(control.key(), method, &path, json!({})).await;
+        assert_eq!((response.status, response.text("/error/code")), (404, "WEBHOOK_NOT_FOUND"), "{method} {subpath}");
     }
 }
 
@@ -86,39 +86,43 @@ async fn delivered_and_dead_events_are_replayed_since_a_time() {
     let target = Target::create(&control, &receiver.url).await;
     let source = EventSource::new(&control).await;
     source.events(2).await;
-    let settled = async |delivered, dead| {
-        let there =
+    let await_totals = async |delivered, dead| {
+        let counts_match =
             async || (target.total("delivered").await == delivered && target.total("dead").await == dead).then_some(());
-        eventually("all is settled", there, String::new).await;
+        eventually("all deliveries are finished", counts_match, String::new).await;
     };
-    settled(1, 1).await;
+    await_totals(1, 1).await;
     let (seconds, next) = (SystemClock.now().seconds(), async |second| {
-        eventually("the second is over", async || (SystemClock.now().seconds() > second).then_some(()), String::new)
-            .await;
+        eventually(
+            "the next second starts",
+            async || (SystemClock.now().seconds() > second).then_some(()),
+            String::new,
+        )
+        .await;
     });
     next(seconds).await;
     let since = jiff::Timestamp::from_second(SystemClock.now().seconds()).unwrap().to_string();
     let early = "2020-01-01T00:00:00Z";
     source.events(4).await;
-    settled(3, 3).await;
-    let ids: BTreeSet<_> = receiver.received().iter().map(|one| one.id().to_owned()).collect();
+    await_totals(3, 3).await;
+    let ids: BTreeSet<_> = receiver.received().iter().map(|request| request.id().to_owned()).collect();
     assert_eq!(ids.len(), 6);
 
     receiver.set_reply(Reply::Status(200));
     let before = receiver.count();
     assert_eq!(target.replay_since(json!({ "since": since, "status": "dead" })).await, 2);
-    settled(5, 1).await;
+    await_totals(5, 1).await;
     assert_eq!(receiver.count(), before + 2);
     assert_eq!(target.replay_since(json!({ "since": since, "status": "delivered" })).await, 4);
     receiver.until(before + 6).await;
-    settled(5, 1).await;
+    await_totals(5, 1).await;
     assert_eq!(target.replay_since(json!({ "since": early })).await, 6);
-    settled(6, 0).await;
+    await_totals(6, 0).await;
     let all = receiver.until(before + 12).await;
     assert_eq!(
-        all.iter().map(|one| one.id().to_owned()).collect::<BTreeSet<_>>(),
+        all.iter().map(|request| request.id().to_owned()).collect::<BTreeSet<_>>(),
         ids,
-        "no new events, but the old ones"
+        "the replayed events have their original ids"
     );
     StandardWebhooks::start().assert_signed(&target.secret, &all);
     let future = jiff::Timestamp::from_second(SystemClock.now().seconds() + 60).unwrap().to_string();
@@ -135,11 +139,11 @@ async fn delivery_list_has_the_status_of_each() {
     let target = Target::create(&control, &receiver.url).await;
     EventSource::new(&control).await.events(4).await;
     receiver.until(4).await;
-    let tried = async || {
+    let attempted = async || {
         let all = target.deliveries("").await;
         (all.len() == 4 && all.iter().all(|delivery| delivery["attempts"] == 1)).then_some(all)
     };
-    let all = eventually("each was tried once", tried, String::new).await;
+    let all = eventually("each delivery has one attempt", attempted, String::new).await;
     let kinds: Vec<_> = all.iter().map(|delivery| delivery["event"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["agent.role_revoked", "agent.role_assigned"].repeat(2), "the newest first");
     for delivery in &all {
@@ -162,35 +166,38 @@ async fn delivery_list_has_the_status_of_each() {
 async fn eleventh_target_is_refused() {
     let control = ControlPlane::start().await;
     let refusal = RefusingPort::new();
-    for (bearer, set) in [(control.key(), control.path("/webhooks")), (control.human(), "/webhooks".to_owned())] {
+    for (bearer, collection) in [(control.key(), control.path("/webhooks")), (control.human(), "/webhooks".to_owned())]
+    {
         let body = json!({ "url": refusal.url() });
-        let mut made = Vec::new();
+        let mut created = Vec::new();
         for _ in 0..10 {
-            made.push(control.api.send_as(bearer, "POST", &set, body.clone()).await.expect(201)["webhookId"].clone());
+            created.push(
+                control.api.send_as(bearer, "POST", &collection, body.clone()).await.expect(201)["webhookId"].clone(),
+            );
         }
-        let eleventh = control.api.send_as(bearer, "POST", &set, body.clone()).await;
+        let eleventh = control.api.send_as(bearer, "POST", &collection, body.clone()).await;
         assert_eq!((eleventh.status, eleventh.text("/error/code")), (409, "CONFLICT"));
-        let listed = control.api.get_as(bearer, &set).await.expect(200);
+        let listed = control.api.get_as(bearer, &collection).await.expect(200);
         assert_eq!(listed["data"].as_array().unwrap().len(), 10);
-        let one = format!("{set}/{}", made[3].as_str().unwrap());
-        control.api.send_as(bearer, "DELETE", &one, json!({})).await.expect(200);
-        control.api.send_as(bearer, "POST", &set, body).await.expect(201);
+        let path = format!("{collection}/{}", created[3].as_str().unwrap());
+        control.api.send_as(bearer, "DELETE", &path, json!({})).await.expect(200);
+        control.api.send_as(bearer, "POST", &collection, body).await.expect(201);
     }
 }
 
 #[tokio::test]
 async fn changed_url_and_filter_apply_to_waiting_events() {
     let control = ControlPlane::start().await;
-    let (here, there) = (Receiver::good().await, Receiver::good().await);
-    let target = Target::create(&control, &here.url).await;
+    let (old_receiver, new_receiver) = (Receiver::good().await, Receiver::good().await);
+    let target = Target::create(&control, &old_receiver.url).await;
     let source = EventSource::new(&control).await;
     source.events(2).await;
-    here.until(2).await;
-    target.change(json!({ "url": there.url, "events": ["agent.role_revoked"] })).await;
+    old_receiver.until(2).await;
+    target.change(json!({ "url": new_receiver.url, "events": ["agent.role_revoked"] })).await;
     source.events(2).await;
-    there.until(1).await;
+    new_receiver.until(1).await;
     let test = target.test().await;
     target.until_status(&test, "delivered").await;
-    assert_eq!((here.count(), there.count()), (2, 2));
-    assert_eq!(there.of_kind("agent.role_revoked").len(), 1);
+    assert_eq!((old_receiver.count(), new_receiver.count()), (2, 2));
+    assert_eq!(new_receiver.of_kind("agent.role_revoked").len(), 1);
 }

@@ -2,22 +2,13 @@
 //!
 //! Unknown fields are errors: otherwise a misspelt `expiresAt` would create a role assignment that never expires.
 
+mod field;
 pub mod typed;
 
+pub use field::FromField;
+
 use super::{idempotency::BodyDigest, json::JsonObject};
-use crate::{
-    domain::{
-        agent::parse_status,
-        service::KeyScope,
-        text::{Description, DisplayName, EmailAddress, Metadata},
-        trust::{InvalidScore, Score},
-    },
-    http::{
-        error::{ApiError, FieldError},
-        openapi::schema,
-        timestamp,
-    },
-};
+use crate::http::error::{ApiError, FieldError};
 use axum::{
     body::{Body, to_bytes},
     extract::{FromRequest, Request},
@@ -25,16 +16,13 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use countersign_identity::{AgentStatus, P256PublicKey, Permission, RoleName, Timestamp};
-use secrecy::SecretString;
 use serde_json::{Map, Value};
 use std::time::Duration;
 use tokio::time::timeout;
 use tokio_stream::StreamExt;
-use utoipa::ToSchema;
 
 /// Maximum size of a body under `/auth`, in bytes.
-pub const AUTH_BODY_LIMIT: usize = 16 * 1024;
+const AUTH_BODY_LIMIT: usize = 16 * 1024;
 
 /// The route under `/auth` that has the general limit: its body contains an access token, which can be larger than
 /// [`AUTH_BODY_LIMIT`].
@@ -261,105 +249,6 @@ fn shorten(text: String) -> String {
     } else {
         text
     }
-}
-
-/// A type that a field of a body can have.
-pub trait FromField: Sized {
-    /// Its schema in the API description.
-    type Schema: ToSchema;
-
-    /// Parses the value. The error says what the value must be.
-    fn from_field(value: Value) -> Result<Self, String>;
-}
-
-impl FromField for String {
-    type Schema = schema::TextSchema;
-
-    fn from_field(value: Value) -> Result<Self, String> {
-        match value {
-            Value::String(text) => Ok(text),
-            _ => Err("must be a string".into()),
-        }
-    }
-}
-
-impl FromField for SecretString {
-    type Schema = schema::AnyTokenSchema;
-
-    fn from_field(value: Value) -> Result<Self, String> {
-        match value {
-            Value::String(text) if !text.is_empty() => Ok(text.into()),
-            _ => Err("must be a non-empty string".into()),
-        }
-    }
-}
-
-impl FromField for bool {
-    type Schema = schema::BooleanSchema;
-
-    fn from_field(value: Value) -> Result<Self, String> {
-        value.as_bool().ok_or_else(|| "must be true or false".into())
-    }
-}
-
-impl FromField for Vec<Permission> {
-    type Schema = schema::PermissionsSchema;
-
-    fn from_field(value: Value) -> Result<Self, String> {
-        let Value::Array(items) = value else { return Err("must be an array of strings".into()) };
-        let parsed = items.into_iter().enumerate().map(|(position, item)| {
-            Permission::from_field(item).map_err(|message| format!("item {position} {message}"))
-        });
-        let mut permissions = parsed.collect::<Result<Self, _>>()?;
-        permissions.sort();
-        permissions.dedup();
-        Ok(permissions)
-    }
-}
-
-impl FromField for Score {
-    type Schema = schema::FeedbackScoreSchema;
-
-    fn from_field(value: Value) -> Result<Self, String> {
-        let number = value.as_f64().ok_or(InvalidScore);
-        number.and_then(Self::from_points).map_err(|error| error.to_string())
-    }
-}
-
-impl FromField for Metadata {
-    type Schema = schema::MetadataSchema;
-
-    fn from_field(value: Value) -> Result<Self, String> {
-        match value {
-            Value::Object(map) => Self::try_from(map).map_err(|error| error.to_string()),
-            _ => Err("must be an object".into()),
-        }
-    }
-}
-
-macro_rules! from_text {
-    ($($name:ty as $schema:ident: $parse:expr;)+) => {$(
-        impl FromField for $name {
-            type Schema = schema::$schema;
-
-            fn from_field(value: Value) -> Result<Self, String> {
-                let parse: fn(String) -> Result<Self, String> = $parse;
-                parse(String::from_field(value)?)
-            }
-        }
-    )+};
-}
-
-from_text! {
-    EmailAddress as EmailAddressSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    DisplayName as DisplayNameSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    Description as DescriptionSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    RoleName as RoleNameSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    Permission as PermissionSchema: |text| Self::try_from(text).map_err(|error| error.to_string());
-    P256PublicKey as PublicKeySchema: |text| Self::from_pem(&text).map_err(|error| error.to_string());
-    KeyScope as KeyScopeSchema: |text| Self::parse(&text).ok_or_else(|| "must be `full` or `sync`".into());
-    AgentStatus as AgentStatusSchema: |text| parse_status(&text).ok_or_else(|| "must be `active`, `suspended` or `revoked`".into());
-    Timestamp as ExpiryTimeSchema: |text| timestamp::parse(&text).ok_or_else(|| "must be a time such as 2030-01-31T12:00:00Z (RFC 3339)".into());
 }
 
 #[cfg(test)]

@@ -1,31 +1,31 @@
-//! Who may read the audit, what it never holds, and how an outsider checks it.
+//! Who may read the audit, which data it never contains, and how a third party verifies an export.
 
-use super::{assert_whole, links, on_both, verify};
+use super::{assert_chains_intact, entries, start_on_both_engines, verify};
 use aws_lc_rs::digest::{SHA256, digest};
 use countersign_tests::{Agent, ControlPlane, Postgres, Shell, control_plane::text};
 use serde_json::{Value, json};
 use std::{process::Stdio, time::Duration};
 
 /// The hash of an entry as docs/run/audit.md describes it, computed from the API's response only.
-fn hash(link: &Value) -> String {
-    let at: jiff::Timestamp = link["at"].as_str().unwrap().parse().unwrap();
+fn hash(entry: &Value) -> String {
+    let at: jiff::Timestamp = entry["at"].as_str().unwrap().parse().unwrap();
     let optional = |value: &Value| value.as_str().map(str::to_owned);
     let fields = [
         Some("countersign audit link v1".to_owned()),
-        Some(optional(&link["serviceId"]).unwrap_or("deployment".to_owned())),
-        Some(link["sequence"].to_string()),
+        Some(optional(&entry["serviceId"]).unwrap_or("deployment".to_owned())),
+        Some(entry["sequence"].to_string()),
         Some(at.as_microsecond().to_string()),
-        optional(&link["action"]),
-        optional(&link["actor"]["kind"]),
-        optional(&link["actor"]["issuer"]),
-        optional(&link["actor"]["id"]),
-        optional(&link["address"]),
-        optional(&link["requestId"]),
-        optional(&link["agentId"]),
-        optional(&link["object"]["kind"]),
-        optional(&link["object"]["id"]),
-        Some(link["details"].to_string()),
-        optional(&link["previousHash"]),
+        optional(&entry["action"]),
+        optional(&entry["actor"]["kind"]),
+        optional(&entry["actor"]["issuer"]),
+        optional(&entry["actor"]["id"]),
+        optional(&entry["address"]),
+        optional(&entry["requestId"]),
+        optional(&entry["agentId"]),
+        optional(&entry["object"]["kind"]),
+        optional(&entry["object"]["id"]),
+        Some(entry["details"].to_string()),
+        optional(&entry["previousHash"]),
     ];
     let written = |field: &Option<String>| match field {
         Some(text) => format!("{}:{text},", text.len()),
@@ -49,22 +49,22 @@ async fn exported_hashes_can_be_recomputed_from_public_fields() {
         .collect();
     assert_eq!(exported.len(), 6, "{exported:?}");
     let mut last: std::collections::BTreeMap<String, (u64, String)> = std::collections::BTreeMap::new();
-    for link in &exported {
-        assert_eq!(link["hash"], hash(link), "{link}");
-        let (length, before) = last.remove(&link["serviceId"].to_string()).unwrap_or_default();
-        assert_eq!((&link["previousHash"], &link["sequence"]), (&json!(before), &json!(length + 1)), "{link}");
-        last.insert(link["serviceId"].to_string(), (length + 1, text(&link["hash"])));
+    for entry in &exported {
+        assert_eq!(entry["hash"], hash(entry), "{entry}");
+        let (length, before) = last.remove(&entry["serviceId"].to_string()).unwrap_or_default();
+        assert_eq!((&entry["previousHash"], &entry["sequence"]), (&json!(before), &json!(length + 1)), "{entry}");
+        last.insert(entry["serviceId"].to_string(), (length + 1, text(&entry["hash"])));
     }
-    let mut read = links(&control, "").await;
-    let order = |link: &Value| (link["serviceId"].to_string(), link["sequence"].as_i64());
-    read.sort_by_key(order);
+    let mut list = entries(&control, "").await;
+    let order = |entry: &Value| (entry["serviceId"].to_string(), entry["sequence"].as_i64());
+    list.sort_by_key(order);
     let mut sorted = exported.clone();
     sorted.sort_by_key(order);
-    assert_eq!(read, sorted, "the API and the export tell the same");
-    let (said, _) = verify(&control);
+    assert_eq!(list, sorted, "the API and the export return the same entries");
+    let (report, _) = verify(&control);
     assert!(
-        last.values().all(|(length, hash)| said.contains(&format!(": ok, {length} entries, head {hash}"))),
-        "{said}"
+        last.values().all(|(length, hash)| report.contains(&format!(": ok, {length} entries, head {hash}"))),
+        "{report}"
     );
     let one = control.command(&["audit", "verify", "--service", control.service()]);
     assert_eq!(String::from_utf8(one.stdout).unwrap().lines().count(), 1);
@@ -76,43 +76,45 @@ async fn exported_hashes_can_be_recomputed_from_public_fields() {
 async fn owners_read_the_audit_of_their_services_and_administrators_read_all() {
     let control = ControlPlane::start().await;
     let (owner, stranger) = (control.mint_human("olga"), control.mint_human("sven"));
-    let made = control.api.send_as(&owner, "POST", "/services", json!({ "name": "olga's" })).await.expect(201);
-    let hers = text(&made["serviceId"]);
-    let read = async |who: &str, query: &str| control.api.get_as(who, &format!("/audit{query}")).await;
-    let own = read(&owner, &format!("?serviceId={hers}")).await.expect(200);
-    assert_eq!((&own["pagination"]["total"], &own["data"][0]["action"]), (&json!(1), &json!("service.created")));
-    for (who, query) in [
+    let created = control.api.send_as(&owner, "POST", "/services", json!({ "name": "olga's" })).await.expect(201);
+    let service = text(&created["serviceId"]);
+    let list = async |token: &str, query: &str| control.api.get_as(token, &format!("/audit{query}")).await;
+    let page = list(&owner, &format!("?serviceId={service}")).await.expect(200);
+    assert_eq!((&page["pagination"]["total"], &page["data"][0]["action"]), (&json!(1), &json!("service.created")));
+    for (token, query) in [
         (&owner, String::new()),
         (&owner, format!("?serviceId={}", control.service())),
-        (&stranger, format!("?serviceId={hers}")),
+        (&stranger, format!("?serviceId={service}")),
     ] {
-        assert_eq!(read(who, &query).await.error(), (403, "INSUFFICIENT_PERMISSIONS", "not_yours"), "{query}");
+        assert_eq!(list(token, &query).await.error(), (403, "INSUFFICIENT_PERMISSIONS", "not_yours"), "{query}");
     }
-    let all = links(&control, "").await;
-    assert!(all.iter().any(|link| link["serviceId"] == hers) && all.iter().any(|link| link["serviceId"].is_null()));
+    let all = entries(&control, "").await;
+    assert!(
+        all.iter().any(|entry| entry["serviceId"] == service) && all.iter().any(|entry| entry["serviceId"].is_null())
+    );
     assert!(all.is_sorted_by(|later, earlier| text(&later["at"]) >= text(&earlier["at"])), "newest first");
-    assert_eq!(read(control.human(), "?serviceId=service_no").await.status, 404);
+    assert_eq!(list(control.human(), "?serviceId=service_no").await.status, 404);
 }
 
 #[tokio::test]
 async fn filters_select_matching_entries() {
     let postgres = Postgres::start().await;
-    for control in on_both(&postgres).await {
+    for control in start_on_both_engines(&postgres).await {
         let [one, other] = [Agent::register(&control, "one").await, Agent::register(&control, "other").await];
         let role = control.create_role("reader", &[]).await;
         for agent in [&one, &other] {
             control.assign(&agent.id, &role).await;
         }
-        let acts = async |query: &str| {
-            let found = links(&control, query).await;
-            found.iter().map(|link| text(&link["action"])).collect::<Vec<_>>()
+        let actions = async |query: &str| {
+            let entries = entries(&control, query).await;
+            entries.iter().map(|entry| text(&entry["action"])).collect::<Vec<_>>()
         };
-        assert_eq!(acts(&format!("&agentId={}", one.id)).await, ["role.assigned", "agent.registered"]);
-        assert_eq!(acts("&action=role.assigned").await.len(), 2);
-        let all = links(&control, "").await;
+        assert_eq!(actions(&format!("&agentId={}", one.id)).await, ["role.assigned", "agent.registered"]);
+        assert_eq!(actions("&action=role.assigned").await.len(), 2);
+        let all = entries(&control, "").await;
         let middle = text(&all[1]["at"]);
-        assert_eq!(links(&control, &format!("&since={middle}")).await, all[..2]);
-        assert_eq!(links(&control, &format!("&until={middle}")).await, all[2..]);
+        assert_eq!(entries(&control, &format!("&since={middle}")).await, all[..2]);
+        assert_eq!(entries(&control, &format!("&until={middle}")).await, all[2..]);
         let second = control.api.get_as(control.human(), "/audit?limit=1&offset=1").await.expect(200);
         assert_eq!((&second["data"][0], &second["pagination"]["hasMore"]), (&all[1], &json!(true)));
         for (query, field) in [
@@ -121,9 +123,9 @@ async fn filters_select_matching_entries() {
             ("since=yesterday", "since"),
             ("until=&until=", "until"),
         ] {
-            let answer = control.api.get_as(control.human(), &format!("/audit?{query}")).await;
-            assert_eq!(answer.status, 400, "{query}");
-            assert!(answer.body["error"]["details"]["fields"][field].is_string(), "{}", answer.body);
+            let response = control.api.get_as(control.human(), &format!("/audit?{query}")).await;
+            assert_eq!(response.status, 400, "{query}");
+            assert!(response.body["error"]["details"]["fields"][field].is_string(), "{}", response.body);
         }
     }
 }
@@ -147,7 +149,7 @@ async fn audit_contains_no_secret() {
     for hidden in hidden.into_iter().chain(["planted-metadata".into(), "private@example.org".into()]) {
         assert!(hidden.len() > 10 && !recorded.contains(&hidden), "{hidden}");
     }
-    assert_whole(&control);
+    assert_chains_intact(&control);
 }
 
 #[tokio::test]
@@ -157,31 +159,31 @@ async fn audit_list_shows_entries_the_human_user_may_read() {
     let agent = Agent::register(&control, "agent").await;
     control.assign(&agent.id, &role).await;
     let mut shell = Shell::with_env(&control, &["URL", "CA", "SERVICE_ID", "HUMAN_TOKEN"]);
-    let said = shell.stdout(&["audit", "list"]);
-    let first = said.lines().nth(1).unwrap();
-    assert!(first.contains("role.assigned") && first.contains(&agent.id) && first.contains(&role), "{said}");
-    assert_eq!(said.lines().count(), 1 + 4);
+    let report = shell.stdout(&["audit", "list"]);
+    let first = report.lines().nth(1).unwrap();
+    assert!(first.contains("role.assigned") && first.contains(&agent.id) && first.contains(&role), "{report}");
+    assert_eq!(report.lines().count(), 1 + 4);
     let all = shell.json(&["audit", "list", "--all-services", "--limit", "3"]);
-    assert_eq!(all.as_array().unwrap(), &links(&control, "").await[..3]);
-    let some = shell.json(&["audit", "list", "--all-services", "--agent", &agent.id, "--act", "agent.registered"]);
-    assert_eq!(some.as_array().unwrap().len(), 1);
+    assert_eq!(all.as_array().unwrap(), &entries(&control, "").await[..3]);
+    let by_agent = shell.json(&["audit", "list", "--all-services", "--agent", &agent.id, "--act", "agent.registered"]);
+    assert_eq!(by_agent.as_array().unwrap().len(), 1);
     let (code, error) = shell.failure(&["audit", "list", "--act", "role.made"]);
-    assert!(code == 2 && error.contains("`act` must be one of"), "{code} {error}");
+    assert!(code == 2 && error.contains("`action` must be one of"), "{code} {error}");
     shell.export("COUNTERSIGN_HUMAN_TOKEN", &control.mint_human("sven"));
     assert_eq!(shell.failure(&["audit", "list"]).0, 3);
 }
 
-/// More than a pipe holds, so that the export waits in the middle for longer than a request's transaction may take.
+/// The export is larger than a pipe's buffer, so it blocks for longer than the transaction of a request may take.
 #[tokio::test]
 async fn export_waits_for_a_slow_reader() {
-    const LINKS: usize = 200;
+    const ENTRIES: usize = 200;
     let control = ControlPlane::start().await;
-    for number in 0..LINKS {
+    for number in 0..ENTRIES {
         control.create_role(&format!("role {number}"), &[]).await;
     }
     let export = control.prepare(&["audit", "export"]).stdout(Stdio::piped()).spawn().unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
     let output = export.wait_with_output().unwrap();
     assert!(output.status.success(), "{output:?}");
-    assert!(std::str::from_utf8(&output.stdout).unwrap().lines().count() > LINKS);
+    assert!(std::str::from_utf8(&output.stdout).unwrap().lines().count() > ENTRIES);
 }

@@ -1,15 +1,15 @@
 //! Hostile bodies, the same for every route that reads one.
 
 use super::{
-    fixture::{Fixture, assert_none, fault, unlisted},
-    routes::{Field, ROUTES, Route, Shape},
+    fixture::{Fixture, assert_none, fault, undocumented},
+    routes::{Field, FieldType, ROUTES, Route},
 };
 use countersign_tests::HttpResponse;
 use serde_json::{Map, Value, json};
 
 const INVALID: (u16, &str) = (400, "VALIDATION_ERROR");
 
-/// A body, and what it must be answered with, about which fields.
+/// A body, the expected error, and the fields that the error must name.
 struct Case {
     name: String,
     body: Vec<u8>,
@@ -22,8 +22,8 @@ fn case(name: impl Into<String>, body: impl Into<Vec<u8>>, fields: &[&str]) -> C
     Case { name: name.into(), body: body.into(), expected: INVALID, fields }
 }
 
-/// What is not one JSON object in UTF-8, whatever the route wants.
-fn no_object(good: &str) -> Vec<Case> {
+/// Bodies that are not one JSON object in UTF-8.
+fn not_an_object(good: &str) -> Vec<Case> {
     let utf16 = |encode: fn(u16) -> [u8; 2]| good.encode_utf16().flat_map(encode).collect::<Vec<u8>>();
     let inner = good.trim_start_matches('{').trim_end_matches('}');
     let texts = [
@@ -74,7 +74,7 @@ fn no_object(good: &str) -> Vec<Case> {
     texts.chain(bytes.into_iter().map(|(name, bytes)| case(name, bytes, &[]))).collect()
 }
 
-/// The good body with the JSON text of one field replaced, which need not be JSON.
+/// The valid body with one value replaced by a text that may be invalid JSON.
 fn with(good: &Map<String, Value>, field: &str, text: &str) -> String {
     let member = |(name, value): (&String, &Value)| {
         let value = if name == field { text.to_owned() } else { value.to_string() };
@@ -83,7 +83,7 @@ fn with(good: &Map<String, Value>, field: &str, text: &str) -> String {
     format!("{{{}}}", good.iter().map(member).collect::<Vec<_>>().join(","))
 }
 
-/// One field wrong, in every way.
+/// Wrong types, duplicates, and absence of one field.
 fn wrong_field(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
     let name = field.name;
     let mut cases = Vec::new();
@@ -97,14 +97,14 @@ fn wrong_field(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
         .map(str::to_owned)
         .chain([format!("[{value}]"), format!("{{\"{name}\":{value}}}"), "[[[[1]]]]".into(), "{\"a\":{}}".into()])
     {
-        if is_of(field.shape, &serde_json::from_str(&other).unwrap()) {
+        if matches_type(field.field_type, &serde_json::from_str(&other).unwrap()) {
             continue;
         }
         cases.push(case(format!("`{name}`: {other}"), with(good, name, &other), &[name]));
     }
     let twice = format!("{},\"{name}\":{value}}}", Value::Object(good.clone()).to_string().strip_suffix('}').unwrap());
     cases.push(case(format!("`{name}` twice"), twice, &[name]));
-    if field.shape == Shape::Object {
+    if field.field_type == FieldType::Object {
         for inside in [r#"{"a":1,"a":1}"#, r#"{"a":[{"b":{"c":1,"d":2,"c":3}}]}"#] {
             cases.push(case(format!("`{name}`: {inside}"), with(good, name, inside), &[name]));
         }
@@ -123,21 +123,22 @@ fn wrong_field(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
     cases
 }
 
-/// Texts and items that mean nothing to any field.
+/// Values of the right type that are invalid for the field.
 fn nonsense(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
     let name = field.name;
     let value = good[name].as_str().unwrap_or_default();
     let odd = ["\0".to_owned(), format!("{value}\0"), format!("{value}\u{7f}"), "\u{1b}[2J".into(), "a".repeat(5_000)];
     let odder = [String::new(), " ".into(), format!("{value}\n"), format!("{value}\u{202e}"), "\u{feff}".into()];
-    let texts = match field.shape {
-        Shape::Line => odd.iter().chain(&odder).map(|text| json!(text)).collect::<Vec<_>>(),
-        Shape::Prose => odd.iter().map(|text| json!(text)).collect(),
-        Shape::Array => odd.iter().chain(&odder).map(|text| json!(["fine", text])).collect(),
-        Shape::Boolean => vec![],
-        Shape::Number => [-0.000_001, 100.000_001, -1.0, 1e300].iter().map(|number| json!(number)).collect(),
-        Shape::Object => vec![json!({ "a": "a".repeat(9_000) })],
+    let texts = match field.field_type {
+        FieldType::SingleLine => odd.iter().chain(&odder).map(|text| json!(text)).collect::<Vec<_>>(),
+        FieldType::MultiLine => odd.iter().map(|text| json!(text)).collect(),
+        FieldType::Array => odd.iter().chain(&odder).map(|text| json!(["fine", text])).collect(),
+        FieldType::Boolean => vec![],
+        FieldType::Number => [-0.000_001, 100.000_001, -1.0, 1e300].iter().map(|number| json!(number)).collect(),
+        FieldType::Object => vec![json!({ "a": "a".repeat(9_000) })],
     };
-    let items = if field.shape == Shape::Array { vec![json!([1]), json!([["read"]]), json!(["a,b"])] } else { vec![] };
+    let items =
+        if field.field_type == FieldType::Array { vec![json!([1]), json!([["read"]]), json!(["a,b"])] } else { vec![] };
     let cases = texts.into_iter().chain(items).map(|text| {
         let shown: String = text.to_string().chars().take(40).collect();
         let fields = (field.nonsense == INVALID).then(|| vec![name.to_owned()]);
@@ -147,38 +148,38 @@ fn nonsense(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
     cases.collect()
 }
 
-fn is_of(shape: Shape, value: &Value) -> bool {
-    match shape {
-        Shape::Line | Shape::Prose => value.is_string(),
-        Shape::Boolean => value.is_boolean(),
-        Shape::Number => value.as_f64().is_some_and(|number| (0.0..=100.0).contains(&number)),
-        Shape::Object => value.is_object(),
-        Shape::Array => value.as_array().is_some_and(|items| items.iter().all(Value::is_string)),
+fn matches_type(field_type: FieldType, value: &Value) -> bool {
+    match field_type {
+        FieldType::SingleLine | FieldType::MultiLine => value.is_string(),
+        FieldType::Boolean => value.is_boolean(),
+        FieldType::Number => value.as_f64().is_some_and(|number| (0.0..=100.0).contains(&number)),
+        FieldType::Object => value.is_object(),
+        FieldType::Array => value.as_array().is_some_and(|items| items.iter().all(Value::is_string)),
     }
 }
 
-/// A field that no route knows.
+/// Fields that no route accepts.
 fn unknown_fields(good: &str) -> Vec<Case> {
     ["extra", "__proto__", "constructor", "", " name", "$where", "\\u0000"]
         .iter()
         .map(|name| {
             let body = format!("{{\"{name}\":{{\"admin\":true}},{}", &good[1..]);
             let name: String = serde_json::from_str(&format!("\"{name}\"")).unwrap();
-            case(format!("a field {name:?} more"), body, &[name.as_str()])
+            case(format!("an additional field {name:?}"), body, &[name.as_str()])
         })
         .collect()
 }
 
-fn all(route: &Route, good: &Map<String, Value>) -> Vec<Case> {
+fn all_cases(route: &Route, good: &Map<String, Value>) -> Vec<Case> {
     let text = Value::Object(good.clone()).to_string();
     let fields = route.fields.iter().flat_map(|field| {
         let wrong = wrong_field(good, field);
         wrong.into_iter().chain(nonsense(good, field))
     });
-    no_object(&text).into_iter().chain(unknown_fields(&text)).chain(fields).collect()
+    not_an_object(&text).into_iter().chain(unknown_fields(&text)).chain(fields).collect()
 }
 
-fn reading() -> impl Iterator<Item = &'static Route> {
+fn routes_with_body() -> impl Iterator<Item = &'static Route> {
     ROUTES.iter().filter(|route| !route.fields.is_empty())
 }
 
@@ -186,29 +187,30 @@ fn reading() -> impl Iterator<Item = &'static Route> {
 async fn hostile_bodies_are_refused_with_the_field_name_and_change_nothing() {
     let fixture = Fixture::new().await;
     let mut faults = Vec::new();
-    for route in reading() {
+    for route in routes_with_body() {
         let good = fixture.body(route).await;
-        let admitted = fixture.admitted(route).header("content-type", "application/json");
+        let authorized = fixture.authorized(route).header("content-type", "application/json");
         let before = fixture.rows().await;
-        for Case { name, body, expected, fields } in all(route, &good) {
-            let answer = HttpResponse::send(admitted.try_clone().unwrap().body(body)).await;
+        for Case { name, body, expected, fields } in all_cases(route, &good) {
+            let response = HttpResponse::send(authorized.try_clone().unwrap().body(body)).await;
             let fields: Option<Vec<_>> = fields.as_ref().map(|fields| fields.iter().map(String::as_str).collect());
-            // Where nonsense is nothing to do, only an empty text is refused, as if it were missing.
-            let said = if answer.status == 400 && expected.0 < 400 { INVALID } else { expected };
-            let fault = if answer.status == expected.0 && expected.0 < 400 {
+            // A route that ignores nonsense refuses only an empty text, as if the field were missing.
+            let expected_error = if response.status == 400 && expected.0 < 400 { INVALID } else { expected };
+            let fault = if response.status == expected.0 && expected.0 < 400 {
                 None
             } else {
-                fault(&answer, said, fields.as_deref())
+                fault(&response, expected_error, fields.as_deref())
             };
             faults.extend(fault.map(|fault| format!("{} {}: {name}: {fault}", route.method, route.path)));
-            faults.extend(unlisted(route, &answer));
+            faults.extend(undocumented(route, &response));
         }
         let after = fixture.rows().await;
         faults.extend(after.symmetric_difference(&before).map(|row| format!("{}: a row changed: {row}", route.path)));
-        // The body that all of these were made of is good: nothing else was wrong with them.
-        let answer = HttpResponse::send(admitted.json(&good)).await;
-        let accepted = route.admits(answer.status);
-        faults.extend((!accepted).then(|| format!("{} is wrong when good: {}", route.path, answer.body)));
+        // The unmodified body is valid, so the refusals were due to the modification.
+        let response = HttpResponse::send(authorized.json(&good)).await;
+        let accepted = route.accepts(response.status);
+        faults
+            .extend((!accepted).then(|| format!("{}: the unmodified body is refused: {}", route.path, response.body)));
     }
     assert_none(&faults);
 }
@@ -216,13 +218,13 @@ async fn hostile_bodies_are_refused_with_the_field_name_and_change_nothing() {
 #[tokio::test]
 async fn optional_fields_may_be_null() {
     let fixture = Fixture::new().await;
-    for route in reading() {
+    for route in routes_with_body() {
         let mut body = fixture.body(route).await;
         for field in route.fields.iter().filter(|field| !field.required) {
             body[field.name] = Value::Null;
         }
-        let answer = HttpResponse::send(fixture.admitted(route).json(&body)).await;
-        assert_eq!(answer.status, route.good, "{}: {}", route.path, answer.body);
+        let response = HttpResponse::send(fixture.authorized(route).json(&body)).await;
+        assert_eq!(response.status, route.good, "{}: {}", route.path, response.body);
     }
 }
 
@@ -247,11 +249,11 @@ async fn bodies_with_another_content_type_are_refused() {
         &[b"application/json\xff"],
     ];
     let mut faults = Vec::new();
-    for route in reading() {
+    for route in routes_with_body() {
         let body = Value::Object(fixture.body(route).await).to_string();
-        let admitted = fixture.admitted(route).body(body);
+        let authorized = fixture.authorized(route).body(body);
         let send = async |headers: Vec<(&str, &[u8])>| {
-            let request = admitted.try_clone().unwrap();
+            let request = authorized.try_clone().unwrap();
             HttpResponse::send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value)))
                 .await
         };
@@ -262,8 +264,8 @@ async fn bodies_with_another_content_type_are_refused() {
         }
         let form = |headers: &Vec<(&str, &[u8])>| headers.iter().any(|(_, value)| value.ends_with(b"urlencoded"));
         for headers in wrong.into_iter().filter(|headers| route.path != "/auth/revoke" || !form(headers)) {
-            let answer = send(headers.clone()).await;
-            let fault = fault(&answer, (415, "UNSUPPORTED_MEDIA_TYPE"), None);
+            let response = send(headers.clone()).await;
+            let fault = fault(&response, (415, "UNSUPPORTED_MEDIA_TYPE"), None);
             let shown: Vec<_> = headers.iter().map(|(_, value)| String::from_utf8_lossy(value)).collect();
             faults.extend(fault.map(|fault| format!("{} {shown:?}: {fault}", route.path)));
         }
@@ -290,22 +292,22 @@ async fn oversized_bodies_are_refused_and_unused_bodies_are_not_parsed() {
     let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {
-        let admitted = fixture.admitted(route).header("content-type", "application/json");
+        let authorized = fixture.authorized(route).header("content-type", "application/json");
         let limit = route.limit();
         for size in [limit + 1, 1024 * 1024] {
             let padded = format!("{{\"a\":\"{}\"}}", "a".repeat(size - 8));
-            let answer = HttpResponse::send(admitted.try_clone().unwrap().body(padded)).await;
-            let fault = fault(&answer, (413, "PAYLOAD_TOO_LARGE"), None);
+            let response = HttpResponse::send(authorized.try_clone().unwrap().body(padded)).await;
+            let fault = fault(&response, (413, "PAYLOAD_TOO_LARGE"), None);
             faults.extend(fault.map(|fault| format!("{} {}: {size} bytes: {fault}", route.method, route.path)));
         }
-        let fits = format!("{{\"a\":\"{}\"}}", "a".repeat(limit - 8));
-        let answer = HttpResponse::send(admitted.try_clone().unwrap().body(fits)).await;
-        let expected = if route.fields.is_empty() { route.admits(answer.status) } else { answer.status == 400 };
-        faults.extend((!expected).then(|| format!("{}: {} if it fits", route.path, answer.status)));
+        let body_at_limit = format!("{{\"a\":\"{}\"}}", "a".repeat(limit - 8));
+        let response = HttpResponse::send(authorized.try_clone().unwrap().body(body_at_limit)).await;
+        let expected = if route.fields.is_empty() { route.accepts(response.status) } else { response.status == 400 };
+        faults.extend((!expected).then(|| format!("{}: {} if it fits", route.path, response.status)));
         for body in [&b"null"[..], b"\xff", b"{"].into_iter().filter(|_| route.fields.is_empty()) {
-            let answer = HttpResponse::send(admitted.try_clone().unwrap().body(body)).await;
-            let same = route.admits(answer.status);
-            faults.extend((!same).then(|| format!("{} {}: {}", route.method, route.path, answer.body)));
+            let response = HttpResponse::send(authorized.try_clone().unwrap().body(body)).await;
+            let same = route.accepts(response.status);
+            faults.extend((!same).then(|| format!("{} {}: {}", route.method, route.path, response.body)));
         }
     }
     assert_none(&faults);

@@ -1,4 +1,4 @@
-//! A thousand calls that nobody waits for: the sidecar goes on, and keeps nothing of them.
+//! A thousand cancelled calls: the sidecar keeps serving and releases their resources.
 
 use countersign_tests::{Agent, ControlPlane, Environment, Sidecar, eventually, sidecar::request};
 use std::time::Duration;
@@ -6,22 +6,22 @@ use tokio::{io::AsyncWriteExt, net::TcpStream, task::JoinSet, time::timeout};
 
 const CALLS: usize = 1_000;
 
-/// What a process holds: open files, and MiB of memory.
-async fn held(sidecar: &Sidecar) -> (f64, f64) {
+/// Open files and memory in MiB of a process.
+async fn resource_usage(sidecar: &Sidecar) -> (f64, f64) {
     let figure = async |name| sidecar.metric(name).await.unwrap();
     (figure("process_open_fds").await, figure("process_resident_memory_bytes").await / 1024.0 / 1024.0)
 }
 
-/// Waits until it holds no more than before, but for a few connections and what an allocator keeps.
-async fn holds_no_more(sidecar: &Sidecar, (files, memory): (f64, f64)) {
+/// Waits until usage is as before, apart from a few connections and memory that the allocator keeps.
+async fn await_usage(sidecar: &Sidecar, (files, memory): (f64, f64)) {
     let settled = async || {
-        let now = held(sidecar).await;
+        let now = resource_usage(sidecar).await;
         (now.0 <= files + 4.0 && now.1 <= memory + 32.0).then_some(())
     };
     eventually("files and memory are as before", settled, || format!("before: {files} files, {memory} MiB")).await;
 }
 
-async fn good(sidecar: &Sidecar, token: &str) -> bool {
+async fn token_passes(sidecar: &Sidecar, token: &str) -> bool {
     sidecar.check_token(token).await.status == 200
 }
 
@@ -33,21 +33,21 @@ async fn cancelled_calls_release_files_and_memory() {
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
-    let allowed = async || good(&sidecar, &token).await.then_some(());
+    let allowed = async || token_passes(&sidecar, &token).await.then_some(());
     eventually("the token passes", allowed, || sidecar.log()).await;
-    let before = held(&sidecar).await;
+    let before = resource_usage(&sidecar).await;
 
     let bearer = format!("Bearer {token}");
     let shared = sidecar.client().await;
     for call in 0..CALLS {
-        // Half of them on one connection, half with a connection of their own that is gone with them.
+        // Half of the calls share one connection; the others each use a connection that closes with the call.
         let mut client = if call % 2 == 0 { shared.clone() } else { sidecar.client().await };
-        let patience = Duration::from_micros(u64::try_from(call % 50).unwrap() * 10);
-        let _cancelled = timeout(patience, client.check(request(&[("authorization", &bearer)], &[]))).await;
+        let delay = Duration::from_micros(u64::try_from(call % 50).unwrap() * 10);
+        let _cancelled = timeout(delay, client.check(request(&[("authorization", &bearer)], &[]))).await;
     }
-    assert!(good(&sidecar, &token).await);
+    assert!(token_passes(&sidecar, &token).await);
     drop(shared);
-    holds_no_more(&sidecar, before).await;
+    await_usage(&sidecar, before).await;
 }
 
 #[tokio::test]
@@ -56,7 +56,7 @@ async fn clients_that_disconnect_from_envoy_release_files_and_memory() {
     let (agent, _) = environment.agent("reader", &["read"]).await;
     let token = agent.token().await;
     environment.call("/", &token).await.expect(200);
-    let before = held(&environment.sidecar).await;
+    let before = resource_usage(&environment.sidecar).await;
     let address = environment.envoy.site.url.strip_prefix("http://").unwrap().to_owned();
     let mut callers = JoinSet::new();
     for _ in 0..10 {
@@ -70,12 +70,12 @@ async fn clients_that_disconnect_from_envoy_release_files_and_memory() {
             }
         });
     }
-    while let Some(ended) = callers.join_next().await {
-        ended.unwrap();
+    while let Some(result) = callers.join_next().await {
+        result.unwrap();
     }
-    let answered = async || (environment.call("/", &token).await.status == 200).then_some(());
-    eventually("a good request passes", answered, || environment.sidecar.log()).await;
+    let passes = async || (environment.call("/", &token).await.status == 200).then_some(());
+    eventually("a good request passes", passes, || environment.sidecar.log()).await;
     let refused = environment.call("/", "nonsense").await;
     assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_malformed"));
-    holds_no_more(&environment.sidecar, before).await;
+    await_usage(&environment.sidecar, before).await;
 }

@@ -1,4 +1,4 @@
-//! Envoy's question, asked wrongly: whatever comes, it is a denial with a status, or an error; never an allow.
+//! Malformed check requests of Envoy are answered with a denial or a gRPC error, never with an allow.
 
 use super::fixture::{Fixture, assert_none};
 use countersign_tests::{
@@ -18,20 +18,20 @@ use reqwest::{Client, Response};
 
 const MIB: usize = 1024 * 1024;
 
-/// Where Envoy calls.
+/// The gRPC path that Envoy calls.
 const CHECK: &str = "envoy.service.auth.v3.Authorization/Check";
 
-/// Headers in their order.
+/// Headers in order.
 type Headers = Vec<(&'static str, Vec<u8>)>;
 
-/// A sidecar that guards the first service of a stage.
-async fn guarded() -> (Fixture, Sidecar) {
+/// A fixture with a sidecar for its first service.
+async fn start_with_sidecar() -> (Fixture, Sidecar) {
     let fixture = Fixture::new().await;
     let sidecar = Sidecar::start(&fixture.control).await;
     (fixture, sidecar)
 }
 
-async fn ask(sidecar: &Sidecar, check: CheckRequest) -> (u16, String) {
+async fn send_check(sidecar: &Sidecar, check: CheckRequest) -> (u16, String) {
     let verdict = CheckResult::of(sidecar.client().await.check(check).await.unwrap().into_inner());
     (verdict.status, verdict.reason)
 }
@@ -54,7 +54,7 @@ fn http(check: &mut CheckRequest) -> &mut HttpRequest {
 
 #[tokio::test]
 async fn incomplete_check_requests_are_denied() {
-    let (_stage, sidecar) = guarded().await;
+    let (_fixture, sidecar) = start_with_sidecar().await;
     let empty = AttributeContext::default;
     let with = |request: Option<Request>| CheckRequest { attributes: Some(AttributeContext { request, ..empty() }) };
     let anonymous = [("allow_anonymous".to_owned(), "true".to_owned())].into();
@@ -72,13 +72,13 @@ async fn incomplete_check_requests_are_denied() {
         ("an empty list of headers", raw(&[], &[]), (401, "token_missing")),
         ("a header without name", raw(&[("", b"Bearer x")], &[]), (401, "token_missing")),
     ] {
-        assert_eq!(ask(&sidecar, check).await, (expected.0, expected.1.to_owned()), "{name}");
+        assert_eq!(send_check(&sidecar, check).await, (expected.0, expected.1.to_owned()), "{name}");
     }
 }
 
 #[tokio::test]
 async fn invalid_rules_deny_every_request() {
-    let (fixture, sidecar) = guarded().await;
+    let (fixture, sidecar) = start_with_sidecar().await;
     let unknown = fixture.control.service().replacen("svc_0", "svc_1", 1);
     let (other, _) = fixture.control.create_service(serde_json::json!({ "name": "other" })).await;
     let long = "a".repeat(MIB);
@@ -112,20 +112,20 @@ async fn invalid_rules_deny_every_request() {
     let mut faults = Vec::new();
     for (name, value) in rules {
         for headers in [&[][..], &[("authorization", bearer.as_str())]] {
-            let (status, reason) = ask(&sidecar, request(headers, &[(name, value)])).await;
+            let (status, reason) = send_check(&sidecar, request(headers, &[(name, value)])).await;
             let right = status == 503 && ["rule_invalid", "service_unknown"].contains(&reason.as_str());
             faults.extend((!right).then(|| format!("{name:.20}={value:.20}: {status} {reason}")));
         }
     }
     let contradiction = request(&[], &[("allow_anonymous", "true"), ("min_trust_score", "1")]);
-    assert_eq!(ask(&sidecar, contradiction).await, (503, "rule_invalid".to_owned()));
+    assert_eq!(send_check(&sidecar, contradiction).await, (503, "rule_invalid".to_owned()));
     assert_none(&faults);
-    assert_eq!(ask(&sidecar, request(&[("authorization", &bearer)], &[])).await.0, 200, "the token is good");
+    assert_eq!(send_check(&sidecar, request(&[("authorization", &bearer)], &[])).await.0, 200, "the token is good");
 }
 
 #[tokio::test]
 async fn exactly_one_token_is_accepted_in_either_header_form() {
-    let (fixture, sidecar) = guarded().await;
+    let (fixture, sidecar) = start_with_sidecar().await;
     let v = |text: &str| text.replace("{}", &fixture.token).into_bytes();
     let a = |values: &[&str]| values.iter().map(|value| ("authorization", v(value))).collect::<Vec<_>>();
     let mut cases: Vec<(Headers, (u16, &str))> = vec![
@@ -155,19 +155,19 @@ async fn exactly_one_token_is_accepted_in_either_header_form() {
     let mut faults = Vec::new();
     for (headers, expected) in cases {
         let pairs: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_slice())).collect();
-        let said = ask(&sidecar, raw(&pairs, &[])).await;
-        let right = (said.0, said.1.as_str()) == expected;
-        faults.extend((!right).then(|| format!("{} headers, expected {expected:?}: {said:?}", headers.len())));
+        let result = send_check(&sidecar, raw(&pairs, &[])).await;
+        let right = (result.0, result.1.as_str()) == expected;
+        faults.extend((!right).then(|| format!("{} headers, expected {expected:?}: {result:?}", headers.len())));
     }
     assert_none(&faults);
     let mut both = raw(&[("authorization", &v("Bearer {}"))], &[]);
     http(&mut both).headers.insert("authorization".into(), format!("Bearer {}", fixture.token));
-    assert_eq!(ask(&sidecar, both).await, (401, "token_repeated".into()), "in both forms at once");
+    assert_eq!(send_check(&sidecar, both).await, (401, "token_repeated".into()), "the header in both forms");
 }
 
 #[tokio::test]
 async fn requests_with_many_headers_are_decided_by_token_and_lose_forged_headers() {
-    let (fixture, sidecar) = guarded().await;
+    let (fixture, sidecar) = start_with_sidecar().await;
     let bearer = format!("Bearer {}", fixture.token);
     let value = "x".repeat(MIB);
     for (token, status) in [(bearer.as_str(), 200), ("Bearer nonsense", 401)] {
@@ -175,9 +175,9 @@ async fn requests_with_many_headers_are_decided_by_token_and_lose_forged_headers
         let mut headers: Vec<(&str, &[u8])> =
             names.iter().map(|name| (name.as_str(), &value.as_bytes()[..40])).collect();
         headers.push(("authorization", token.as_bytes()));
-        assert_eq!(ask(&sidecar, raw(&headers, &[])).await.0, status, "many");
+        assert_eq!(send_check(&sidecar, raw(&headers, &[])).await.0, status, "many");
         let one = [("x-long", value.as_bytes()), ("authorization", token.as_bytes())];
-        assert_eq!(ask(&sidecar, raw(&one, &[])).await.0, status, "one long");
+        assert_eq!(send_check(&sidecar, raw(&one, &[])).await.0, status, "one long");
     }
     let forged: Vec<(&str, &[u8])> =
         (0..20_000).map(|n| (["x_agent-id", "x.agent_roles", "X~AGENT~PERMISSIONS"][n % 3], &b"forged"[..])).collect();
@@ -189,7 +189,7 @@ async fn requests_with_many_headers_are_decided_by_token_and_lose_forged_headers
     }
 }
 
-/// A field of a protobuf message that holds bytes.
+/// Encodes a length-delimited protobuf field.
 fn field(number: u8, content: &[u8]) -> Vec<u8> {
     let (mut length, mut bytes) = (content.len(), vec![number << 3 | 2]);
     while length > 0x7f {
@@ -200,7 +200,7 @@ fn field(number: u8, content: &[u8]) -> Vec<u8> {
     [&bytes, content].concat()
 }
 
-/// A check with one header, as it is on the wire.
+/// Encodes a check request with one header.
 fn message(name: &[u8], value: &[u8]) -> Vec<u8> {
     let header = [field(1, name), field(2, value)].concat();
     field(1, &field(4, &field(2, &field(3, &header))))
@@ -210,11 +210,11 @@ fn framed(compressed: u8, length: usize, message: &[u8]) -> Vec<u8> {
     [&[compressed], &u32::try_from(length).unwrap().to_be_bytes()[..], message].concat()
 }
 
-fn whole(message: &[u8]) -> Vec<u8> {
+fn framed_uncompressed(message: &[u8]) -> Vec<u8> {
     framed(0, message.len(), message)
 }
 
-/// The gRPC status, if it came at once: then there is no message.
+/// The gRPC status of a trailers-only response, which has no message.
 fn status(response: &Response) -> Option<&str> {
     response.headers().get("grpc-status")?.to_str().ok()
 }
@@ -231,91 +231,92 @@ async fn invalid_grpc_requests_return_an_error() {
         request.header("content-type", "application/grpc")
     };
     let good = message(b"authorization", format!("Bearer {}", fixture.token).as_bytes());
-    let said = post(CHECK, whole(&good)).send().await.unwrap();
-    assert_eq!((said.status().as_u16(), status(&said)), (200, None), "the bytes are good before they are bent");
-    assert!(!said.bytes().await.unwrap().is_empty());
+    let accepted = post(CHECK, framed_uncompressed(&good)).send().await.unwrap();
+    assert_eq!((accepted.status().as_u16(), status(&accepted)), (200, None), "the unmodified message is accepted");
+    assert!(!accepted.bytes().await.unwrap().is_empty());
 
     let not_utf8 = message(b"authorization", b"Bearer \xff");
     let cases = [
-        ("text that is not UTF-8", CHECK, whole(&not_utf8)),
-        ("truncated", CHECK, whole(&good[..good.len() - 1])),
+        ("text that is not UTF-8", CHECK, framed_uncompressed(&not_utf8)),
+        ("truncated", CHECK, framed_uncompressed(&good[..good.len() - 1])),
         ("a length above what follows", CHECK, framed(0, good.len() + 1, &good)),
-        ("garbage", CHECK, whole(&[0xff; 64])),
-        ("JSON", CHECK, whole(b"{\"attributes\":{}}")),
+        ("garbage", CHECK, framed_uncompressed(&[0xff; 64])),
+        ("JSON", CHECK, framed_uncompressed(b"{\"attributes\":{}}")),
         ("not framed", CHECK, good.clone()),
-        ("said to be compressed", CHECK, framed(1, good.len(), &good)),
+        ("flagged as compressed", CHECK, framed(1, good.len(), &good)),
         ("an unknown flag", CHECK, framed(7, good.len(), &good)),
         ("nothing at all", CHECK, vec![]),
-        ("more than Envoy can send", CHECK, whole(&message(b"a", &vec![b'x'; 17 * MIB]))),
-        ("said to be 4 GiB", CHECK, framed(0, u32::MAX as usize, &good)),
-        ("another method", "envoy.service.auth.v3.Authorization/Allow", whole(&good)),
-        ("another version", "envoy.service.auth.v2.Authorization/Check", whole(&good)),
+        ("more than Envoy can send", CHECK, framed_uncompressed(&message(b"a", &vec![b'x'; 17 * MIB]))),
+        ("with a length of 4 GiB", CHECK, framed(0, u32::MAX as usize, &good)),
+        ("another method", "envoy.service.auth.v3.Authorization/Allow", framed_uncompressed(&good)),
+        ("another version", "envoy.service.auth.v2.Authorization/Check", framed_uncompressed(&good)),
     ];
     let mut faults = Vec::new();
     for (name, path, body) in cases {
-        // A server that has seen enough may hang up while the rest is on its way: that is no answer either.
+        // The server may close the connection while the request is still being sent: that is no allow either.
         let Ok(response) = post(path, body).send().await else { continue };
         let error = status(&response).is_some_and(|status| status != "0");
         faults.extend((!error).then(|| format!("{name}: {response:?}")));
     }
     assert_none(&faults);
-    assert_eq!(sidecar.check_token(&fixture.token).await.status, 200, "and on it goes");
+    assert_eq!(sidecar.check_token(&fixture.token).await.status, 200, "the sidecar keeps serving");
 }
 
-/// The largest request head that Envoy can be told to take, and a filter that lets pass whom it could not
-/// ask about: a request must not get in by being too large for the sidecar to read.
+/// Envoy is configured for the largest possible request head and to allow requests whose check fails. A request must not
+/// pass because it is too large for the sidecar to read.
 #[tokio::test]
 async fn large_requests_do_not_bypass_the_sidecar() {
     let environment = Environment::start().await;
     let (agent, _) = environment.agent("reader", &["read"]).await;
     let token = agent.token().await;
-    let careless = |text: String| {
+    let fail_open = |text: String| {
         let text = replaced(&text, "failure_mode_allow: false", "failure_mode_allow: true");
         let text = replaced(&text, "timeout: 0.25s", "timeout: 10s");
         replaced(&text, "stat_prefix: agents\n", "stat_prefix: agents\n                max_request_headers_kb: 8192\n")
     };
-    let large = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, careless).await;
+    let large = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, fail_open).await;
     for (name, size) in
         [("x-long", 5 * MIB), ("x-long", 8 * MIB - 4096), ("x-agent-token", 5 * MIB), ("authorization", 5 * MIB)]
     {
         for path in ["/", "/admin"] {
             let value = format!("Bearer {}", "a".repeat(size));
-            let answer = RawRequest::get(path).with(name, value).send(&large.site).await;
+            let response = RawRequest::get(path).with(name, value).send(&large.site).await;
             let reason = if name == "x-long" { "token_missing" } else { "token_malformed" };
-            assert_eq!(answer.error(), (401, "AUTHENTICATION_FAILED", reason), "{size} bytes of {name} on {path}");
+            assert_eq!(response.error(), (401, "AUTHENTICATION_FAILED", reason), "{size} bytes of {name} on {path}");
         }
     }
     for (name, size, status) in [("authorization", 50 * 1024, 401), ("x-agent-token", 50 * 1024, 401), ("a", MIB, 431)]
     {
-        let answer = RawRequest::get("/")
+        let response = RawRequest::get("/")
             .with(name, "a".repeat(size))
             .bearer(&token)
             .send_until_checked(&environment.envoy.site)
             .await;
-        assert_eq!(answer.status, status, "{size} bytes of {name} through Envoy as shipped");
+        assert_eq!(response.status, status, "{size} bytes of {name} through Envoy as shipped");
     }
     assert_eq!(environment.upstream.received(), 0);
     environment.call("/", &token).await.expect(200);
 }
 
-/// Envoy joins what was repeated by commas, and writes `!` for what is not UTF-8: a token is in there all the same.
+/// Envoy joins repeated headers with commas and replaces bytes that are not UTF-8 with `!`, so the value still contains
+/// a valid token.
 #[tokio::test]
 async fn requests_with_a_valid_token_among_others_are_denied_by_envoy() {
     let environment = Environment::start().await;
     let (agent, _) = environment.agent("reader", &["read"]).await;
     let bearer = format!("Bearer {}", agent.token().await).into_bytes();
     environment.envoy.site.get_as(std::str::from_utf8(&bearer[7..]).unwrap(), "/").await.expect(200);
-    let seen = environment.upstream.received();
+    let before = environment.upstream.received();
     for others in [&b"Bearer nonsense"[..], b"Basic YTpi", b"\xff", b"a=b", &bearer] {
         for name in ["authorization", "x-agent-token"] {
             for values in [[&bearer, others], [others, &bearer]] {
                 for path in ["/", "/admin", "/open"] {
                     let request = values.iter().fold(RawRequest::get(path), |request, value| request.with(name, value));
-                    let answer = request.send_until_checked(&environment.envoy.site).await;
-                    assert_eq!(answer.status, 401, "{name}: {others:?} on {path}: {}", answer.body);
+                    let response = request.send_until_checked(&environment.envoy.site).await;
+                    assert_eq!(response.status, 401, "{name}: {others:?} on {path}: {}", response.body);
                 }
             }
         }
     }
-    assert_eq!(environment.upstream.received(), seen);
+    assert_eq!(environment.upstream.received(), before);
 }

@@ -1,54 +1,54 @@
-//! Tokens with a good signature of the real key that say what we never say: both judges must say the same,
-//! and let pass only what is one of ours.
+//! Tokens with a valid signature of the real key but claims that the control plane never issues: API and sidecar must
+//! agree, and accept only well-formed ones.
 
 use super::{fixture::assert_none, signer::Signer};
 use countersign_tests::{Agent, ControlPlane, Sidecar, Verifiers, VerifyOutcome};
 use serde_json::{Value, json};
 
-/// What both must say.
+/// The expected result of both verifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CheckResult {
-    Good,
+enum ExpectedResult {
+    Accepted,
     Refused(&'static str),
-    /// The API knows every agent; a sidecar knows those to whom something happened, and cannot tell.
+    /// The API has every agent; a sidecar has only agents with changes, so it accepts an unknown one.
     RefusedByApi(&'static str),
 }
 
-use CheckResult::{Good, Refused, RefusedByApi};
+use ExpectedResult::{Accepted, Refused, RefusedByApi};
 
-const CLAIMS: CheckResult = Refused("token_claims_invalid");
-const MALFORMED: CheckResult = Refused("token_malformed");
+const CLAIMS: ExpectedResult = Refused("token_claims_invalid");
+const MALFORMED: ExpectedResult = Refused("token_malformed");
 
-/// A name, a token, and what it must come to.
-type Case = (String, String, CheckResult);
+/// A name, a token, and the expected result.
+type Case = (String, String, ExpectedResult);
 
 async fn faults(verifiers: &Verifiers<'_>, cases: Vec<Case>) -> Vec<String> {
     let mut faults = Vec::new();
     for (name, token, verdict) in cases {
         let (api, sidecar) = verifiers.verify(&token).await;
-        let known = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { .. });
+        let is_accepted = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { .. });
         let right = match verdict {
-            Good => api == sidecar && known(&api),
+            Accepted => api == sidecar && is_accepted(&api),
             Refused(reason) => api == sidecar && api == VerifyOutcome::refused(401, reason),
-            RefusedByApi(reason) => api == VerifyOutcome::refused(401, reason) && known(&sidecar),
+            RefusedByApi(reason) => api == VerifyOutcome::refused(401, reason) && is_accepted(&sidecar),
         };
         faults.extend((!right).then(|| format!("{name}: expected {verdict:?}, API {api:?}, sidecar {sidecar:?}")));
     }
     faults
 }
 
-/// Our claims with the JSON text of one replaced, which need not be JSON.
+/// Valid claims with one value replaced by a text that may be invalid JSON.
 fn with_text(signer: &Signer, claim: &str, text: &str) -> String {
     let member = |(name, value): (&String, &Value)| {
         let value = if name == claim { text.to_owned() } else { value.to_string() };
         format!("{}:{value}", json!(name))
     };
     let claims = signer.claims.as_object().unwrap();
-    let more = if claims.contains_key(claim) { String::new() } else { format!(",{}:{text}", json!(claim)) };
-    signer.with_payload(format!("{{{}{more}}}", claims.iter().map(member).collect::<Vec<_>>().join(",")))
+    let added = if claims.contains_key(claim) { String::new() } else { format!(",{}:{text}", json!(claim)) };
+    signer.with_payload(format!("{{{}{added}}}", claims.iter().map(member).collect::<Vec<_>>().join(",")))
 }
 
-/// Every claim missing, and of every other type.
+/// Every claim missing, and with every other type.
 fn types(signer: &Signer) -> Vec<Case> {
     let claims = [
         "iss",
@@ -93,7 +93,7 @@ fn types(signer: &Signer) -> Vec<Case> {
     ];
     let mut cases = Vec::new();
     for claim in claims {
-        let missing = if claim == "until" { Good } else { CLAIMS };
+        let missing = if claim == "until" { Accepted } else { CLAIMS };
         cases.push((format!("`{claim}` missing"), signer.with_claims(&json!({ claim: null })), missing));
         for literal in literals {
             cases.push((format!("`{claim}`: {literal}"), with_text(signer, claim, literal), of_type(claim, literal)));
@@ -102,8 +102,8 @@ fn types(signer: &Signer) -> Vec<Case> {
     cases
 }
 
-/// What a claim with this JSON text comes to: of the wrong type, it is refused.
-fn of_type(claim: &str, literal: &str) -> CheckResult {
+/// The expected result for a claim with this JSON text.
+fn of_type(claim: &str, literal: &str) -> ExpectedResult {
     match (claim, literal) {
         ("aud", "\"x\"" | "\"\"" | "\"4000000000\"") => Refused("token_audience_mismatch"),
         ("iat" | "nbf", "9223372036854775807") => Refused("token_not_yet_valid"),
@@ -113,12 +113,12 @@ fn of_type(claim: &str, literal: &str) -> CheckResult {
         | ("roles" | "permissions", "[]")
         | ("until", "{}" | "{\"a\":1}")
         | ("trustScore", "1.5")
-        | ("name", "\"x\"" | "\"\"" | "\"4000000000\"") => Good,
+        | ("name", "\"x\"" | "\"\"" | "\"4000000000\"") => Accepted,
         _ => CLAIMS,
     }
 }
 
-/// Claims of the right type with values that we would not write.
+/// Claims of the right type with values that the control plane does not issue.
 fn values(signer: &Signer, control: &ControlPlane, other_service: &str, other: &Signer) -> Vec<Case> {
     let issuer = control.env["URL"].as_str();
     let own = signer.claims["aud"].as_str().unwrap();
@@ -128,29 +128,33 @@ fn values(signer: &Signer, control: &ControlPlane, other_service: &str, other: &
         ("aud ours and NUL", json!({ "aud": format!("{own}\0") }), Refused("token_audience_mismatch")),
         ("aud ours in capitals", json!({ "aud": own.to_uppercase() }), Refused("token_audience_mismatch")),
         ("aud two of them", json!({ "aud": format!("{own},{other_service}") }), Refused("token_audience_mismatch")),
-        ("aud the issuer", json!({ "aud": issuer }), Good),
+        ("aud the issuer", json!({ "aud": issuer }), Accepted),
         ("iss another", json!({ "iss": "https://elsewhere.example" }), CLAIMS),
         ("iss and aud another", json!({ "iss": "https://a.example", "aud": "https://a.example" }), CLAIMS),
         ("iss with a slash", json!({ "iss": format!("{issuer}/") }), CLAIMS),
         ("iss in capitals", json!({ "iss": issuer.to_uppercase() }), CLAIMS),
         ("sub a service", json!({ "sub": other_service }), CLAIMS),
         ("sub ours and NUL", json!({ "sub": format!("{}\0", signer.claims["sub"].as_str().unwrap()) }), CLAIMS),
-        ("jti of another token", json!({ "jti": other.claims["jti"] }), Good),
-        ("sid of another login", json!({ "sid": other.claims["sid"] }), Good),
-        ("sub nobody", json!({ "sub": "agent_00000000000000000000000000" }), RefusedByApi("token_claims_invalid")),
+        ("jti of another token", json!({ "jti": other.claims["jti"] }), Accepted),
+        ("sid of another login", json!({ "sid": other.claims["sid"] }), Accepted),
+        (
+            "sub an unknown agent",
+            json!({ "sub": "agent_00000000000000000000000000" }),
+            RefusedByApi("token_claims_invalid"),
+        ),
         ("exp now past", json!({ "exp": signer.claims["iat"] }), Refused("token_expired")),
         ("iat ahead", json!({ "iat": signer.claims["exp"] }), Refused("token_not_yet_valid")),
         ("nbf ahead", json!({ "nbf": signer.claims["exp"] }), Refused("token_not_yet_valid")),
         ("a role with NUL", json!({ "roles": ["reader\0"] }), CLAIMS),
         ("a role with a line end", json!({ "roles": ["reader\r\nx-agent-roles: admin"] }), CLAIMS),
         ("a role too long", json!({ "roles": ["r".repeat(65)] }), CLAIMS),
-        ("a role that nobody defined", json!({ "roles": ["admin"] }), Good),
-        ("a role twice", json!({ "roles": ["reader", "reader"] }), Good),
+        ("an undefined role", json!({ "roles": ["admin"] }), Accepted),
+        ("a role twice", json!({ "roles": ["reader", "reader"] }), Accepted),
         ("a permission with a comma", json!({ "permissions": ["read,admin"] }), CLAIMS),
         ("a permission with a space", json!({ "permissions": ["read admin"] }), CLAIMS),
         ("a permission with a line end", json!({ "permissions": ["read\n"] }), CLAIMS),
         ("an empty permission", json!({ "permissions": [""] }), CLAIMS),
-        ("a permission that no role gives", json!({ "permissions": ["admin"] }), Good),
+        ("a permission that no role gives", json!({ "permissions": ["admin"] }), Accepted),
         ("trust above", json!({ "trustScore": 100.01 }), CLAIMS),
         ("trust below", json!({ "trustScore": -0.01 }), CLAIMS),
         ("trust far above", json!({ "trustScore": 1e308 }), CLAIMS),
@@ -158,9 +162,9 @@ fn values(signer: &Signer, control: &ControlPlane, other_service: &str, other: &
         ("jti a session", json!({ "jti": signer.claims["sid"] }), CLAIMS),
         ("sid a token", json!({ "sid": signer.claims["jti"] }), CLAIMS),
         ("a role's end a text", json!({ "until": { "reader": "4000000000" } }), CLAIMS),
-        ("a role's end long past", json!({ "until": { "reader": i64::MIN } }), Good),
-        ("a name with a line end", json!({ "name": "a\r\nx-agent-roles: admin\0" }), Good),
-        ("claims that nobody knows", json!({ "admin": true, "scope": "*", "cnf": { "jkt": "a" } }), Good),
+        ("a role's end long past", json!({ "until": { "reader": i64::MIN } }), Accepted),
+        ("a name with a line end", json!({ "name": "a\r\nx-agent-roles: admin\0" }), Accepted),
+        ("unknown claims", json!({ "admin": true, "scope": "*", "cnf": { "jkt": "a" } }), Accepted),
         ("above the limit", json!({ "more": "a".repeat(32 * 1024) }), MALFORMED),
     ];
     changes.into_iter().map(|(name, change, verdict)| (name.to_owned(), signer.with_claims(&change), verdict)).collect()
@@ -175,7 +179,7 @@ fn payloads(signer: &Signer) -> Vec<Case> {
         let twice = format!("{behind},\"{claim}\":{}}}", signer.claims[claim]);
         cases.push((format!("`{claim}` twice"), signer.with_payload(twice), CLAIMS));
     }
-    let more = [
+    let added = [
         ("null", "null".to_owned()),
         ("an array", format!("[{good}]")),
         ("a string", json!(good).to_string()),
@@ -187,21 +191,21 @@ fn payloads(signer: &Signer) -> Vec<Case> {
         ("a byte-order mark", format!("\u{feff}{good}")),
         ("a lone surrogate", good.replacen("\"Agent\"", "\"\\ud800\"", 1)),
     ];
-    cases.extend(more.into_iter().map(|(name, text)| (format!("payload {name}"), signer.with_payload(text), CLAIMS)));
+    cases.extend(added.into_iter().map(|(name, text)| (format!("payload {name}"), signer.with_payload(text), CLAIMS)));
     let (before, after) = good.split_once("Agent").unwrap();
     let bytes = [before.as_bytes(), b"\xff", after.as_bytes()].concat();
     cases.push(("payload not UTF-8".into(), signer.with_payload(bytes), CLAIMS));
     cases
 }
 
-/// Headers that we would not write, under our signature.
+/// Headers that the control plane does not issue, with a valid signature.
 fn headers(signer: &Signer) -> Vec<Case> {
     let jwk = json!({ "kty": "EC", "crv": "P-256", "x": "AA", "y": "AA" });
     let kid = signer.header["kid"].as_str().unwrap();
     let good = [json!("AT+JWT"), json!("application/at+jwt"), json!("Application/At+JWT")];
     let bad = ["JWT", "jwt", "", "at+jwt ", "at+jwt;a=b", "human+jwt", "dpop+jwt", "application/jwt", "text/at+jwt"];
-    let mut changes: Vec<(String, Value, CheckResult)> = Vec::new();
-    changes.extend(good.map(|typ| (format!("typ {typ}"), json!({ "typ": typ }), Good)));
+    let mut changes: Vec<(String, Value, ExpectedResult)> = Vec::new();
+    changes.extend(good.map(|typ| (format!("typ {typ}"), json!({ "typ": typ }), Accepted)));
     changes.extend(bad.map(|typ| (format!("typ {typ:?}"), json!({ "typ": typ }), MALFORMED)));
     for alg in ["none", "HS256", "ES384", "RS256", "es256", ""] {
         changes.push((format!("alg {alg:?}"), json!({ "alg": alg }), MALFORMED));
@@ -232,14 +236,14 @@ fn headers(signer: &Signer) -> Vec<Case> {
         ("x5c", json!(["AA"]), MALFORMED),
         ("x5t", json!("AA"), MALFORMED),
         ("x5t#S256", json!("AA"), MALFORMED),
-        ("more", json!({ "nobody": "knows" }), Good),
+        ("more", json!({ "unknown": "member" }), Accepted),
     ];
     changes.extend(members.map(|(name, value, verdict)| (format!("{name} {value}"), json!({ name: value }), verdict)));
     let text = signer.header.to_string();
     let texts = [
         ("alg twice", text.replacen('{', "{\"alg\":\"ES256\",", 1), MALFORMED),
         ("kid twice", text.replacen('{', &format!("{{\"kid\":\"{kid}\","), 1), MALFORMED),
-        ("white space", format!(" {text}\n"), Good),
+        ("white space", format!(" {text}\n"), Accepted),
         ("trailing garbage", format!("{text}x"), MALFORMED),
         ("a byte-order mark", format!("\u{feff}{text}"), MALFORMED),
         ("null", "null".into(), MALFORMED),
@@ -262,20 +266,24 @@ async fn api_and_sidecar_agree_on_forged_tokens_with_a_valid_signature() {
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
-    let known =
+    let is_accepted =
         |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { roles, .. } if roles == &["reader"]);
-    let truth = verifiers.agree("the token is good before it is changed", &token, known).await;
+    let expected = verifiers.agree("the unmodified token is accepted", &token, is_accepted).await;
 
     let signer = Signer::access(&control, &token).await;
-    verifiers.agree("so is one signed here", &signer.with_claims(&json!({})), |outcome| *outcome == truth).await;
+    verifiers
+        .agree("the token signed by the test is accepted", &signer.with_claims(&json!({})), |outcome| {
+            *outcome == expected
+        })
+        .await;
     let cases =
         [types(&signer), values(&signer, &control, &service, &other), payloads(&signer), headers(&signer)].concat();
     assert_none(&faults(&verifiers, cases).await);
-    verifiers.agree("the token is still good", &token, |outcome| *outcome == truth).await;
+    verifiers.agree("the token is still accepted", &token, |outcome| *outcome == expected).await;
 }
 
-/// A sidecar does not know how long a token may live, and a life that was shortened by a setting must not kill
-/// the tokens that are out. What counts is that a long life gains nothing: it is cut off like every other.
+/// A sidecar does not know the configured token lifetime, and shortening that setting must not invalidate issued tokens.
+/// So a long lifetime is accepted, but the token is revoked like any other.
 #[tokio::test]
 async fn token_with_a_long_lifetime_is_revoked_like_any_other() {
     let control = ControlPlane::start().await;
@@ -286,14 +294,16 @@ async fn token_with_a_long_lifetime_is_revoked_like_any_other() {
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
     let long = Signer::access(&control, &token).await.with_claims(&json!({ "exp": i64::MAX }));
-    let holds = |wanted: &'static [&'static str]| move |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { roles, .. } if roles == wanted);
-    verifiers.agree("it is good", &long, holds(&["reader"])).await;
+    let has_roles = |roles_expected: &'static [&'static str]| move |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { roles, .. } if roles == roles_expected);
+    verifiers.agree("the token is accepted", &long, has_roles(&["reader"])).await;
     control.revoke(&agent.id, &role).await;
-    verifiers.agree("its role is gone", &long, holds(&[])).await;
+    verifiers.agree("its role is revoked", &long, has_roles(&[])).await;
     control.set_status(&agent.id, "suspended").await.expect(200);
     verifiers
-        .agree("its agent is suspended", &long, |said| *said == VerifyOutcome::refused(403, "agent_suspended"))
+        .agree("its agent is suspended", &long, |outcome| *outcome == VerifyOutcome::refused(403, "agent_suspended"))
         .await;
     control.set_status(&agent.id, "active").await.expect(200);
-    verifiers.agree("it stays dead", &long, |said| *said == VerifyOutcome::refused(401, "token_revoked")).await;
+    verifiers
+        .agree("the token stays revoked", &long, |outcome| *outcome == VerifyOutcome::refused(401, "token_revoked"))
+        .await;
 }

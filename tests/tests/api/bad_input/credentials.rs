@@ -1,8 +1,8 @@
-//! Every kind of credential in every place where one may stand: only the right ones may do anything.
+//! Every kind of credential on every route: only the right ones are accepted.
 
 use super::{
-    fixture::{Fixture, assert_none, misshapen, unlisted},
-    routes::{Door, ROUTES, Route},
+    fixture::{Fixture, assert_none, malformed_error, undocumented},
+    routes::{Access, ROUTES, Route},
 };
 use countersign_tests::{
     Environment, HttpResponse, RawRequest, Sidecar,
@@ -11,14 +11,14 @@ use countersign_tests::{
 use envoy_types::pb::envoy::config::core::v3::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
-/// What somebody may hold, or believe to be a credential.
+/// Kinds of credentials, and values that are none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Nothing,
     FullKey,
     SyncKey,
     RevokedKey,
-    OthersKey,
+    OtherServiceKey,
     ServiceId,
     AccessToken,
     RefreshToken,
@@ -31,17 +31,17 @@ pub enum Kind {
 }
 
 use Kind::{
-    AccessToken, Administrator, Challenge, ExpiredHuman, FullKey, Garbage, Nothing, OthersKey, RawBytes, RefreshToken,
-    RevokedKey, ServiceId, Stranger, SyncKey,
+    AccessToken, Administrator, Challenge, ExpiredHuman, FullKey, Garbage, Nothing, OtherServiceKey, RawBytes,
+    RefreshToken, RevokedKey, ServiceId, Stranger, SyncKey,
 };
 
-/// All of them, in the order of the columns of the table below.
+/// All kinds, in the order of the columns of the table below.
 pub const KINDS: [Kind; 14] = [
     Nothing,
     FullKey,
     SyncKey,
     RevokedKey,
-    OthersKey,
+    OtherServiceKey,
     ServiceId,
     AccessToken,
     RefreshToken,
@@ -53,46 +53,46 @@ pub const KINDS: [Kind; 14] = [
     RawBytes,
 ];
 
-/// What a door says: nothing if it lets pass, else status and reason.
-type Word = Option<(u16, &'static str)>;
+/// The expected error as status and reason; `None` if the credential is accepted.
+type Expected = Option<(u16, &'static str)>;
 
-const OK: Word = None;
-const KEY_MISSING: Word = Some((401, "service_key_missing"));
-const KEY_BAD: Word = Some((401, "service_key_invalid"));
-const NO_HUMAN: Word = Some((401, "human_token_missing"));
-const HUMAN_BAD: Word = Some((401, "human_token_invalid"));
-const EXPIRED: Word = Some((401, "human_token_expired"));
-const NOT_ONE: Word = Some((401, "credentials_malformed"));
-const NOT_YOURS: Word = Some((403, "not_yours"));
-const NO_ADMIN: Word = Some((403, "admin_required"));
-const SCOPE: Word = Some((403, "scope_insufficient"));
+const OK: Expected = None;
+const KEY_MISSING: Expected = Some((401, "service_key_missing"));
+const KEY_INVALID: Expected = Some((401, "service_key_invalid"));
+const NO_HUMAN: Expected = Some((401, "human_token_missing"));
+const HUMAN_INVALID: Expected = Some((401, "human_token_invalid"));
+const EXPIRED: Expected = Some((401, "human_token_expired"));
+const MALFORMED: Expected = Some((401, "credentials_malformed"));
+const NOT_YOURS: Expected = Some((403, "not_yours"));
+const NO_ADMIN: Expected = Some((403, "admin_required"));
+const SCOPE: Expected = Some((403, "scope_insufficient"));
 
-/// What each door says to each kind.
+/// The expected result of each kind of access for each kind of credential.
 #[rustfmt::skip]
-pub fn words(door: Door) -> [Word; 14] {
-    const K: Word = KEY_BAD;
-    const H: Word = HUMAN_BAD;
-    const E: Word = EXPIRED;
-    match door {
-        //                    nothing      full sync   revoked other's    id access refresh admin stranger expired chal. garb. raw
-        Door::Open =>       [OK,          OK, OK,    OK, OK,        OK, OK, OK, OK, OK,        OK, OK, OK, OK],
-        Door::Registrant => [OK,          H,  H,     H,  H,         H,  H,  H,  OK, OK,        E,  H,  H,  NOT_ONE],
-        Door::Verifier =>   [KEY_MISSING, OK, OK,    K,  NOT_YOURS, K,  K,  K,  K,  K,         K,  K,  K,  NOT_ONE],
-        Door::AnyFullKey => [KEY_MISSING, OK, SCOPE, K,  OK,        K,  K,  K,  K,  K,         K,  K,  K,  NOT_ONE],
-        Door::Manager =>    [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  H,  H,  OK, NOT_YOURS, E,  H,  H,  NOT_ONE],
-        Door::Owner =>      [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NOT_YOURS, E,  H,  H,  NOT_ONE],
-        Door::Person =>     [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, OK,        E,  H,  H,  NOT_ONE],
-        Door::Admin =>      [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NO_ADMIN,  E,  H,  H,  NOT_ONE],
+pub fn expected_results(access: Access) -> [Expected; 14] {
+    const K: Expected = KEY_INVALID;
+    const H: Expected = HUMAN_INVALID;
+    const E: Expected = EXPIRED;
+    match access {
+        //                        nothing      full sync   revoked other's    id access refresh admin stranger expired chal. garb. raw
+        Access::Public =>        [OK,          OK, OK,    OK, OK,        OK, OK, OK, OK, OK,        OK, OK, OK, OK],
+        Access::PublicOrHuman => [OK,          H,  H,     H,  H,         H,  H,  H,  OK, OK,        E,  H,  H,  MALFORMED],
+        Access::Verifier =>      [KEY_MISSING, OK, OK,    K,  NOT_YOURS, K,  K,  K,  K,  K,         K,  K,  K,  MALFORMED],
+        Access::AnyFullKey =>    [KEY_MISSING, OK, SCOPE, K,  OK,        K,  K,  K,  K,  K,         K,  K,  K,  MALFORMED],
+        Access::Manager =>       [KEY_MISSING, OK, SCOPE, K,  NOT_YOURS, K,  H,  H,  OK, NOT_YOURS, E,  H,  H,  MALFORMED],
+        Access::Owner =>         [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NOT_YOURS, E,  H,  H,  MALFORMED],
+        Access::HumanUser =>     [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, OK,        E,  H,  H,  MALFORMED],
+        Access::Admin =>         [NO_HUMAN,    H,  H,     H,  H,         H,  H,  H,  OK, NO_ADMIN,  E,  H,  H,  MALFORMED],
     }
 }
 
 /// One credential of each kind, in the order of [`KINDS`].
-pub struct Purse(Vec<Vec<u8>>);
+pub struct Credentials(Vec<Vec<u8>>);
 
-impl Purse {
+impl Credentials {
     pub async fn of(fixture: &Fixture) -> Self {
         let control = &fixture.control;
-        let (_, others) = control.create_service(json!({ "name": "other" })).await;
+        let (_, other_key) = control.create_service(json!({ "name": "other" })).await;
         let sync = control.create_key(control.service(), "sync").await;
         let revoked = control.create_key(control.service(), "full").await;
         let path = control.path(&format!("/keys/key_{}", &revoked["svc_sk_".len()..][..26]));
@@ -101,7 +101,7 @@ impl Purse {
             FullKey => control.key().to_owned(),
             SyncKey => sync.clone(),
             RevokedKey => revoked.clone(),
-            OthersKey => others.clone(),
+            OtherServiceKey => other_key.clone(),
             ServiceId => control.service().to_owned(),
             Administrator => control.human().to_owned(),
             Stranger => control.mint_human("stranger"),
@@ -109,21 +109,21 @@ impl Purse {
             Garbage => "nonsense".to_owned(),
             Nothing | AccessToken | RefreshToken | Challenge | RawBytes => String::new(),
         };
-        let mut purse: Vec<_> = KINDS.iter().map(|kind| text(*kind).into_bytes()).collect();
-        let mut put = |kind, value: Vec<u8>| purse[place(kind)] = value;
-        put(AccessToken, fixture.token.clone().into_bytes());
-        put(RefreshToken, fixture.refresh_token().await.into_bytes());
-        put(Challenge, fixture.challenge().await.id.into_bytes());
-        put(RawBytes, b"svc_sk_\xff\xfe\x80".to_vec());
-        Self(purse)
+        let mut credentials: Vec<_> = KINDS.iter().map(|kind| text(*kind).into_bytes()).collect();
+        let mut set = |kind, value: Vec<u8>| credentials[index_of(kind)] = value;
+        set(AccessToken, fixture.token.clone().into_bytes());
+        set(RefreshToken, fixture.refresh_token().await.into_bytes());
+        set(Challenge, fixture.challenge().await.id.into_bytes());
+        set(RawBytes, b"svc_sk_\xff\xfe\x80".to_vec());
+        Self(credentials)
     }
 
     pub fn get(&self, kind: Kind) -> &[u8] {
-        &self.0[place(kind)]
+        &self.0[index_of(kind)]
     }
 
     pub fn text(&self, kind: Kind) -> &str {
-        std::str::from_utf8(self.get(kind)).unwrap_or("no text")
+        std::str::from_utf8(self.get(kind)).unwrap_or("not UTF-8")
     }
 
     fn bearer(&self, kind: Kind) -> Vec<u8> {
@@ -131,45 +131,55 @@ impl Purse {
     }
 }
 
-fn place(kind: Kind) -> usize {
+fn index_of(kind: Kind) -> usize {
     KINDS.iter().position(|other| *other == kind).unwrap()
 }
 
-/// Knocks at every door with every kind in `Authorization`.
-pub async fn knock(fixture: &Fixture, purse: &Purse) -> Vec<String> {
+/// Sends every kind of credential in `Authorization` to every route; returns the unexpected results.
+pub async fn check_access(fixture: &Fixture, credentials: &Credentials) -> Vec<String> {
     let mut faults = Vec::new();
     for route in ROUTES {
-        for (kind, word) in KINDS.into_iter().zip(words(route.door)) {
+        for (kind, expected) in KINDS.into_iter().zip(expected_results(route.access)) {
             let body = fixture.body(route).await;
             let before = fixture.rows().await;
-            let request = fixture.request(route).header("x-agent-token", purse.get(AccessToken));
-            let request = if kind == Nothing { request } else { request.header("authorization", purse.bearer(kind)) };
+            let request = fixture.request(route).header("x-agent-token", credentials.get(AccessToken));
+            let request =
+                if kind == Nothing { request } else { request.header("authorization", credentials.bearer(kind)) };
             let request = if route.fields.is_empty() { request } else { request.json(&body) };
-            let answer = HttpResponse::send(request).await;
-            let unchanged = route.method == "GET" || fixture.rows().await == before || word.is_none();
-            faults.extend(judge(route, kind, word, &answer, unchanged));
-            faults.extend(unlisted(route, &answer));
+            let response = HttpResponse::send(request).await;
+            let unchanged = route.method == "GET" || fixture.rows().await == before || expected.is_none();
+            faults.extend(access_fault(route, kind, expected, &response, unchanged));
+            faults.extend(undocumented(route, &response));
         }
     }
     faults
 }
 
-fn judge(route: &Route, kind: Kind, word: Word, answer: &HttpResponse, unchanged: bool) -> Option<String> {
-    let right = match word {
-        None => route.admits(answer.status),
+fn access_fault(
+    route: &Route,
+    kind: Kind,
+    expected: Expected,
+    response: &HttpResponse,
+    unchanged: bool,
+) -> Option<String> {
+    let right = match expected {
+        None => route.accepts(response.status),
         Some((status, reason)) => {
-            answer.status == status && answer.error().2 == reason && misshapen(answer).is_none() && unchanged
+            response.status == status
+                && response.error().2 == reason
+                && malformed_error(response).is_none()
+                && unchanged
         }
     };
-    let said = || format!("{} {}", answer.status, answer.body);
-    (!right).then(|| format!("{} {} with {kind:?}: expected {word:?}, came {}", route.method, route.path, said()))
+    let result = || format!("{} {}", response.status, response.body);
+    (!right).then(|| format!("{} {} with {kind:?}: expected {expected:?}, got {}", route.method, route.path, result()))
 }
 
 #[tokio::test]
 async fn every_route_accepts_only_the_right_credentials() {
     let fixture = Fixture::new().await;
-    let purse = Purse::of(&fixture).await;
-    assert_none(&knock(&fixture, &purse).await);
+    let credentials = Credentials::of(&fixture).await;
+    assert_none(&check_access(&fixture, &credentials).await);
 }
 
 #[tokio::test]
@@ -179,15 +189,18 @@ async fn repeated_credentials_are_refused_on_every_route() {
     for route in ROUTES {
         let body = fixture.body(route).await;
         let before = fixture.rows().await;
-        let good = if route.door == Door::Registrant { fixture.control.human() } else { fixture.control.key() };
-        let request = fixture.admitted(route).bearer_auth(good).bearer_auth(good);
-        let answer = HttpResponse::send(if route.fields.is_empty() { request } else { request.json(&body) }).await;
-        let right = if route.door == Door::Open {
-            route.admits(answer.status)
+        let good = if route.access == Access::PublicOrHuman { fixture.control.human() } else { fixture.control.key() };
+        let request = fixture.authorized(route).bearer_auth(good).bearer_auth(good);
+        let response = HttpResponse::send(if route.fields.is_empty() { request } else { request.json(&body) }).await;
+        let right = if route.access == Access::Public {
+            route.accepts(response.status)
         } else {
-            answer.error() == (401, "AUTHENTICATION_FAILED", "credentials_malformed") && fixture.rows().await == before
+            response.error() == (401, "AUTHENTICATION_FAILED", "credentials_malformed")
+                && fixture.rows().await == before
         };
-        faults.extend((!right).then(|| format!("{} {}: {} {}", route.method, route.path, answer.status, answer.body)));
+        faults.extend(
+            (!right).then(|| format!("{} {}: {} {}", route.method, route.path, response.status, response.body)),
+        );
     }
     assert_none(&faults);
 }
@@ -196,7 +209,7 @@ async fn repeated_credentials_are_refused_on_every_route() {
 async fn other_credentials_are_refused_as_access_tokens() {
     let fixture = Fixture::new().await;
     let sidecar = Sidecar::start(&fixture.control).await;
-    let purse = Purse::of(&fixture).await;
+    let credentials = Credentials::of(&fixture).await;
     let mut faults = Vec::new();
     for kind in KINDS {
         let reason = match kind {
@@ -207,21 +220,22 @@ async fn other_credentials_are_refused_as_access_tokens() {
         let expected = (if kind == AccessToken { 200 } else { 401 }, reason);
         let verify =
             fixture.control.api.request("GET", &fixture.control.path("/verify")).bearer_auth(fixture.control.key());
-        let verify = if kind == Nothing { verify } else { verify.header("x-agent-token", purse.bearer(kind)) };
-        let answer = HttpResponse::send(verify).await;
-        if (answer.status, answer.error().2) != expected || (kind != AccessToken && answer.body["valid"] != false) {
-            faults.push(format!("API with {kind:?}: {} {}", answer.status, answer.body));
+        let verify = if kind == Nothing { verify } else { verify.header("x-agent-token", credentials.bearer(kind)) };
+        let response = HttpResponse::send(verify).await;
+        if (response.status, response.error().2) != expected || (kind != AccessToken && response.body["valid"] != false)
+        {
+            faults.push(format!("API with {kind:?}: {} {}", response.status, response.body));
         }
         for name in ["authorization", "x-agent-token"] {
             let mut check = request(&[], &[("allow_unassigned", "true")]);
-            let raw_value = if kind == Nothing { Vec::new() } else { purse.bearer(kind) };
+            let raw_value = if kind == Nothing { Vec::new() } else { credentials.bearer(kind) };
             let header = HeaderValue { key: name.into(), raw_value, ..HeaderValue::default() };
             let headers = if kind == Nothing { vec![] } else { vec![header] };
             let http = check.attributes.as_mut().and_then(|attributes| attributes.request.as_mut()?.http.as_mut());
             http.unwrap().header_map = Some(HeaderMap { headers });
             let verdict = CheckResult::of(sidecar.client().await.check(check).await.unwrap().into_inner());
-            let said = (verdict.status, verdict.reason.as_str());
-            faults.extend((said != expected).then(|| format!("{name} with {kind:?}: {said:?}")));
+            let result = (verdict.status, verdict.reason.as_str());
+            faults.extend((result != expected).then(|| format!("{name} with {kind:?}: {result:?}")));
         }
     }
     assert_none(&faults);
@@ -230,18 +244,18 @@ async fn other_credentials_are_refused_as_access_tokens() {
 #[tokio::test]
 async fn envoy_forwards_only_requests_with_an_access_token() {
     let environment = Environment::start().await;
-    let fixture = Fixture::on(environment.control).await;
-    let purse = Purse::of(&fixture).await;
+    let fixture = Fixture::with_control_plane(environment.control).await;
+    let credentials = Credentials::of(&fixture).await;
     let mut faults = Vec::new();
     for kind in KINDS {
         for name in ["authorization", "x-agent-token"] {
-            let seen = environment.upstream.received();
-            let request = RawRequest::get("/").with(name, purse.bearer(kind));
-            let answer = request.send_until_checked(&environment.envoy.site).await;
-            let passed = environment.upstream.received() > seen;
+            let before = environment.upstream.received();
+            let request = RawRequest::get("/").with(name, credentials.bearer(kind));
+            let response = request.send_until_checked(&environment.envoy.site).await;
+            let passed = environment.upstream.received() > before;
             let right =
-                if kind == AccessToken { answer.status == 200 && passed } else { answer.status == 401 && !passed };
-            faults.extend((!right).then(|| format!("{name} with {kind:?}: {} {}", answer.status, answer.body)));
+                if kind == AccessToken { response.status == 200 && passed } else { response.status == 401 && !passed };
+            faults.extend((!right).then(|| format!("{name} with {kind:?}: {} {}", response.status, response.body)));
         }
     }
     assert_none(&faults);
@@ -250,30 +264,30 @@ async fn envoy_forwards_only_requests_with_an_access_token() {
 #[tokio::test]
 async fn refresh_and_login_refuse_other_credentials() {
     let fixture = Fixture::new().await;
-    let purse = Purse::of(&fixture).await;
+    let credentials = Credentials::of(&fixture).await;
     let mut faults = Vec::new();
     for kind in KINDS.into_iter().filter(|kind| *kind != RawBytes) {
-        let text = purse.text(kind);
+        let text = credentials.text(kind);
         let nonce_signed = fixture.agent.key.sign(text);
         let before = fixture.rows().await;
         let refreshed = fixture.control.api.post("/auth/refresh", json!({ "refreshToken": text })).await;
         let body = json!({ "challengeId": text, "signature": nonce_signed });
-        let answered = fixture.control.api.post("/auth/authenticate", body).await;
+        let authenticated = fixture.control.api.post("/auth/authenticate", body).await;
         let refresh =
             if kind == RefreshToken { (200, "", "") } else { (401, "AUTHENTICATION_FAILED", "refresh_invalid") };
         let login = match kind {
             Challenge => (400, "INVALID_SIGNATURE", ""),
             _ => (401, "AUTHENTICATION_FAILED", "challenge_invalid"),
         };
-        let right = (refreshed.error(), answered.error()) == (refresh, login);
+        let right = (refreshed.error(), authenticated.error()) == (refresh, login);
         let unchanged = kind == RefreshToken || fixture.rows().await == before;
-        faults.extend((!right || !unchanged).then(|| format!("{kind:?}: {} {}", refreshed.body, answered.body)));
+        faults.extend((!right || !unchanged).then(|| format!("{kind:?}: {} {}", refreshed.body, authenticated.body)));
     }
     assert_none(&faults);
 }
 
-/// The token of a person with a claim or a header member changed, signed by the real operator key.
-fn persons(fixture: &Fixture) -> Vec<(String, String)> {
+/// Human tokens with one claim or header member changed, signed by the real operator key.
+fn altered_human_tokens(fixture: &Fixture) -> Vec<(String, String)> {
     let minted = fixture.control.human();
     let signer = super::signer::Signer::operator(&fixture.control, minted);
     let public = signer.public_pem();
@@ -300,7 +314,7 @@ fn persons(fixture: &Fixture) -> Vec<(String, String)> {
         ("crit", json!({ "crit": ["exp"] })),
         ("crit of what is known", json!({ "crit": ["b64"], "b64": true })),
     ];
-    let name = |name: &str| format!("a person's token, {name}");
+    let name = |name: &str| format!("a human token, {name}");
     let mut tokens: Vec<_> = claims.iter().map(|(n, change)| (name(n), signer.with_claims(change))).collect();
     tokens.extend(headers.iter().map(|(n, change)| (name(n), signer.with_header(change))));
     tokens.push((name("HS256 keyed with the public key"), signer.hs256(public.as_bytes())));
@@ -313,10 +327,10 @@ async fn altered_human_tokens_are_refused() {
     let fixture = Fixture::new().await;
     let mut faults = Vec::new();
     let before = fixture.rows().await;
-    for (name, token) in persons(&fixture) {
-        let answer = fixture.control.api.send_as(&token, "POST", "/services", json!({ "name": "Theirs" })).await;
-        let right = answer.error() == (401, "AUTHENTICATION_FAILED", "human_token_invalid");
-        faults.extend((!right).then(|| format!("{name}: {} {}", answer.status, answer.body)));
+    for (name, token) in altered_human_tokens(&fixture) {
+        let response = fixture.control.api.send_as(&token, "POST", "/services", json!({ "name": "Theirs" })).await;
+        let right = response.error() == (401, "AUTHENTICATION_FAILED", "human_token_invalid");
+        faults.extend((!right).then(|| format!("{name}: {} {}", response.status, response.body)));
     }
     assert_none(&faults);
     assert_eq!(fixture.rows().await, before);

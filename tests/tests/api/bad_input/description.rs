@@ -1,9 +1,9 @@
-//! The description of the API has every route, with the fields that are tried, and the errors that docs/use/api.md promises.
+//! The OpenAPI document lists every route, with the tested fields and the errors of docs/use/api.md.
 
 use super::{
     contract::{Line, line},
     fixture::assert_none,
-    routes::{Field, ROUTES, Shape},
+    routes::{Field, FieldType, ROUTES},
 };
 use countersign_tests::description::{operations, read, resolve};
 use serde_json::Value;
@@ -11,10 +11,10 @@ use std::collections::BTreeSet;
 
 #[test]
 fn every_documented_route_is_in_the_table() {
-    let here: BTreeSet<_> = ROUTES.iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
+    let tested: BTreeSet<_> = ROUTES.iter().map(|route| (route.method.to_owned(), route.path.to_owned())).collect();
     let described = read();
-    let there: BTreeSet<_> = operations(&described).map(|(method, path, _)| (method, path.to_owned())).collect();
-    assert_eq!(here, there, "left: the table in routes.rs, right: the description, which every route must be in");
+    let documented: BTreeSet<_> = operations(&described).map(|(method, path, _)| (method, path.to_owned())).collect();
+    assert_eq!(tested, documented, "left: the table in routes.rs, right: the OpenAPI document");
 }
 
 #[test]
@@ -26,7 +26,9 @@ fn described_body_fields_match_the_table() {
         let body = &operation["requestBody"]["content"]["application/json"]["schema"];
         let body = resolve(&description, body);
         if route.fields.is_empty() {
-            faults.extend((!body.is_null()).then(|| format!("{method} {path}: a body that nobody reads")));
+            faults.extend(
+                (!body.is_null()).then(|| format!("{method} {path}: describes a body that the route does not read")),
+            );
             continue;
         }
         let required: BTreeSet<_> =
@@ -37,15 +39,15 @@ fn described_body_fields_match_the_table() {
             .iter()
             .map(|(name, form)| (name.as_str(), required.contains(name.as_str()), type_of(&description, form)))
             .collect();
-        let tried: BTreeSet<_> =
-            route.fields.iter().map(|field| (field.name, field.required, type_tried(field))).collect();
-        let right = described == tried && body["additionalProperties"] == false;
-        faults.extend((!right).then(|| format!("{method} {path}: described {described:?}, tried {tried:?}")));
+        let tested: BTreeSet<_> =
+            route.fields.iter().map(|field| (field.name, field.required, tested_type(field))).collect();
+        let right = described == tested && body["additionalProperties"] == false;
+        faults.extend((!right).then(|| format!("{method} {path}: described {described:?}, tested {tested:?}")));
     }
     assert_none(&faults);
 }
 
-/// The type of a field, of which there may be alternatives: null, or others of the same type.
+/// The type of a field. Alternatives are null or have the same type.
 fn type_of<'a>(description: &'a Value, form: &'a Value) -> &'a str {
     let form = resolve(description, form);
     match form["oneOf"].as_array() {
@@ -54,13 +56,13 @@ fn type_of<'a>(description: &'a Value, form: &'a Value) -> &'a str {
     }
 }
 
-fn type_tried(field: &Field) -> &'static str {
-    match field.shape {
-        Shape::Line | Shape::Prose => "string",
-        Shape::Boolean => "boolean",
-        Shape::Number => "number",
-        Shape::Object => "object",
-        Shape::Array => "array",
+fn tested_type(field: &Field) -> &'static str {
+    match field.field_type {
+        FieldType::SingleLine | FieldType::MultiLine => "string",
+        FieldType::Boolean => "boolean",
+        FieldType::Number => "number",
+        FieldType::Object => "object",
+        FieldType::Array => "array",
     }
 }
 
@@ -70,18 +72,18 @@ fn described_errors_match_the_documentation() {
     let mut faults = Vec::new();
     for (method, path, operation) in operations(&description) {
         let Line { errors, good, .. } = line(&method, path);
-        let answers = operation["responses"].as_object().unwrap();
-        let examples = answers.values().filter_map(|answer| {
-            answer["content"]["application/json"]["examples"].as_object().map(serde_json::Map::values)
+        let responses = operation["responses"].as_object().unwrap();
+        let examples = responses.values().filter_map(|response| {
+            response["content"]["application/json"]["examples"].as_object().map(serde_json::Map::values)
         });
         let described: BTreeSet<_> =
             examples.flatten().filter_map(|example| example["value"]["error"]["code"].as_str()).collect();
         let missing: Vec<_> = errors.iter().filter(|code| !described.contains(code.as_str())).collect();
         let surplus: Vec<_> = described.iter().filter(|code| !line(&method, path).allows(code)).collect();
-        let limited = line(&method, path).category.is_some() == answers.contains_key("429");
-        let right = limited && missing.is_empty() && surplus.is_empty() && answers.contains_key(&good.to_string());
-        let said = || format!("{method} {path}: described {described:?}, promised {errors:?} and {good}");
-        faults.extend((!right).then(said));
+        let limited = line(&method, path).category.is_some() == responses.contains_key("429");
+        let right = limited && missing.is_empty() && surplus.is_empty() && responses.contains_key(&good.to_string());
+        let message = || format!("{method} {path}: described {described:?}, documented {errors:?} and {good}");
+        faults.extend((!right).then(message));
     }
     assert_none(&faults);
 }

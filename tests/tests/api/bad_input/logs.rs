@@ -1,7 +1,7 @@
-//! No secret gets into a log, wherever it is sent, whatever the log's level.
+//! No secret is logged at any level, wherever it is sent.
 
 use super::{
-    credentials::{KINDS, Kind, Purse, knock},
+    credentials::{Credentials, KINDS, Kind, check_access},
     fixture::{Fixture, assert_none},
     routes::{ROUTES, Route},
 };
@@ -9,18 +9,19 @@ use countersign_tests::{HttpResponse, RawRequest, Sidecar, openssl::openssl_text
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// What a log does repeat: the id that a caller gives to a request, and a rule that the operator wrote.
+/// Values that the logs do contain: a request id of a caller, and a rule of the operator.
 const SENTINELS: [&str; 2] = ["sentinel-of-a-caller", "sentinel-of-an-operator"];
 
-/// Every secret there is, by name, as it is sent.
+/// Every secret as it is sent, by name.
 struct Secrets(BTreeMap<String, String>);
 
 impl Secrets {
-    async fn of(fixture: &Fixture, purse: &Purse) -> Self {
+    async fn of(fixture: &Fixture, credentials: &Credentials) -> Self {
         let kinds = KINDS.into_iter().filter(|kind| {
             !matches!(kind, Kind::Nothing | Kind::ServiceId | Kind::Challenge | Kind::Garbage | Kind::RawBytes)
         });
-        let mut all: BTreeMap<_, _> = kinds.map(|kind| (format!("{kind:?}"), purse.text(kind).to_owned())).collect();
+        let mut all: BTreeMap<_, _> =
+            kinds.map(|kind| (format!("{kind:?}"), credentials.text(kind).to_owned())).collect();
         let challenge = fixture.challenge().await;
         let pem = openssl_text("genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256", "");
         let file = |name: &str| std::fs::read_to_string(fixture.control.folder().join(name)).unwrap();
@@ -36,9 +37,9 @@ impl Secrets {
         Self(all)
     }
 
-    /// The parts by which a secret would be recognised: without what is said in the open.
-    fn marks(&self) -> Vec<(&str, &str)> {
-        let mut marks = Vec::new();
+    /// The secret parts of each value: public prefixes and headers are left out.
+    fn secret_parts(&self) -> Vec<(&str, &str)> {
+        let mut secret_parts = Vec::new();
         for (name, text) in &self.0 {
             let parts: Vec<&str> = if text.starts_with("eyJ") {
                 text.split('.').skip(1).collect()
@@ -47,22 +48,22 @@ impl Secrets {
             } else {
                 vec![&text[text.len() - 32..]]
             };
-            marks.extend(parts.into_iter().map(|part| (name.as_str(), part)));
+            secret_parts.extend(parts.into_iter().map(|part| (name.as_str(), part)));
         }
-        marks
+        secret_parts
     }
 
     fn found_in<'a>(&'a self, log: &'a str) -> impl Iterator<Item = String> + 'a {
         let line =
-            |mark: &str| log.lines().find(|line| line.contains(mark)).map(|line| line.chars().take(300).collect());
-        self.marks().into_iter().filter_map(move |(name, mark)| {
-            let line: Option<String> = line(mark);
-            line.map(|line| format!("{name} stands in the log: {line}"))
+            |part: &str| log.lines().find(|line| line.contains(part)).map(|line| line.chars().take(300).collect());
+        self.secret_parts().into_iter().filter_map(move |(name, part)| {
+            let line: Option<String> = line(part);
+            line.map(|line| format!("{name} is in the log: {line}"))
         })
     }
 }
 
-/// The secret in every place of a body, and in bodies that are none.
+/// Sends the secret in every position of a body, and in malformed bodies.
 async fn send_in_bodies(fixture: &Fixture, route: &Route, secret: &str) {
     let good = fixture.body(route).await;
     let mut bodies: Vec<String> = Vec::new();
@@ -84,12 +85,12 @@ async fn send_in_bodies(fixture: &Fixture, route: &Route, secret: &str) {
     ]);
     bodies.push(format!("{{\"a\":{text}"));
     for body in bodies {
-        let request = fixture.admitted(route).header("content-type", "application/json").body(body);
-        let _whatever = HttpResponse::send(request).await;
+        let request = fixture.authorized(route).header("content-type", "application/json").body(body);
+        let _response = HttpResponse::send(request).await;
     }
 }
 
-/// The secret in paths, queries and headers.
+/// Sends the secret in paths, queries and headers.
 async fn send_in_heads(fixture: &Fixture, secret: &str) {
     let plain: String = secret.chars().filter(char::is_ascii_graphic).collect();
     let api = &fixture.control.api;
@@ -100,8 +101,8 @@ async fn send_in_heads(fixture: &Fixture, secret: &str) {
         format!("/health?access_token={plain}"),
         format!("/health?{plain}"),
     ] {
-        let _whatever = HttpResponse::send(api.request("GET", &path).bearer_auth(fixture.control.key())).await;
-        let _whatever = RawRequest::get(&path).send_tls(&fixture.control, b"").await;
+        let _response = HttpResponse::send(api.request("GET", &path).bearer_auth(fixture.control.key())).await;
+        let _response = RawRequest::get(&path).send_tls(&fixture.control, b"").await;
     }
     for (name, value) in [
         ("cookie", format!("token={plain}")),
@@ -117,13 +118,13 @@ async fn send_in_heads(fixture: &Fixture, secret: &str) {
             plain.clone(),
         ),
     ] {
-        let _whatever = HttpResponse::send(api.request("GET", "/health").header(name, &value)).await;
-        let _whatever = RawRequest::get("/health").with(name, &value).send_tls(&fixture.control, b"").await;
+        let _response = HttpResponse::send(api.request("GET", "/health").header(name, &value)).await;
+        let _response = RawRequest::get("/health").with(name, &value).send_tls(&fixture.control, b"").await;
     }
-    let _whatever = RawRequest::new(&plain[..plain.len().min(64)], "/health").send_tls(&fixture.control, b"").await;
+    let _response = RawRequest::new(&plain[..plain.len().min(64)], "/health").send_tls(&fixture.control, b"").await;
 }
 
-/// The secret in everything that a sidecar is sent.
+/// Sends the secret in every part of a check request.
 async fn send_in_checks(sidecar: &Sidecar, secret: &str) {
     let plain: String = secret.chars().filter(char::is_ascii_graphic).collect();
     let bearer = format!("Bearer {plain}");
@@ -153,11 +154,11 @@ async fn logs_contain_no_secret() {
     let sync = fixture.control.create_key(fixture.control.service(), "sync").await;
     let sidecar = Sidecar::start_with(&fixture.control, &[&sync], &["log.level=trace"]);
     sidecar.await_ready().await;
-    let purse = Purse::of(&fixture).await;
-    let mut secrets = Secrets::of(&fixture, &purse).await;
+    let credentials = Credentials::of(&fixture).await;
+    let mut secrets = Secrets::of(&fixture, &credentials).await;
     secrets.0.insert("the sidecar's key".into(), sync);
 
-    assert_none(&knock(&fixture, &purse).await);
+    assert_none(&check_access(&fixture, &credentials).await);
     for secret in secrets.0.values() {
         for route in ROUTES.iter().filter(|route| !route.fields.is_empty()) {
             send_in_bodies(&fixture, route, secret).await;
@@ -173,10 +174,10 @@ async fn logs_contain_no_secret() {
     );
 
     let logs = [fixture.control.log(), sidecar.log()];
-    // Before anything fails: a server that is stopped by a failure shows its whole log.
+    // Stop the servers before the assertions: a server that is dropped by a panic prints its whole log.
     drop((fixture, sidecar));
     for (log, sentinel) in logs.iter().zip(SENTINELS) {
-        assert!(log.contains("TRACE") && log.contains(sentinel), "the search would find what is there: {}", log.len());
+        assert!(log.contains("TRACE") && log.contains(sentinel), "the sentinel is in the log of {} bytes", log.len());
     }
     let found: Vec<_> = logs.iter().flat_map(|log| secrets.found_in(log)).collect();
     assert_none(&found);

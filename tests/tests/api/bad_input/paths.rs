@@ -1,14 +1,14 @@
 //! Hostile ids in paths, on every route that has one.
 
 use super::{
-    fixture::{Fixture, assert_none, fault, unlisted},
+    fixture::{Fixture, assert_none, fault, undocumented},
     routes::ROUTES,
 };
 use countersign_tests::HttpResponse;
 
-/// What an id in a path may be, percent-encoded, and whether it is text at all.
-fn hostile(good: &str) -> Vec<(String, bool)> {
-    // The thumbprint of a key has no prefix.
+/// Hostile ids, percent-encoded, and whether each decodes to UTF-8.
+fn hostile_ids(good: &str) -> Vec<(String, bool)> {
+    // A key thumbprint has no prefix.
     let (prefix, digits) = good.split_once('_').filter(|_| good.len() == 31).unwrap_or(("kid", good));
     let texts = [
         "nonsense".to_owned(),
@@ -50,15 +50,15 @@ async fn invalid_ids_in_paths_return_404() {
         ] {
             let Some(position) = route.path.split('/').position(|part| part == format!("{{{name}}}")) else { continue };
             let parts: Vec<_> = path.split('/').collect();
-            for (id, is_text) in hostile(parts[position]) {
-                let there = [&parts[..position], &[id.as_str()], &parts[position + 1..]].concat().join("/");
-                let request = fixture.admit(route, fixture.control.api.request(route.method, &there));
-                let answer =
+            for (id, is_text) in hostile_ids(parts[position]) {
+                let hostile_path = [&parts[..position], &[id.as_str()], &parts[position + 1..]].concat().join("/");
+                let request = fixture.authorize(route, fixture.control.api.request(route.method, &hostile_path));
+                let response =
                     HttpResponse::send(if route.fields.is_empty() { request } else { request.json(&body) }).await;
                 let expected = (404, if is_text { code } else { "NOT_FOUND" });
-                let fault = fault(&answer, expected, None);
+                let fault = fault(&response, expected, None);
                 faults.extend(fault.map(|fault| format!("{} {} with {name} {id}: {fault}", route.method, route.path)));
-                faults.extend(if is_text { unlisted(route, &answer) } else { None });
+                faults.extend(if is_text { undocumented(route, &response) } else { None });
             }
         }
         let after = fixture.rows().await;
@@ -76,13 +76,13 @@ async fn other_methods_return_405_with_the_allowed_ones() {
             if ROUTES.iter().any(|other| other.path == route.path && other.method == method) {
                 continue;
             }
-            let answer =
-                HttpResponse::send(fixture.admit(route, fixture.control.api.request(method, &fixture.path(route))))
+            let response =
+                HttpResponse::send(fixture.authorize(route, fixture.control.api.request(method, &fixture.path(route))))
                     .await;
-            let fault = fault(&answer, (405, "METHOD_NOT_ALLOWED"), None);
+            let fault = fault(&response, (405, "METHOD_NOT_ALLOWED"), None);
             faults.extend(fault.map(|fault| format!("{method} {}: {fault}", route.path)));
-            let allowed = answer.header("allow").split(',').any(|allowed| allowed == route.method);
-            faults.extend((!allowed).then(|| format!("{method} {}: allow {:?}", route.path, answer.header("allow"))));
+            let allowed = response.header("allow").split(',').any(|allowed| allowed == route.method);
+            faults.extend((!allowed).then(|| format!("{method} {}: allow {:?}", route.path, response.header("allow"))));
         }
     }
     assert_none(&faults);

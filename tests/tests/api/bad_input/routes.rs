@@ -1,15 +1,15 @@
-//! Every route there is, as data: who may use it, and what its body must be. A new route is one entry here.
+//! Every route as data: who may call it, and which body it reads. Add new routes here.
 
-use Shape::{Array, Boolean, Line, Number, Object, Prose};
+use FieldType::{Array, Boolean, MultiLine, Number, Object, SingleLine};
 
-/// Who may use a route; what everybody else is told stands in `credentials`.
+/// Who may call a route. `credentials` has the errors for all other callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Door {
-    /// Everybody; a credential is not looked at.
-    Open,
-    /// Everybody, here; a credential must be a person's.
-    Registrant,
-    /// The service's keys, of either scope.
+pub enum Access {
+    /// Everybody; credentials are ignored.
+    Public,
+    /// Everybody in this configuration; a credential must be a human token.
+    PublicOrHuman,
+    /// The service's keys of either scope.
     Verifier,
     /// Any service's keys of full scope.
     AnyFullKey,
@@ -17,8 +17,8 @@ pub enum Door {
     Manager,
     /// The owner and administrators.
     Owner,
-    /// Any person.
-    Person,
+    /// Any human user.
+    HumanUser,
     /// Administrators.
     Admin,
 }
@@ -27,24 +27,24 @@ pub enum Door {
 #[derive(Debug)]
 pub struct Route {
     pub method: &'static str,
-    /// As in the router; the names in braces are filled in by the stage.
+    /// As in the router; the fixture replaces the names in braces.
     pub path: &'static str,
-    pub door: Door,
-    /// What a good request is answered with.
+    pub access: Access,
+    /// The status for a valid request.
     pub good: u16,
-    /// What it is answered with once more, if that is something else: what it names was used up.
+    /// The status for the same request repeated, if it differs because the resource was used up.
     pub again: Option<u16>,
-    /// What the body must have; nothing for a route that does not look at a body.
+    /// The fields of the body; empty for a route that reads no body.
     pub fields: &'static [Field],
 }
 
-/// What a field holds.
+/// The type of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    /// Text on one line, at least a character.
-    Line,
-    /// Text, maybe none, maybe of several lines.
-    Prose,
+pub enum FieldType {
+    /// A non-empty text on one line.
+    SingleLine,
+    /// A text that may be empty or have several lines.
+    MultiLine,
     Boolean,
     /// A number from 0 to 100.
     Number,
@@ -57,47 +57,47 @@ pub enum Shape {
 #[derive(Debug)]
 pub struct Field {
     pub name: &'static str,
-    pub shape: Shape,
-    /// A good value in JSON, in which `<name>` is filled in by the stage.
+    pub field_type: FieldType,
+    /// A valid value in JSON; the fixture replaces `<name>`.
     pub good: &'static str,
     pub required: bool,
-    /// What a text that means nothing is answered with.
+    /// The expected result for a value that is invalid or unknown.
     pub nonsense: (u16, &'static str),
 }
 
-const fn field(name: &'static str, shape: Shape, good: &'static str) -> Field {
-    Field { name, shape, good, required: true, nonsense: (400, "VALIDATION_ERROR") }
+const fn field(name: &'static str, field_type: FieldType, good: &'static str) -> Field {
+    Field { name, field_type, good, required: true, nonsense: (400, "VALIDATION_ERROR") }
 }
 
 impl Field {
-    const fn or_nothing(self) -> Self {
+    const fn optional(self) -> Self {
         Self { required: false, ..self }
     }
 
-    const fn else_says(self, status: u16, code: &'static str) -> Self {
+    const fn nonsense_returns(self, status: u16, code: &'static str) -> Self {
         Self { nonsense: (status, code), ..self }
     }
 }
 
 const fn service_id() -> Field {
-    field("serviceId", Line, r#""<service>""#).else_says(404, "SERVICE_NOT_FOUND").or_nothing()
+    field("serviceId", SingleLine, r#""<service>""#).nonsense_returns(404, "SERVICE_NOT_FOUND").optional()
 }
 
-const fn route(method: &'static str, path: &'static str, door: Door, good: u16, fields: &'static [Field]) -> Route {
-    Route { method, path, door, good, again: None, fields }
+const fn route(method: &'static str, path: &'static str, access: Access, good: u16, fields: &'static [Field]) -> Route {
+    Route { method, path, access, good, again: None, fields }
 }
 
 impl Route {
-    const fn then(self, again: u16) -> Self {
+    const fn repeated(self, again: u16) -> Self {
         Self { again: Some(again), ..self }
     }
 
-    /// Whether the answer is a good one.
-    pub fn admits(&self, status: u16) -> bool {
+    /// Whether the status is an expected success.
+    pub fn accepts(&self, status: u16) -> bool {
         status == self.good || Some(status) == self.again
     }
 
-    /// The largest body, in bytes.
+    /// The body limit in bytes.
     pub fn limit(&self) -> usize {
         let kibibytes = if self.path.starts_with("/auth/") && self.path != "/auth/revoke" { 16 } else { 64 };
         kibibytes * 1024
@@ -108,220 +108,229 @@ pub const ROUTES: &[Route] = &[
     route(
         "POST",
         "/auth/register",
-        Door::Registrant,
+        Access::PublicOrHuman,
         201,
         &[
-            field("email", Line, r#""<number>@example.org""#),
-            field("name", Line, r#""Agent""#),
-            field("publicKey", Prose, r#""<pem>""#),
-            field("metadata", Object, r#"{"team":"blue"}"#).or_nothing(),
+            field("email", SingleLine, r#""<number>@example.org""#),
+            field("name", SingleLine, r#""Agent""#),
+            field("publicKey", MultiLine, r#""<pem>""#),
+            field("metadata", Object, r#"{"team":"blue"}"#).optional(),
         ],
     ),
     route(
         "POST",
         "/auth/challenge",
-        Door::Open,
+        Access::Public,
         200,
-        &[field("agentId", Line, r#""<agent>""#).else_says(404, "AGENT_NOT_FOUND"), service_id()],
+        &[field("agentId", SingleLine, r#""<agent>""#).nonsense_returns(404, "AGENT_NOT_FOUND"), service_id()],
     ),
     route(
         "POST",
         "/auth/authenticate",
-        Door::Open,
+        Access::Public,
         200,
         &[
-            field("challengeId", Line, r#""<challenge>""#).else_says(401, "AUTHENTICATION_FAILED"),
-            field("signature", Line, r#""<signature>""#).else_says(400, "INVALID_SIGNATURE"),
+            field("challengeId", SingleLine, r#""<challenge>""#).nonsense_returns(401, "AUTHENTICATION_FAILED"),
+            field("signature", SingleLine, r#""<signature>""#).nonsense_returns(400, "INVALID_SIGNATURE"),
             service_id(),
         ],
     ),
     route(
         "POST",
         "/auth/refresh",
-        Door::Open,
+        Access::Public,
         200,
-        &[field("refreshToken", Line, r#""<refresh>""#).else_says(401, "AUTHENTICATION_FAILED"), service_id()],
+        &[
+            field("refreshToken", SingleLine, r#""<refresh>""#).nonsense_returns(401, "AUTHENTICATION_FAILED"),
+            service_id(),
+        ],
     ),
     route(
         "POST",
         "/auth/revoke",
-        Door::Open,
+        Access::Public,
         200,
-        // What is no token of ours has nothing to be revoked (RFC 7009, 2.2). A form may say the same.
+        // An unknown token returns 200 (RFC 7009, section 2.2). The route accepts a form too.
         &[
-            field("token", Line, r#""rf_of_nobody""#).else_says(200, ""),
-            field("token_type_hint", Line, r#""refresh_token""#).or_nothing().else_says(200, ""),
+            field("token", SingleLine, r#""rf_unknown""#).nonsense_returns(200, ""),
+            field("token_type_hint", SingleLine, r#""refresh_token""#).optional().nonsense_returns(200, ""),
         ],
     ),
-    route("GET", "/services", Door::Person, 200, &[]),
+    route("GET", "/services", Access::HumanUser, 200, &[]),
     route(
         "POST",
         "/services",
-        Door::Person,
+        Access::HumanUser,
         201,
-        &[field("name", Line, r#""Service""#), field("acceptsUnboundTokens", Boolean, "true").or_nothing()],
+        &[field("name", SingleLine, r#""Service""#), field("acceptsUnboundTokens", Boolean, "true").optional()],
     ),
-    route("GET", "/services/{service}", Door::Owner, 200, &[]),
+    route("GET", "/services/{service}", Access::Owner, 200, &[]),
     route(
         "PATCH",
         "/services/{service}",
-        Door::Owner,
+        Access::Owner,
         200,
         &[
-            field("name", Line, r#""Service""#).or_nothing(),
-            field("acceptsUnboundTokens", Boolean, "true").or_nothing(),
+            field("name", SingleLine, r#""Service""#).optional(),
+            field("acceptsUnboundTokens", Boolean, "true").optional(),
         ],
     ),
     route(
         "POST",
         "/services/{service}/keys",
-        Door::Owner,
+        Access::Owner,
         201,
-        &[field("name", Line, r#""Key""#), field("scope", Line, r#""sync""#)],
+        &[field("name", SingleLine, r#""Key""#), field("scope", SingleLine, r#""sync""#)],
     ),
-    route("GET", "/services/{service}/keys", Door::Owner, 200, &[]),
-    route("DELETE", "/services/{service}/keys/{key}", Door::Owner, 200, &[]),
-    route("GET", "/services/{service}/verify", Door::Verifier, 200, &[]),
+    route("GET", "/services/{service}/keys", Access::Owner, 200, &[]),
+    route("DELETE", "/services/{service}/keys/{key}", Access::Owner, 200, &[]),
+    route("GET", "/services/{service}/verify", Access::Verifier, 200, &[]),
     route(
         "POST",
         "/services/{service}/roles",
-        Door::Manager,
+        Access::Manager,
         201,
         &[
-            field("name", Line, r#""Role <number>""#),
+            field("name", SingleLine, r#""Role <number>""#),
             field("permissions", Array, r#"["read"]"#),
-            field("description", Prose, r#""Reads""#).or_nothing(),
+            field("description", MultiLine, r#""Reads""#).optional(),
         ],
     ),
-    route("GET", "/services/{service}/roles", Door::Manager, 200, &[]),
+    route("GET", "/services/{service}/roles", Access::Manager, 200, &[]),
     route(
         "PATCH",
         "/services/{service}/roles/{role}",
-        Door::Manager,
+        Access::Manager,
         200,
         &[
-            field("permissions", Array, r#"["read"]"#).or_nothing(),
-            field("description", Prose, r#""Reads""#).or_nothing(),
+            field("permissions", Array, r#"["read"]"#).optional(),
+            field("description", MultiLine, r#""Reads""#).optional(),
         ],
     ),
-    route("GET", "/services/{service}/agents", Door::Manager, 200, &[]),
-    route("DELETE", "/services/{service}/roles/{role}", Door::Manager, 200, &[]).then(404),
-    route("GET", "/services/{service}/agents/{agent}", Door::Manager, 200, &[]),
+    route("GET", "/services/{service}/agents", Access::Manager, 200, &[]),
+    route("DELETE", "/services/{service}/roles/{role}", Access::Manager, 200, &[]).repeated(404),
+    route("GET", "/services/{service}/agents/{agent}", Access::Manager, 200, &[]),
     route(
         "POST",
         "/services/{service}/agents/{agent}/roles",
-        Door::Manager,
+        Access::Manager,
         200,
         &[
-            field("roleId", Line, r#""<role>""#).else_says(404, "ROLE_NOT_FOUND"),
-            field("expiresAt", Line, r#""2099-01-01T00:00:00Z""#).or_nothing(),
+            field("roleId", SingleLine, r#""<role>""#).nonsense_returns(404, "ROLE_NOT_FOUND"),
+            field("expiresAt", SingleLine, r#""2099-01-01T00:00:00Z""#).optional(),
         ],
     ),
-    route("DELETE", "/services/{service}/agents/{agent}/roles/{role}", Door::Manager, 200, &[]),
-    route("PUT", "/agents/{agent}/status", Door::Owner, 200, &[field("status", Line, r#""active""#)]),
+    route("DELETE", "/services/{service}/agents/{agent}/roles/{role}", Access::Manager, 200, &[]),
+    route("PUT", "/agents/{agent}/status", Access::Owner, 200, &[field("status", SingleLine, r#""active""#)]),
     route(
         "POST",
         "/trust/feedback",
-        Door::AnyFullKey,
+        Access::AnyFullKey,
         200,
         &[
-            field("agentId", Line, r#""<agent>""#).else_says(404, "AGENT_NOT_FOUND"),
+            field("agentId", SingleLine, r#""<agent>""#).nonsense_returns(404, "AGENT_NOT_FOUND"),
             field("score", Number, "87.5"),
-            field("reason", Prose, r#""As agreed""#).or_nothing(),
-            field("metadata", Object, r#"{"order":7}"#).or_nothing(),
+            field("reason", MultiLine, r#""As agreed""#).optional(),
+            field("metadata", Object, r#"{"order":7}"#).optional(),
         ],
     ),
-    route("GET", "/trust/agents/{agent}/history", Door::AnyFullKey, 200, &[]),
-    route("GET", "/services/{service}/webhooks", Door::Manager, 200, &[]),
-    // At most ten.
+    route("GET", "/trust/agents/{agent}/history", Access::AnyFullKey, 200, &[]),
+    route("GET", "/services/{service}/webhooks", Access::Manager, 200, &[]),
+    // At most ten webhooks.
     route(
         "POST",
         "/services/{service}/webhooks",
-        Door::Manager,
+        Access::Manager,
         201,
         &[
-            field("url", Line, r#""<receiver>""#),
-            field("events", Array, r#"["agent.role_assigned"]"#).or_nothing(),
-            field("description", Prose, r#""Why""#).or_nothing(),
+            field("url", SingleLine, r#""<receiver>""#),
+            field("events", Array, r#"["agent.role_assigned"]"#).optional(),
+            field("description", MultiLine, r#""Why""#).optional(),
         ],
     )
-    .then(409),
-    route("GET", "/services/{service}/webhooks/{webhook}", Door::Manager, 200, &[]),
+    .repeated(409),
+    route("GET", "/services/{service}/webhooks/{webhook}", Access::Manager, 200, &[]),
     route(
         "PATCH",
         "/services/{service}/webhooks/{webhook}",
-        Door::Manager,
+        Access::Manager,
         200,
         &[
-            field("url", Line, r#""<receiver>""#).or_nothing(),
-            field("events", Array, r#"["agent.role_assigned"]"#).or_nothing(),
-            field("description", Prose, r#""Why""#).or_nothing(),
-            field("status", Line, r#""active""#).or_nothing(),
+            field("url", SingleLine, r#""<receiver>""#).optional(),
+            field("events", Array, r#"["agent.role_assigned"]"#).optional(),
+            field("description", MultiLine, r#""Why""#).optional(),
+            field("status", SingleLine, r#""active""#).optional(),
         ],
     ),
-    route("DELETE", "/services/{service}/webhooks/{webhook}", Door::Manager, 200, &[]).then(404),
-    route("POST", "/services/{service}/webhooks/{webhook}/rotate-secret", Door::Manager, 200, &[]),
-    route("POST", "/services/{service}/webhooks/{webhook}/test", Door::Manager, 202, &[]),
-    route("GET", "/services/{service}/webhooks/{webhook}/deliveries", Door::Manager, 200, &[]),
-    route("GET", "/services/{service}/webhooks/{webhook}/deliveries/{event}", Door::Manager, 200, &[]),
-    route("POST", "/services/{service}/webhooks/{webhook}/deliveries/{event}/replay", Door::Manager, 202, &[]),
+    route("DELETE", "/services/{service}/webhooks/{webhook}", Access::Manager, 200, &[]).repeated(404),
+    route("POST", "/services/{service}/webhooks/{webhook}/rotate-secret", Access::Manager, 200, &[]),
+    route("POST", "/services/{service}/webhooks/{webhook}/test", Access::Manager, 202, &[]),
+    route("GET", "/services/{service}/webhooks/{webhook}/deliveries", Access::Manager, 200, &[]),
+    route("GET", "/services/{service}/webhooks/{webhook}/deliveries/{event}", Access::Manager, 200, &[]),
+    route("POST", "/services/{service}/webhooks/{webhook}/deliveries/{event}/replay", Access::Manager, 202, &[]),
     route(
         "POST",
         "/services/{service}/webhooks/{webhook}/replay",
-        Door::Manager,
+        Access::Manager,
         202,
-        &[field("since", Line, r#""2020-01-01T00:00:00Z""#), field("status", Line, r#""delivered""#).or_nothing()],
+        &[
+            field("since", SingleLine, r#""2020-01-01T00:00:00Z""#),
+            field("status", SingleLine, r#""delivered""#).optional(),
+        ],
     ),
-    route("GET", "/webhooks", Door::Admin, 200, &[]),
-    // At most ten.
+    route("GET", "/webhooks", Access::Admin, 200, &[]),
+    // At most ten webhooks.
     route(
         "POST",
         "/webhooks",
-        Door::Admin,
+        Access::Admin,
         201,
         &[
-            field("url", Line, r#""<receiver>""#),
-            field("events", Array, r#"["agent.role_assigned"]"#).or_nothing(),
-            field("description", Prose, r#""Why""#).or_nothing(),
+            field("url", SingleLine, r#""<receiver>""#),
+            field("events", Array, r#"["agent.role_assigned"]"#).optional(),
+            field("description", MultiLine, r#""Why""#).optional(),
         ],
     )
-    .then(409),
-    route("GET", "/webhooks/{webhook}", Door::Admin, 200, &[]),
+    .repeated(409),
+    route("GET", "/webhooks/{webhook}", Access::Admin, 200, &[]),
     route(
         "PATCH",
         "/webhooks/{webhook}",
-        Door::Admin,
+        Access::Admin,
         200,
         &[
-            field("url", Line, r#""<receiver>""#).or_nothing(),
-            field("events", Array, r#"["agent.role_assigned"]"#).or_nothing(),
-            field("description", Prose, r#""Why""#).or_nothing(),
-            field("status", Line, r#""active""#).or_nothing(),
+            field("url", SingleLine, r#""<receiver>""#).optional(),
+            field("events", Array, r#"["agent.role_assigned"]"#).optional(),
+            field("description", MultiLine, r#""Why""#).optional(),
+            field("status", SingleLine, r#""active""#).optional(),
         ],
     ),
-    route("DELETE", "/webhooks/{webhook}", Door::Admin, 200, &[]).then(404),
-    route("POST", "/webhooks/{webhook}/rotate-secret", Door::Admin, 200, &[]),
-    route("POST", "/webhooks/{webhook}/test", Door::Admin, 202, &[]),
-    route("GET", "/webhooks/{webhook}/deliveries", Door::Admin, 200, &[]),
-    route("GET", "/webhooks/{webhook}/deliveries/{event}", Door::Admin, 200, &[]),
-    route("POST", "/webhooks/{webhook}/deliveries/{event}/replay", Door::Admin, 202, &[]),
+    route("DELETE", "/webhooks/{webhook}", Access::Admin, 200, &[]).repeated(404),
+    route("POST", "/webhooks/{webhook}/rotate-secret", Access::Admin, 200, &[]),
+    route("POST", "/webhooks/{webhook}/test", Access::Admin, 202, &[]),
+    route("GET", "/webhooks/{webhook}/deliveries", Access::Admin, 200, &[]),
+    route("GET", "/webhooks/{webhook}/deliveries/{event}", Access::Admin, 200, &[]),
+    route("POST", "/webhooks/{webhook}/deliveries/{event}/replay", Access::Admin, 202, &[]),
     route(
         "POST",
         "/webhooks/{webhook}/replay",
-        Door::Admin,
+        Access::Admin,
         202,
-        &[field("since", Line, r#""2020-01-01T00:00:00Z""#), field("status", Line, r#""delivered""#).or_nothing()],
+        &[
+            field("since", SingleLine, r#""2020-01-01T00:00:00Z""#),
+            field("status", SingleLine, r#""delivered""#).optional(),
+        ],
     ),
-    route("GET", "/audit", Door::Owner, 200, &[]),
-    route("GET", "/.well-known/jwks.json", Door::Open, 200, &[]),
-    route("GET", "/openapi.json", Door::Open, 200, &[]),
-    route("GET", "/docs", Door::Open, 200, &[]),
-    route("GET", "/docs/{file}", Door::Open, 200, &[]),
-    route("GET", "/.well-known/oauth-authorization-server", Door::Open, 200, &[]),
-    route("GET", "/signing-keys", Door::Admin, 200, &[]),
-    // The next key is too young to sign.
-    route("POST", "/signing-keys/rotate", Door::Admin, 202, &[]),
-    route("DELETE", "/signing-keys/{kid}", Door::Admin, 200, &[]),
-    route("GET", "/health", Door::Open, 200, &[]),
-    route("GET", "/status", Door::AnyFullKey, 200, &[]),
+    route("GET", "/audit", Access::Owner, 200, &[]),
+    route("GET", "/.well-known/jwks.json", Access::Public, 200, &[]),
+    route("GET", "/openapi.json", Access::Public, 200, &[]),
+    route("GET", "/docs", Access::Public, 200, &[]),
+    route("GET", "/docs/{file}", Access::Public, 200, &[]),
+    route("GET", "/.well-known/oauth-authorization-server", Access::Public, 200, &[]),
+    route("GET", "/signing-keys", Access::Admin, 200, &[]),
+    // The next key is not old enough to sign yet.
+    route("POST", "/signing-keys/rotate", Access::Admin, 202, &[]),
+    route("DELETE", "/signing-keys/{kid}", Access::Admin, 200, &[]),
+    route("GET", "/health", Access::Public, 200, &[]),
+    route("GET", "/status", Access::AnyFullKey, 200, &[]),
 ];

@@ -1,4 +1,4 @@
-//! A real key of ours in the wrong hands: a good token in parts, changed and signed again.
+//! Forges tokens with the real signing key: takes a valid token apart, changes it and signs it again.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use countersign_tests::{ControlPlane, Database};
@@ -10,7 +10,7 @@ use p256::{
 };
 use serde_json::Value;
 
-/// A good token's header and claims, and the key that signed it.
+/// The header and claims of a valid token, and the key that signed it.
 pub struct Signer {
     pub header: Value,
     pub claims: Value,
@@ -18,17 +18,17 @@ pub struct Signer {
 }
 
 impl Signer {
-    /// With the key that signs access tokens, out of the database of `at`.
-    pub async fn access(at: &ControlPlane, token: &str) -> Self {
-        let (kid, key) = Database::of(at).await.signing_key(at).await;
+    /// Uses the key that signs access tokens, from the database of the control plane.
+    pub async fn access(control: &ControlPlane, token: &str) -> Self {
+        let (kid, key) = Database::of(control).await.signing_key(control).await;
         let signer = Self::new(key, token);
         assert_eq!(signer.header["kid"], kid);
         signer
     }
 
-    /// With the key that signs people's tokens, out of the folder of `at`.
-    pub fn operator(at: &ControlPlane, token: &str) -> Self {
-        let key = SecretKey::read_pkcs8_pem_file(at.folder().join("operator.key")).unwrap();
+    /// Uses the operator key, from the data folder of the control plane.
+    pub fn operator(control: &ControlPlane, token: &str) -> Self {
+        let key = SecretKey::read_pkcs8_pem_file(control.folder().join("operator.key")).unwrap();
         Self::new(SigningKey::from(&key), token)
     }
 
@@ -38,24 +38,24 @@ impl Signer {
         Self { header: part(header), claims: part(claims), key }
     }
 
-    /// Header and payload as they are, signed.
+    /// Signs header and payload unchanged.
     pub fn sign(&self, header: impl AsRef<[u8]>, payload: impl AsRef<[u8]>) -> String {
         let message = format!("{}.{}", BASE64.encode(header), BASE64.encode(payload));
         let signature: Signature = self.key.sign(message.as_bytes());
         format!("{message}.{}", BASE64.encode(signature.to_bytes()))
     }
 
-    /// With some claims replaced, or left out where the value is null.
+    /// A token with some claims replaced, or removed if the value is null.
     pub fn with_claims(&self, changes: &Value) -> String {
         self.sign(self.header.to_string(), changed(&self.claims, changes))
     }
 
-    /// With the claims as this text.
+    /// A token with this payload.
     pub fn with_payload(&self, payload: impl AsRef<[u8]>) -> String {
         self.sign(self.header.to_string(), payload)
     }
 
-    /// With some members of the header replaced, or left out where the value is null.
+    /// A token with some header members replaced, or removed if the value is null.
     pub fn with_header(&self, changes: &Value) -> String {
         self.sign(changed(&self.header, changes), self.claims.to_string())
     }
@@ -68,7 +68,7 @@ impl Signer {
         jsonwebtoken::encode(&header, &self.claims, &EncodingKey::from_secret(secret)).unwrap()
     }
 
-    /// What everybody may read of the key.
+    /// The public key.
     pub fn public_pem(&self) -> String {
         self.key.verifying_key().to_public_key_pem(LineEnding::LF).unwrap()
     }

@@ -1,11 +1,11 @@
-//! The sync port: who may follow, and what a follower may say.
+//! The sync port: which credentials may follow, and which messages are accepted.
 
 use super::{
-    credentials::{KINDS, Kind, Purse},
+    credentials::{Credentials, KINDS, Kind},
     fixture::{Fixture, assert_none},
 };
 use countersign_proto::v1::{
-    FollowRequest, Hello, Ping, follow_request::Message as Ask, follow_response::Message as Told,
+    FollowRequest, Hello, Ping, follow_request::Message as ClientMessage, follow_response::Message as ServerMessage,
     sync_client::SyncClient,
 };
 use countersign_tests::ControlPlane;
@@ -23,27 +23,31 @@ async fn channel(control: &ControlPlane) -> Channel {
     endpoint.connect().await.expect("the sync port answers")
 }
 
-/// Says this with these credentials; the first thing that is told.
-async fn follow(at: &ControlPlane, authorizations: &[Vec<u8>], asks: Vec<Option<Ask>>) -> Result<Option<Told>, Status> {
-    let asks = asks.into_iter().map(|message| FollowRequest { message });
-    // The follower goes on listening after what it says: a stream that ended would end the answer too.
-    let mut request = Request::new(tokio_stream::iter(asks).chain(tokio_stream::pending()));
+/// Sends messages with these `authorization` values; returns the first message of the server.
+async fn follow(
+    control: &ControlPlane,
+    authorizations: &[Vec<u8>],
+    messages: Vec<Option<ClientMessage>>,
+) -> Result<Option<ServerMessage>, Status> {
+    let messages = messages.into_iter().map(|message| FollowRequest { message });
+    // Keep the request stream open: its end would end the response stream too.
+    let mut request = Request::new(tokio_stream::iter(messages).chain(tokio_stream::pending()));
     for value in authorizations {
         let value = MetadataValue::<Ascii>::try_from(value.as_slice()).unwrap();
         request.metadata_mut().append("authorization", value);
     }
-    let mut told = SyncClient::new(channel(at).await).follow(request).await?.into_inner();
-    Ok(told.message().await?.and_then(|told| told.message))
+    let mut response = SyncClient::new(channel(control).await).follow(request).await?.into_inner();
+    Ok(response.message().await?.and_then(|response| response.message))
 }
 
-fn hello() -> Vec<Option<Ask>> {
-    vec![Some(Ask::Hello(Hello { revision: 0 }))]
+fn hello() -> Vec<Option<ClientMessage>> {
+    vec![Some(ClientMessage::Hello(Hello { revision: 0 }))]
 }
 
-/// The service that the first page of a snapshot is about.
-fn service(told: Result<Option<Told>, Status>) -> Result<String, (Code, String)> {
-    match told {
-        Ok(Some(Told::Snapshot(page))) => Ok(page.info.unwrap().service_id),
+/// The service id of the first page of a snapshot.
+fn service(response: Result<Option<ServerMessage>, Status>) -> Result<String, (Code, String)> {
+    match response {
+        Ok(Some(ServerMessage::Snapshot(page))) => Ok(page.info.unwrap().service_id),
         Ok(other) => Ok(format!("{other:?}")),
         Err(status) => Err((status.code(), status.message().to_owned())),
     }
@@ -52,21 +56,22 @@ fn service(told: Result<Option<Told>, Status>) -> Result<String, (Code, String)>
 #[tokio::test]
 async fn sync_requires_a_service_key_and_sends_only_its_service() {
     let fixture = Fixture::new().await;
-    let purse = Purse::of(&fixture).await;
+    let credentials = Credentials::of(&fixture).await;
     let mut faults = Vec::new();
     for kind in KINDS {
-        let credentials = if kind == Kind::Nothing { vec![] } else { vec![[b"Bearer ", purse.get(kind)].concat()] };
-        let told = service(follow(&fixture.control, &credentials, hello()).await);
+        let authorizations =
+            if kind == Kind::Nothing { vec![] } else { vec![[b"Bearer ", credentials.get(kind)].concat()] };
+        let response = service(follow(&fixture.control, &authorizations, hello()).await);
         let refused = |reason: &str| Err((Code::Unauthenticated, reason.to_owned()));
         let right = match kind {
-            Kind::FullKey | Kind::SyncKey => told.as_deref() == Ok(fixture.control.service()),
-            Kind::OthersKey => {
-                told.as_ref().is_ok_and(|told| told.starts_with("svc_") && told != fixture.control.service())
-            }
-            Kind::Nothing | Kind::RawBytes => told == refused("service_key_missing"),
-            _ => told == refused("service_key_invalid"),
+            Kind::FullKey | Kind::SyncKey => response.as_deref() == Ok(fixture.control.service()),
+            Kind::OtherServiceKey => response
+                .as_ref()
+                .is_ok_and(|response| response.starts_with("svc_") && response != fixture.control.service()),
+            Kind::Nothing | Kind::RawBytes => response == refused("service_key_missing"),
+            _ => response == refused("service_key_invalid"),
         };
-        faults.extend((!right).then(|| format!("{kind:?}: {told:?}")));
+        faults.extend((!right).then(|| format!("{kind:?}: {response:?}")));
     }
     assert_none(&faults);
 }
@@ -92,10 +97,10 @@ async fn sync_refuses_anything_but_exactly_one_key() {
         vec![v("Bearer {}").to_ascii_uppercase()],
         vec![v(&format!("Bearer {{}}{}", "0".repeat(8_000)))],
     ] {
-        let told = service(follow(&fixture.control, &values, hello()).await);
-        let right = matches!(&told, Err((Code::Unauthenticated, _)));
+        let response = service(follow(&fixture.control, &values, hello()).await);
+        let right = matches!(&response, Err((Code::Unauthenticated, _)));
         let shown: Vec<_> = values.iter().map(|value| String::from_utf8_lossy(value).replace(key, "{}")).collect();
-        faults.extend((!right).then(|| format!("{shown:.60?}: {told:?}")));
+        faults.extend((!right).then(|| format!("{shown:.60?}: {response:?}")));
     }
     assert_none(&faults);
 }
@@ -104,15 +109,15 @@ async fn sync_refuses_anything_but_exactly_one_key() {
 async fn invalid_sync_messages_are_refused_and_unknown_revisions_get_a_snapshot() {
     let fixture = Fixture::new().await;
     let bearer = [format!("Bearer {}", fixture.control.key()).into_bytes()];
-    let from = |revision| vec![Some(Ask::Hello(Hello { revision }))];
+    let from = |revision| vec![Some(ClientMessage::Hello(Hello { revision }))];
     for revision in [-1, i64::MIN, i64::MAX, 1] {
-        let told = service(follow(&fixture.control, &bearer, from(revision)).await);
-        assert_eq!(told.as_deref(), Ok(fixture.control.service()), "from {revision}");
+        let response = service(follow(&fixture.control, &bearer, from(revision)).await);
+        assert_eq!(response.as_deref(), Ok(fixture.control.service()), "from {revision}");
     }
-    for (name, asks) in
-        [("a message of nothing", vec![None]), ("a ping before hello", vec![Some(Ask::Ping(Ping { number: 1 }))])]
+    for (name, messages) in
+        [("an empty message", vec![None]), ("a ping before hello", vec![Some(ClientMessage::Ping(Ping { number: 1 }))])]
     {
-        let told = follow(&fixture.control, &bearer, asks).await;
-        assert_eq!(told.map_err(|status| status.code()).unwrap_err(), Code::InvalidArgument, "{name}");
+        let response = follow(&fixture.control, &bearer, messages).await;
+        assert_eq!(response.map_err(|status| status.code()).unwrap_err(), Code::InvalidArgument, "{name}");
     }
 }

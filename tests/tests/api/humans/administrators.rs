@@ -1,17 +1,17 @@
-//! The claim that makes an administrator, in the shapes in which issuers have it.
+//! The claim that makes an administrator, in the formats that issuers use.
 
-use super::{NOT_YOURS, control_of};
+use super::{NOT_YOURS, start_with_issuer};
 use countersign_tests::{ControlPlane, Issuer, SigningKey, issuer::with};
 use serde_json::{Value, json};
 
-/// Settings, the claim that they name, and what in it makes an administrator and what does not.
+/// Settings, the claim that they name, a value that makes an administrator and one that does not.
 type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, Value, Value);
 
-/// Looks at the keys of a service that is not theirs.
+/// Whether the human user may list the keys of another owner's service.
 async fn manages_all(control: &ControlPlane, token: &str) -> bool {
-    let answer = control.api.get_as(token, &control.path("/keys")).await;
-    assert!(answer.status == 200 || answer.error() == NOT_YOURS, "{}", answer.body);
-    answer.status == 200
+    let response = control.api.get_as(token, &control.path("/keys")).await;
+    assert!(response.status == 200 || response.error() == NOT_YOURS, "{}", response.body);
+    response.status == 200
 }
 
 #[tokio::test]
@@ -32,11 +32,11 @@ async fn admin_claim_of_the_issuer_makes_an_administrator() {
         (&[("admin_claim", url), ("admin_value", "boss")], url, json!(["boss"]), json!({ "boss": true })),
         (&[("admin_claim", "scope"), ("admin_value", "boss")], "scope", json!("openid boss"), json!("openid-boss")),
     ];
-    for (settings, claim, yes, no) in cases {
-        let control = control_of(&issuer, settings).await;
+    for (settings, claim, admin_value, other_value) in cases {
+        let control = start_with_issuer(&issuer, settings).await;
         let token = |value: &Value| key.token(&with(issuer.claims("ann"), claim, value.clone()));
-        assert!(manages_all(&control, &token(&yes)).await, "{settings:?} {yes}");
-        assert!(!manages_all(&control, &token(&no)).await, "{settings:?} {no}");
+        assert!(manages_all(&control, &token(&admin_value)).await, "{settings:?} {admin_value}");
+        assert!(!manages_all(&control, &token(&other_value)).await, "{settings:?} {other_value}");
         assert!(!manages_all(&control, &key.token(&issuer.claims("ann"))).await, "{settings:?}");
     }
 }
@@ -45,6 +45,6 @@ async fn admin_claim_of_the_issuer_makes_an_administrator() {
 async fn issuer_without_admin_claim_setting_has_no_administrators() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
-    let control = control_of(&issuer, &[]).await;
+    let control = start_with_issuer(&issuer, &[]).await;
     assert!(!manages_all(&control, &key.token(&with(issuer.claims("ann"), "admin", json!(true)))).await);
 }

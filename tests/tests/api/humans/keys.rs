@@ -1,6 +1,6 @@
-//! Where keys come from and how often, and an issuer that is slow, wrong or away.
+//! Retrieval of issuer keys: sources, frequency, and issuers that are slow, wrong or unreachable.
 
-use super::{INVALID, UNAVAILABLE, ask, control_of};
+use super::{INVALID, UNAVAILABLE, list_services, start_with_issuer};
 use countersign_tests::{
     ControlPlane, Issuer, SigningKey, eventually,
     issuer::{IssuerBehavior, jwks},
@@ -9,14 +9,14 @@ use countersign_tests::{
 use serde_json::json;
 use std::time::Duration;
 
-/// Asks as often as there are tokens, all at once; gives the statuses.
-async fn ask_at_once(control: &ControlPlane, tokens: Vec<String>) -> Vec<u16> {
-    let mut asking = tokio::task::JoinSet::new();
+/// Sends one request per token concurrently; returns the statuses.
+async fn list_services_concurrently(control: &ControlPlane, tokens: Vec<String>) -> Vec<u16> {
+    let mut requests = tokio::task::JoinSet::new();
     for token in tokens {
-        let site = control.api.clone();
-        asking.spawn(async move { site.get_as(&token, "/services").await.status });
+        let api = control.api.clone();
+        requests.spawn(async move { api.get_as(&token, "/services").await.status });
     }
-    asking.join_all().await
+    requests.join_all().await
 }
 
 #[tokio::test]
@@ -24,35 +24,35 @@ async fn concurrent_first_requests_share_one_key_fetch() {
     let key = SigningKey::rsa("r");
     let issuer = Issuer::start(&[&key]).await;
     issuer.set_behavior(IssuerBehavior::Delayed(Duration::from_millis(300)));
-    let control = control_of(&issuer, &[]).await;
+    let control = start_with_issuer(&issuer, &[]).await;
     let tokens = (0..100).map(|number| key.token(&issuer.claims(&format!("person {number}")))).collect();
-    assert_eq!(ask_at_once(&control, tokens).await, [200; 100]);
+    assert_eq!(list_services_concurrently(&control, tokens).await, [200; 100]);
     assert_eq!((issuer.discoveries(), issuer.fetches()), (1, 1));
 }
 
 #[tokio::test]
 async fn unknown_key_ids_cause_one_key_fetch() {
-    let (key, inventor) = (SigningKey::p256("p"), SigningKey::p256("x"));
+    let (key, unknown_key) = (SigningKey::p256("p"), SigningKey::p256("x"));
     let issuer = Issuer::start(&[&key]).await;
-    let control = control_of(&issuer, &[]).await;
-    ask(&control, &key.token(&issuer.claims("ann"))).await.expect(200);
+    let control = start_with_issuer(&issuer, &[]).await;
+    list_services(&control, &key.token(&issuer.claims("ann"))).await.expect(200);
     assert_eq!(issuer.fetches(), 1);
     let header = |number| json!({ "alg": "ES256", "kid": format!("invented {number}") });
-    let tokens = (0..200).map(|number| inventor.signed(&header(number), &issuer.claims("ann"))).collect();
-    assert_eq!(ask_at_once(&control, tokens).await, [401; 200]);
-    assert_eq!(issuer.fetches(), 2, "the first unknown name is reason to look again, once a minute");
-    ask(&control, &key.token(&issuer.claims("ann"))).await.expect(200);
+    let tokens = (0..200).map(|number| unknown_key.signed(&header(number), &issuer.claims("ann"))).collect();
+    assert_eq!(list_services_concurrently(&control, tokens).await, [401; 200]);
+    assert_eq!(issuer.fetches(), 2, "the first unknown key id causes one fetch, at most one a minute");
+    list_services(&control, &key.token(&issuer.claims("ann"))).await.expect(200);
 }
 
 #[tokio::test]
 async fn unknown_key_id_reloads_the_keys_and_drops_withdrawn_ones() {
     let (old, new) = (SigningKey::rsa("old"), SigningKey::ed25519("new"));
     let issuer = Issuer::start(&[&old]).await;
-    let control = control_of(&issuer, &[]).await;
-    ask(&control, &old.token(&issuer.claims("ann"))).await.expect(200);
+    let control = start_with_issuer(&issuer, &[]).await;
+    list_services(&control, &old.token(&issuer.claims("ann"))).await.expect(200);
     issuer.publish(&[&new]);
-    ask(&control, &new.token(&issuer.claims("ann"))).await.expect(200);
-    assert_eq!(ask(&control, &old.token(&issuer.claims("ann"))).await.error(), INVALID);
+    list_services(&control, &new.token(&issuer.claims("ann"))).await.expect(200);
+    assert_eq!(list_services(&control, &old.token(&issuer.claims("ann"))).await.error(), INVALID);
 }
 
 #[tokio::test]
@@ -63,9 +63,9 @@ async fn withdrawn_key_is_refused_after_the_refresh() {
     settings.push("humans.keys_refresh_seconds=1".to_owned());
     let control = super::start(&settings).await;
     let token = key.token(&issuer.claims("ann"));
-    ask(&control, &token).await.expect(200);
+    list_services(&control, &token).await.expect(200);
     issuer.publish(&[]);
-    let refused = async || Some(ask(&control, &token).await).filter(|answer| answer.status != 200);
+    let refused = async || Some(list_services(&control, &token).await).filter(|response| response.status != 200);
     assert_eq!(eventually("the key is withdrawn", refused, || control.log()).await.error(), INVALID);
 }
 
@@ -77,12 +77,12 @@ async fn unreachable_issuer_returns_503_and_recovers_without_a_restart() {
     let settings = [format!("humans.issuers.corp.issuer={url}"), "humans.issuers.corp.audience=countersign".to_owned()];
     let control = super::start(&settings).await;
     let token = key.token(&json!({ "iss": url, "aud": "countersign", "sub": "ann", "exp": 4_102_444_800_u64 }));
-    let answer = ask(&control, &token).await;
-    assert_eq!((answer.error(), answer.header("retry-after")), (UNAVAILABLE, "1"), "{}", answer.body);
-    ask(&control, control.human()).await.expect(200);
+    let response = list_services(&control, &token).await;
+    assert_eq!((response.error(), response.header("retry-after")), (UNAVAILABLE, "1"), "{}", response.body);
+    list_services(&control, control.human()).await.expect(200);
     let _issuer = Issuer::start_on(port, &[&key]).await;
-    let good = async || Some(ask(&control, &token).await).filter(|answer| answer.status == 200);
-    eventually("the issuer is asked again", good, || control.log()).await;
+    let good = async || Some(list_services(&control, &token).await).filter(|response| response.status == 200);
+    eventually("the keys are fetched again", good, || control.log()).await;
 }
 
 #[tokio::test]
@@ -93,21 +93,21 @@ async fn cached_keys_are_used_up_to_their_maximum_age_during_an_outage() {
     settings.extend(["humans.keys_refresh_seconds=1".to_owned(), "humans.keys_max_age_seconds=4".to_owned()]);
     let control = super::start(&settings).await;
     let token = key.token(&issuer.claims("ann"));
-    ask(&control, &token).await.expect(200);
+    list_services(&control, &token).await.expect(200);
     let before = issuer.discoveries();
     issuer.set_behavior(IssuerBehavior::Status(500));
     let refreshed = async || {
-        ask(&control, &token).await.expect(200);
+        list_services(&control, &token).await.expect(200);
         (issuer.discoveries() > before).then_some(())
     };
-    eventually("keys are to be fetched again", refreshed, || control.log()).await;
-    ask(&control, &token).await.expect(200);
-    let refused = async || Some(ask(&control, &token).await).filter(|answer| answer.status != 200);
-    let answer = eventually("keys are too old", refused, || control.log()).await;
-    assert_eq!(answer.error(), UNAVAILABLE);
+    eventually("a refresh of the keys is attempted", refreshed, || control.log()).await;
+    list_services(&control, &token).await.expect(200);
+    let refused = async || Some(list_services(&control, &token).await).filter(|response| response.status != 200);
+    let response = eventually("the keys exceed their maximum age", refused, || control.log()).await;
+    assert_eq!(response.error(), UNAVAILABLE);
     issuer.set_behavior(IssuerBehavior::Normal);
-    let good = async || Some(ask(&control, &token).await).filter(|answer| answer.status == 200);
-    eventually("the issuer is back", good, || control.log()).await;
+    let good = async || Some(list_services(&control, &token).await).filter(|response| response.status == 200);
+    eventually("the issuer works again", good, || control.log()).await;
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn invalid_issuer_responses_are_refused() {
     let (key, foreign) = (SigningKey::p256("p"), SigningKey::p256("p"));
     let elsewhere = Issuer::start(&[&foreign]).await;
     let huge = json!({ "keys": [key.jwk()], "padding": "x".repeat(256 * 1024) }).to_string();
-    let moods = [
+    let behaviors = [
         IssuerBehavior::Status(500),
         IssuerBehavior::Status(204),
         IssuerBehavior::Redirect(elsewhere.jwks_url()),
@@ -124,12 +124,16 @@ async fn invalid_issuer_responses_are_refused() {
         IssuerBehavior::Body(String::new()),
         IssuerBehavior::Endless,
     ];
-    for behavior in moods {
+    for behavior in behaviors {
         let issuer = Issuer::start(&[&key]).await;
         issuer.set_behavior(behavior.clone());
-        let control = control_of(&issuer, &[]).await;
+        let control = start_with_issuer(&issuer, &[]).await;
         for signer in [&key, &foreign] {
-            assert_eq!(ask(&control, &signer.token(&issuer.claims("ann"))).await.error(), UNAVAILABLE, "{behavior:?}");
+            assert_eq!(
+                list_services(&control, &signer.token(&issuer.claims("ann"))).await.error(),
+                UNAVAILABLE,
+                "{behavior:?}"
+            );
         }
     }
     assert_eq!(elsewhere.fetches(), 0, "a redirect is not followed");
@@ -138,15 +142,17 @@ async fn invalid_issuer_responses_are_refused() {
 #[tokio::test]
 async fn discovery_document_with_wrong_issuer_or_unsafe_jwks_url_is_refused() {
     let key = SigningKey::p256("p");
-    for (name, value) in [
-        ("issuer", "https://somebody.example"),
-        ("jwks_uri", "http://192.0.2.1/keys"),
-        ("jwks_uri", "file:///etc/passwd"),
-    ] {
+    for (name, value) in
+        [("issuer", "https://other.example"), ("jwks_uri", "http://192.0.2.1/keys"), ("jwks_uri", "file:///etc/passwd")]
+    {
         let issuer = Issuer::start(&[&key]).await;
         issuer.discover(name, value);
-        let control = control_of(&issuer, &[]).await;
-        assert_eq!(ask(&control, &key.token(&issuer.claims("ann"))).await.error(), UNAVAILABLE, "{name} = {value}");
+        let control = start_with_issuer(&issuer, &[]).await;
+        assert_eq!(
+            list_services(&control, &key.token(&issuer.claims("ann"))).await.error(),
+            UNAVAILABLE,
+            "{name} = {value}"
+        );
         assert_eq!(issuer.fetches(), 0);
     }
 }
@@ -157,21 +163,21 @@ async fn slow_issuer_delays_only_its_own_users_and_for_a_limited_time() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
     issuer.set_behavior(IssuerBehavior::Delayed(Duration::from_mins(2)));
-    let control = control_of(&issuer, &[]).await;
+    let control = start_with_issuer(&issuer, &[]).await;
     let began = std::time::Instant::now();
     let waiting = {
-        let (site, token) = (control.api.clone(), key.token(&issuer.claims("ann")));
-        tokio::spawn(async move { site.get_as(&token, "/services").await })
+        let (api, token) = (control.api.clone(), key.token(&issuer.claims("ann")));
+        tokio::spawn(async move { api.get_as(&token, "/services").await })
     };
     let fetching = async || (issuer.discoveries() > 0).then_some(());
-    eventually("the issuer is asked", fetching, || control.log()).await;
+    eventually("the issuer receives the request", fetching, || control.log()).await;
     for _ in 0..20 {
         control.api.get("/health").await.expect(200);
-        ask(&control, control.human()).await.expect(200);
+        list_services(&control, control.human()).await.expect(200);
     }
-    assert!(!waiting.is_finished(), "the others did not wait for it");
+    assert!(!waiting.is_finished(), "other requests do not wait for the slow issuer");
     assert_eq!(waiting.await.unwrap().error(), UNAVAILABLE);
-    assert!(began.elapsed() < Duration::from_mins(1), "it waited for the issuer: {:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_mins(1), "the request waited for the issuer for {:?}", began.elapsed());
 }
 
 #[tokio::test]
@@ -181,11 +187,11 @@ async fn jwks_file_is_read_again_for_an_unknown_key_id() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("jwks.json");
     std::fs::write(&file, jwks(&[&old]).to_string()).unwrap();
-    let control = control_of(&issuer, &[("jwks_file", &file.display().to_string())]).await;
-    ask(&control, &old.token(&issuer.claims("ann"))).await.expect(200);
+    let control = start_with_issuer(&issuer, &[("jwks_file", &file.display().to_string())]).await;
+    list_services(&control, &old.token(&issuer.claims("ann"))).await.expect(200);
     std::fs::write(&file, jwks(&[&new]).to_string()).unwrap();
-    ask(&control, &new.token(&issuer.claims("ann"))).await.expect(200);
-    assert_eq!(ask(&control, &old.token(&issuer.claims("ann"))).await.error(), INVALID);
+    list_services(&control, &new.token(&issuer.claims("ann"))).await.expect(200);
+    assert_eq!(list_services(&control, &old.token(&issuer.claims("ann"))).await.error(), INVALID);
     assert_eq!((issuer.discoveries(), issuer.fetches()), (0, 0));
 }
 
@@ -202,12 +208,12 @@ async fn issuer_certificate_must_be_signed_by_the_configured_authority() {
     };
     let (right, wrong) = (file("right.pem", &authority), file("wrong.pem", &other));
     let token = key.token(&issuer.claims("ann"));
-    let control = control_of(&issuer, &[("ca_file", &right)]).await;
-    ask(&control, &token).await.expect(200);
-    let asked = issuer.fetches();
+    let control = start_with_issuer(&issuer, &[("ca_file", &right)]).await;
+    list_services(&control, &token).await.expect(200);
+    let fetches_before = issuer.fetches();
     for settings in [&[("ca_file", wrong.as_str())][..], &[]] {
-        let control = control_of(&issuer, settings).await;
-        assert_eq!(ask(&control, &token).await.error(), UNAVAILABLE, "{settings:?}");
+        let control = start_with_issuer(&issuer, settings).await;
+        assert_eq!(list_services(&control, &token).await.error(), UNAVAILABLE, "{settings:?}");
     }
-    assert_eq!(issuer.fetches(), asked, "nothing is asked of whoever is not vouched for");
+    assert_eq!(issuer.fetches(), fetches_before, "an untrusted issuer receives no request");
 }

@@ -1,4 +1,4 @@
-//! A control plane without `--dev`: what becomes of the operator key when the platform brings its issuers.
+//! A control plane without `--dev`: operator tokens before and after an issuer is configured.
 
 use super::{INVALID, settings::control_plane};
 use countersign_tests::{
@@ -10,7 +10,7 @@ use countersign_tests::{
 };
 use std::{path::Path, process::Command};
 
-/// A real deployment in a folder: a certificate of its own, the embedded database, and these settings besides.
+/// Starts a production deployment in a folder, with its own certificate, the embedded database and these settings.
 async fn start(folder: &Path, more: &[String]) -> (Process, HttpClient) {
     let pair = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (folder.join("tls.crt"), folder.join("tls.key"));
@@ -32,7 +32,8 @@ async fn start(folder: &Path, more: &[String]) -> (Process, HttpClient) {
     }
     let process = Process::start(command, &folder.join("log"));
     let api = HttpClient::trusting(format!("https://localhost:{port}"), pair.cert.pem().as_bytes());
-    let up = async || HttpResponse::try_send(api.request("GET", "/health")).await.filter(|answer| answer.status == 200);
+    let up =
+        async || HttpResponse::try_send(api.request("GET", "/health")).await.filter(|response| response.status == 200);
     eventually("the control plane is up", up, || process.log()).await;
     (process, api)
 }
@@ -44,20 +45,20 @@ async fn operator_tokens_are_refused_once_an_issuer_is_configured() {
     let folder = tempfile::tempdir().unwrap();
     let keys = folder.path().join("jwks.json");
     std::fs::write(&keys, jwks(&[&key]).to_string()).unwrap();
-    let theirs = key.token(&issuer.claims("ann"));
+    let issuer_token = key.token(&issuer.claims("ann"));
 
     let (mut process, api) = start(folder.path(), &[]).await;
     let data = format!("data_dir={}", folder.path().join("data").display());
     let minted = control_plane(&["human-token", "mint", "--subject", "ann", "--admin"], &[&data], &[]);
     let minted = String::from_utf8(minted.stdout).unwrap().trim().to_owned();
     api.get_as(&minted, "/services").await.expect(200);
-    assert_eq!(api.get_as(&theirs, "/services").await.error(), INVALID);
+    assert_eq!(api.get_as(&issuer_token, "/services").await.error(), INVALID);
     assert!(process.terminate().await.success());
 
     let corp = issuer.settings("corp", &[("jwks_file", keys.to_str().unwrap())]);
     let (_process, api) = start(folder.path(), &corp).await;
     assert_eq!(api.get_as(&minted, "/services").await.error(), INVALID);
-    api.get_as(&theirs, "/services").await.expect(200);
+    api.get_as(&issuer_token, "/services").await.expect(200);
 }
 
 /// Runs `human-token mint` with these settings; returns exit code, standard output and standard error.
@@ -78,8 +79,8 @@ async fn mint_is_refused_once_an_issuer_is_configured() {
         (&corp[..], "humans.issuers: human users' tokens come from the configured issuers"),
         (&["database.url=postgres://db/x"], "with PostgreSQL"),
     ] {
-        let (code, said, error) = mint(&[&[data.as_str()], settings].concat());
-        assert!(code == Some(1) && said.is_empty() && error.contains(expected), "{settings:?}: {error}");
+        let (code, stdout, error) = mint(&[&[data.as_str()], settings].concat());
+        assert!(code == Some(1) && stdout.is_empty() && error.contains(expected), "{settings:?}: {error}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! Which settings of issuers are refused, what becomes of the operator key, and what `config` says.
+//! Invalid issuer settings, the operator key, and the output of `config`.
 
 use countersign_tests::{Issuer, SigningKey, tools};
 use std::process::{Command, Output};
@@ -17,18 +17,18 @@ fn text(output: &Output) -> (Option<i32>, String, String) {
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
-const REAL: [&str; 3] = ["public_url=https://id.example", "tls.certificate=c.pem", "tls.private_key=k.pem"];
+const PRODUCTION: [&str; 3] = ["public_url=https://id.example", "tls.certificate=c.pem", "tls.private_key=k.pem"];
 const ISSUER: &str = "humans.issuers.corp.issuer=https://login.example";
 const AUDIENCE: &str = "humans.issuers.corp.audience=countersign";
 
 #[test]
 fn config_check_prints_ok_or_every_error() {
-    let good = [&REAL[..], &[ISSUER, AUDIENCE]].concat();
+    let good = [&PRODUCTION[..], &[ISSUER, AUDIENCE]].concat();
     assert_eq!(text(&control_plane(&["config", "check"], &good, &[])), (Some(0), "ok\n".into(), String::new()));
     let bad =
         ["humans.issuers.corp.admin_value=boss", "humans.issuers.corp.algorithms=", "humans.keys_refresh_seconds=0"];
-    let (code, said, error) = text(&control_plane(&["config", "check"], &bad, &[]));
-    assert_eq!((code, said.as_str()), (Some(2), ""), "{error}");
+    let (code, printed, error) = text(&control_plane(&["config", "check"], &bad, &[]));
+    assert_eq!((code, printed.as_str()), (Some(2), ""), "{error}");
     for key in
         ["tls.certificate", "public_url", "corp.issuer:", "corp.audience:", "corp.algorithms:", "corp.admin_value:"]
     {
@@ -38,13 +38,13 @@ fn config_check_prints_ok_or_every_error() {
     let environment = [("COUNTERSIGN_TOKENS__ACCESS_SECONDS", "soon"), ("COUNTERSIGN_NONSENSE", "1")];
     let (code, _, error) = text(&control_plane(&["config", "check"], &["listen.api=nowhere", "lst=1"], &environment));
     assert_eq!(code, Some(2), "{error}");
-    for said in [
+    for printed in [
         "`tokens.access_seconds` in the environment",
         "`nonsense` in the environment",
         "`listen.api` in a flag",
         "`lst` in a flag",
     ] {
-        assert!(error.contains(said), "{said}: {error}");
+        assert!(error.contains(printed), "{printed}: {error}");
     }
 }
 
@@ -84,7 +84,7 @@ fn contradictory_issuer_settings_are_refused_with_their_name() {
     ];
     for (settings, expected) in cases {
         for command in [&["serve"][..], &["config", "check"]] {
-            let (code, _, error) = text(&control_plane(command, &[&REAL[..], settings].concat(), &[]));
+            let (code, _, error) = text(&control_plane(command, &[&PRODUCTION[..], settings].concat(), &[]));
             assert!(code == Some(2) && error.contains(expected), "{settings:?}: {error}");
         }
     }
@@ -120,7 +120,7 @@ fn config_print_shows_values_and_sources_without_secrets() {
         ("COUNTERSIGN_TOKENS__ACCESS_SECONDS", "600"),
     ];
     let arguments = ["config", "print", "--config", file.to_str().unwrap()];
-    let settings = [&REAL[..], &["database.url=postgres://me:hunter2@db/x"]].concat();
+    let settings = [&PRODUCTION[..], &["database.url=postgres://me:hunter2@db/x"]].concat();
     let (_, printed, error) = text(&control_plane(&arguments, &settings, &environment));
     assert!(!printed.contains("hunter2") && !error.contains("hunter2"), "{printed}{error}");
     let lines = [
@@ -135,10 +135,10 @@ fn config_print_shows_values_and_sources_without_secrets() {
     for line in lines {
         assert!(printed.lines().any(|printed| printed == line), "{line}:\n{printed}");
     }
-    let own = folder.path().join("printed.toml");
-    std::fs::write(&own, printed.replace("\"(hidden)\"", "\"\"")).unwrap();
-    let again = control_plane(&["config", "check", "--config", own.to_str().unwrap()], &[], &[]);
-    assert_eq!(text(&again), (Some(0), "ok\n".into(), String::new()), "it reads back");
+    let printed_file = folder.path().join("printed.toml");
+    std::fs::write(&printed_file, printed.replace("\"(hidden)\"", "\"\"")).unwrap();
+    let again = control_plane(&["config", "check", "--config", printed_file.to_str().unwrap()], &[], &[]);
+    assert_eq!(text(&again), (Some(0), "ok\n".into(), String::new()), "the printed settings are valid input");
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn mint_refuses_invalid_subjects() {
 async fn dev_mode_accepts_operator_tokens_beside_an_issuer() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
-    let control = super::control_of(&issuer, &[]).await;
-    super::ask(&control, control.human()).await.expect(200);
-    super::ask(&control, &control.mint_human("ann")).await.expect(200);
+    let control = super::start_with_issuer(&issuer, &[]).await;
+    super::list_services(&control, control.human()).await.expect(200);
+    super::list_services(&control, &control.mint_human("ann")).await.expect(200);
 }

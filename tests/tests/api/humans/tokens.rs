@@ -1,6 +1,6 @@
-//! Which tokens are good: every algorithm by every way to its key, and nothing that only looks like it.
+//! Accepted human tokens: every algorithm with every source of keys, and refusal of all others.
 
-use super::{EXPIRED, INVALID, ask, control_of, start};
+use super::{EXPIRED, INVALID, list_services, start, start_with_issuer};
 use countersign_tests::{
     Issuer, SigningKey,
     issuer::{hs256, jwks, now, unsigned, with},
@@ -14,26 +14,26 @@ async fn every_algorithm_is_accepted_with_keys_from_discovery_url_and_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("jwks.json");
     std::fs::write(&file, jwks(&keys.each_ref()).to_string()).unwrap();
-    let ways = [
+    let sources = [
         ("discovery", None),
         ("url", Some(("jwks_url", issuer.jwks_url()))),
         ("file", Some(("jwks_file", file.display().to_string()))),
     ];
-    for (way, setting) in &ways {
+    for (source, setting) in &sources {
         let setting: Vec<_> = setting.iter().map(|(key, value)| (*key, value.as_str())).collect();
         let (discoveries, fetches) = (issuer.discoveries(), issuer.fetches());
-        let control = control_of(&issuer, &setting).await;
+        let control = start_with_issuer(&issuer, &setting).await;
         for key in &keys {
-            let answer = ask(&control, &key.token(&issuer.claims("ann"))).await;
-            assert_eq!(answer.status, 200, "{way} {}: {}", key.algorithm(), answer.body);
+            let response = list_services(&control, &key.token(&issuer.claims("ann"))).await;
+            assert_eq!(response.status, 200, "{source} {}: {}", key.algorithm(), response.body);
         }
-        let asked = (issuer.discoveries() - discoveries, issuer.fetches() - fetches);
-        let expected = match *way {
+        let requests = (issuer.discoveries() - discoveries, issuer.fetches() - fetches);
+        let expected = match *source {
             "discovery" => (1, 1),
             "url" => (0, 1),
             _ => (0, 0),
         };
-        assert_eq!(asked, expected, "{way}: one fetch serves all");
+        assert_eq!(requests, expected, "{source}: one fetch is used for all keys");
     }
 }
 
@@ -41,11 +41,11 @@ async fn every_algorithm_is_accepted_with_keys_from_discovery_url_and_file() {
 async fn registered_claims_are_validated() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
-    let control = control_of(&issuer, &[]).await;
+    let control = start_with_issuer(&issuer, &[]).await;
     let cases = [
-        ("aud", json!("somebody else"), Some(INVALID)),
-        ("aud", json!(["somebody else"]), Some(INVALID)),
-        ("aud", json!(["somebody else", "countersign"]), None),
+        ("aud", json!("other"), Some(INVALID)),
+        ("aud", json!(["other"]), Some(INVALID)),
+        ("aud", json!(["other", "countersign"]), None),
         ("aud", json!(null), Some(INVALID)),
         ("exp", json!(now() - 1), Some(EXPIRED)),
         ("exp", json!(null), Some(INVALID)),
@@ -61,17 +61,17 @@ async fn registered_claims_are_validated() {
         ("sub", json!("x".repeat(255)), None),
         ("sub", json!("x".repeat(256)), Some(INVALID)),
         ("iss", json!(format!("{}/", issuer.url)), Some(INVALID)),
-        ("iss", json!("https://unheard-of.example"), Some(INVALID)),
+        ("iss", json!("https://unknown.example"), Some(INVALID)),
         ("iss", json!(null), Some(INVALID)),
         ("events", json!({ "http://schemas.openid.net/event/backchannel-logout": {} }), Some(INVALID)),
         ("padding", json!("x".repeat(16 * 1024)), Some(INVALID)),
     ];
     for (name, value, refused) in cases {
-        let answer = ask(&control, &key.token(&with(issuer.claims("ann"), name, value.clone()))).await;
+        let response = list_services(&control, &key.token(&with(issuer.claims("ann"), name, value.clone()))).await;
         let expected = refused.unwrap_or((200, "", ""));
-        assert_eq!(answer.error(), expected, "{name} = {value}: {}", answer.body);
+        assert_eq!(response.error(), expected, "{name} = {value}: {}", response.body);
     }
-    let expired = ask(&control, &key.token(&with(issuer.claims("ann"), "exp", json!(1_000_000_000)))).await;
+    let expired = list_services(&control, &key.token(&with(issuer.claims("ann"), "exp", json!(1_000_000_000)))).await;
     assert_eq!(expired.text("/error/details/expiredAt"), "2001-09-09T01:46:40Z");
 }
 
@@ -79,8 +79,8 @@ async fn registered_claims_are_validated() {
 async fn tokens_must_be_signed_by_a_matching_key_of_their_issuer() {
     let (rsa, p256, ed25519) = (SigningKey::rsa("r"), SigningKey::p256("p"), SigningKey::ed25519("e"));
     let issuer = Issuer::start(&[&rsa, &p256, &ed25519]).await;
-    let (others_key, stranger) = (SigningKey::rsa("r"), SigningKey::p256("p"));
-    let other = Issuer::start(&[&others_key]).await;
+    let (other_key, stranger) = (SigningKey::rsa("r"), SigningKey::p256("p"));
+    let other = Issuer::start(&[&other_key]).await;
     let control = start(&[issuer.settings("corp", &[]), other.settings("other", &[])].concat()).await;
     let claims = issuer.claims("ann");
     let header = |alg: &str, kid: &str| json!({ "alg": alg, "typ": "JWT", "kid": kid });
@@ -88,36 +88,36 @@ async fn tokens_must_be_signed_by_a_matching_key_of_their_issuer() {
     let secret = rsa.public_pem();
     let bad = [
         ("HS256 with the public key as secret", hs256(secret.as_bytes(), &header("HS256", "r"), &claims)),
-        ("RS256 by its word, an HMAC in fact", hs256(secret.as_bytes(), &header("RS256", "r"), &claims)),
+        ("RS256 in the header, signed with HMAC", hs256(secret.as_bytes(), &header("RS256", "r"), &claims)),
         ("alg none", unsigned(&header("none", "r"), &claims)),
         ("no signature", unsigned(&header("RS256", "r"), &claims)),
         ("an EC key under RS256", p256.signed(&header("RS256", "p"), &claims)),
         ("an EC key that names the RSA key", p256.signed(&header("ES256", "r"), &claims)),
-        ("RS512 by its word", rsa.signed(&header("RS512", "r"), &claims)),
-        ("PS256 by its word", rsa.signed(&header("PS256", "r"), &claims)),
-        ("the key of another issuer", others_key.token(&claims)),
-        ("a key of nobody under a known name", stranger.token(&claims)),
-        ("our key in the name of another issuer", rsa.token(&other.claims("ann"))),
+        ("RS512 in the header", rsa.signed(&header("RS512", "r"), &claims)),
+        ("PS256 in the header", rsa.signed(&header("PS256", "r"), &claims)),
+        ("the key of another issuer", other_key.token(&claims)),
+        ("an unknown key with a known key id", stranger.token(&claims)),
+        ("our key for claims of another issuer", rsa.token(&other.claims("ann"))),
         ("crit", rsa.signed(&more("crit", json!(["exp"])), &claims)),
         ("b64", rsa.signed(&more("b64", json!(false)), &claims)),
         ("a logout token", rsa.signed(&more("typ", json!("logout+jwt")), &claims)),
-        ("a key of its own", stranger.signed(&with(header("ES256", "p"), "jwk", stranger.jwk()), &claims)),
+        ("an embedded key", stranger.signed(&with(header("ES256", "p"), "jwk", stranger.jwk()), &claims)),
         ("four parts", format!("{}.x", rsa.token(&claims))),
     ];
-    for (what, token) in bad {
-        let answer = ask(&control, &token).await;
-        assert_eq!(answer.error(), INVALID, "{what}: {}", answer.body);
+    for (name, token) in bad {
+        let response = list_services(&control, &token).await;
+        assert_eq!(response.error(), INVALID, "{name}: {}", response.body);
     }
     let good = [
         rsa.token(&claims),
         rsa.signed(&more("typ", json!("at+jwt")), &claims),
         rsa.signed(&more("typ", json!(null)), &claims),
         rsa.signed(&more("x5t", json!("c29tZQ")), &claims),
-        others_key.token(&other.claims("ann")),
+        other_key.token(&other.claims("ann")),
         ed25519.signed(&json!({ "alg": "EdDSA" }), &claims),
     ];
     for token in good {
-        ask(&control, &token).await.expect(200);
+        list_services(&control, &token).await.expect(200);
     }
 }
 
@@ -125,17 +125,17 @@ async fn tokens_must_be_signed_by_a_matching_key_of_their_issuer() {
 async fn tokens_whose_key_is_ambiguous_are_refused() {
     let keys = [SigningKey::rsa("a").without_kid(), SigningKey::p256("b"), SigningKey::p256("c")];
     let issuer = Issuer::start(&keys.each_ref()).await;
-    let control = control_of(&issuer, &[]).await;
+    let control = start_with_issuer(&issuer, &[]).await;
     let claims = issuer.claims("ann");
-    ask(&control, &keys[0].token(&claims)).await.expect(200);
-    let nameless = keys[1].signed(&json!({ "alg": "ES256" }), &claims);
-    assert_eq!(ask(&control, &nameless).await.error(), INVALID, "it could be either of two");
+    list_services(&control, &keys[0].token(&claims)).await.expect(200);
+    let without_kid = keys[1].signed(&json!({ "alg": "ES256" }), &claims);
+    assert_eq!(list_services(&control, &without_kid).await.error(), INVALID, "two keys could have signed it");
 
-    let twins = [SigningKey::p256("twin"), SigningKey::p256("twin")];
-    let issuer = Issuer::start(&twins.each_ref()).await;
-    let control = control_of(&issuer, &[]).await;
-    for twin in &twins {
-        assert_eq!(ask(&control, &twin.token(&issuer.claims("ann"))).await.error(), INVALID);
+    let duplicates = [SigningKey::p256("twin"), SigningKey::p256("twin")];
+    let issuer = Issuer::start(&duplicates.each_ref()).await;
+    let control = start_with_issuer(&issuer, &[]).await;
+    for duplicate in &duplicates {
+        assert_eq!(list_services(&control, &duplicate.token(&issuer.claims("ann"))).await.error(), INVALID);
     }
 }
 
@@ -143,9 +143,9 @@ async fn tokens_whose_key_is_ambiguous_are_refused() {
 async fn algorithms_outside_the_configured_list_are_refused() {
     let (rsa, p256) = (SigningKey::rsa("r"), SigningKey::p256("p"));
     let issuer = Issuer::start(&[&rsa, &p256]).await;
-    let control = control_of(&issuer, &[("algorithms", "ES256")]).await;
-    assert_eq!(ask(&control, &rsa.token(&issuer.claims("ann"))).await.error(), INVALID);
-    ask(&control, &p256.token(&issuer.claims("ann"))).await.expect(200);
+    let control = start_with_issuer(&issuer, &[("algorithms", "ES256")]).await;
+    assert_eq!(list_services(&control, &rsa.token(&issuer.claims("ann"))).await.error(), INVALID);
+    list_services(&control, &p256.token(&issuer.claims("ann"))).await.expect(200);
 }
 
 #[tokio::test]
@@ -163,8 +163,12 @@ async fn weak_keys_and_keys_for_other_uses_are_ignored() {
     ];
     for (name, value) in changes {
         issuer.publish_jwks(json!({ "keys": [with(rsa.jwk(), name, value.clone()), p256.jwk(), 7, {}] }));
-        let control = control_of(&issuer, &[]).await;
-        assert_eq!(ask(&control, &rsa.token(&issuer.claims("ann"))).await.error(), INVALID, "{name} = {value}");
-        ask(&control, &p256.token(&issuer.claims("ann"))).await.expect(200);
+        let control = start_with_issuer(&issuer, &[]).await;
+        assert_eq!(
+            list_services(&control, &rsa.token(&issuer.claims("ann"))).await.error(),
+            INVALID,
+            "{name} = {value}"
+        );
+        list_services(&control, &p256.token(&issuer.claims("ann"))).await.expect(200);
     }
 }

@@ -1,6 +1,6 @@
-//! Under `/auth`: ten calls a minute about one agent from one address, and three hundred from one address.
+//! Limits under `/auth`: ten calls a minute for one agent from one address, and three hundred from one address.
 
-use super::fixture::{Agent, Fixture, MINUTE, challenge, passed, refused};
+use super::fixture::{Agent, Fixture, MINUTE, challenge, count_passed, rate_limit_refusal};
 use countersign_tests::{ControlPlane, HttpResponse, http::HttpClient};
 use reqwest::RequestBuilder;
 use serde_json::json;
@@ -11,48 +11,48 @@ use tokio::task::JoinSet;
 async fn eleventh_call_is_refused_and_one_call_passes_after_retry_delay() {
     let fixture = Fixture::new().await;
     let agent = fixture.register().await;
-    assert_eq!(fixture.counted("auth").await, Some(0.0));
+    assert_eq!(fixture.rate_limited_total("auth").await, Some(0.0));
     fixture.clock.advance(MINUTE);
     for call in 0..10 {
-        let answer = challenge(&fixture.api, &agent).await;
-        assert_eq!(answer.header("ratelimit-policy"), "\"auth\";q=10;w=60, \"auth_address\";q=300;w=60");
-        let (own, address, wait) = (9 - call, 299 - call, 60 - 2 * call);
-        let left = format!("\"auth\";r={own};t={wait}, \"auth_address\";r={address};t={wait}");
-        assert_eq!(answer.header("ratelimit"), left);
-        assert_eq!(answer.header("retry-after"), "");
-        answer.expect(200);
+        let response = challenge(&fixture.api, &agent).await;
+        assert_eq!(response.header("ratelimit-policy"), "\"auth\";q=10;w=60, \"auth_address\";q=300;w=60");
+        let (remaining, address_remaining, wait) = (9 - call, 299 - call, 60 - 2 * call);
+        let expected = format!("\"auth\";r={remaining};t={wait}, \"auth_address\";r={address_remaining};t={wait}");
+        assert_eq!(response.header("ratelimit"), expected);
+        assert_eq!(response.header("retry-after"), "");
+        response.expect(200);
         fixture.clock.advance(Duration::from_secs(2));
     }
-    assert_eq!(refused(&challenge(&fixture.api, &agent).await), ("auth".to_owned(), 40));
+    assert_eq!(rate_limit_refusal(&challenge(&fixture.api, &agent).await), ("auth".to_owned(), 40));
     fixture.clock.advance(Duration::from_millis(39_999));
-    assert_eq!(refused(&challenge(&fixture.api, &agent).await).1, 1);
+    assert_eq!(rate_limit_refusal(&challenge(&fixture.api, &agent).await).1, 1);
     fixture.clock.advance(Duration::from_millis(1));
     challenge(&fixture.api, &agent).await.expect(200);
-    // One came free, not all: the window slides.
-    assert_eq!(refused(&challenge(&fixture.api, &agent).await).1, 2);
-    assert_eq!(fixture.counted("auth").await, Some(3.0));
+    // The window slides: one call became available, not all.
+    assert_eq!(rate_limit_refusal(&challenge(&fixture.api, &agent).await).1, 2);
+    assert_eq!(fixture.rate_limited_total("auth").await, Some(3.0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_of_fifty_concurrent_calls_pass_over_http1_and_http2() {
     let fixture = Fixture::new().await;
     let agent = fixture.register().await;
-    let sites = [
+    let clients = [
         fixture.with_client(reqwest::ClientBuilder::http1_only),
         fixture.with_client(reqwest::ClientBuilder::http2_prior_knowledge),
     ];
-    for site in sites {
+    for http_client in clients {
         fixture.clock.advance(MINUTE);
-        let mut crowd = JoinSet::new();
+        let mut calls = JoinSet::new();
         for _ in 0..50 {
-            crowd.spawn(HttpResponse::send(
-                site.request("POST", "/auth/challenge").json(&json!({ "agentId": agent.id })),
+            calls.spawn(HttpResponse::send(
+                http_client.request("POST", "/auth/challenge").json(&json!({ "agentId": agent.id })),
             ));
         }
-        let answers = crowd.join_all().await;
-        let (passed, over): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);
-        assert_eq!((passed.len(), over.len()), (10, 40));
-        assert!(over.into_iter().all(|answer| refused(answer).0 == "auth"));
+        let responses = calls.join_all().await;
+        let (passed, refused): (Vec<_>, Vec<_>) = responses.iter().partition(|response| response.status == 200);
+        assert_eq!((passed.len(), refused.len()), (10, 40));
+        assert!(refused.into_iter().all(|response| rate_limit_refusal(response).0 == "auth"));
     }
 }
 
@@ -74,17 +74,17 @@ async fn all_auth_paths_share_the_limit_of_an_agent() {
             "signature": "00",
         })),
     ];
-    // Three are used up: of the rest, seven pass, whichever they are and however they end.
+    // Three calls are used up, so seven more pass, whatever their path and result.
     for call in 0..7 {
-        let answer = HttpResponse::send(calls[call % 4].try_clone().unwrap()).await;
-        assert_ne!(answer.status, 429, "{call}: {}", answer.body);
+        let response = HttpResponse::send(calls[call % 4].try_clone().unwrap()).await;
+        assert_ne!(response.status, 429, "{call}: {}", response.body);
     }
     for call in &calls {
-        assert_eq!(refused(&HttpResponse::send(call.try_clone().unwrap()).await).0, "auth");
+        assert_eq!(rate_limit_refusal(&HttpResponse::send(call.try_clone().unwrap()).await).0, "auth");
     }
-    // What was refused did nothing: the token is as good as it was.
+    // Refused calls had no effect: the token is still valid.
     let good = json!({ "refreshToken": refresh });
-    refused(&fixture.api.post("/auth/refresh", good.clone()).await);
+    rate_limit_refusal(&fixture.api.post("/auth/refresh", good.clone()).await);
     fixture.clock.advance(MINUTE);
     fixture.api.post("/auth/refresh", good).await.expect(200);
 }
@@ -103,13 +103,13 @@ async fn agents_at_one_address_share_only_the_address_limit() {
         }
     }
     let last = &agents[30];
-    let answer = challenge(&fixture.api, last).await;
-    assert_eq!(refused(&answer), ("auth_address".to_owned(), 60));
-    assert!(answer.header("ratelimit").contains("\"auth\";r=10;t=0"), "{:?}", answer.headers);
-    assert_eq!(fixture.counted("auth_address").await, Some(1.0));
-    // So is everything else that is sent there, but not from elsewhere.
+    let response = challenge(&fixture.api, last).await;
+    assert_eq!(rate_limit_refusal(&response), ("auth_address".to_owned(), 60));
+    assert!(response.header("ratelimit").contains("\"auth\";r=10;t=0"), "{:?}", response.headers);
+    assert_eq!(fixture.rate_limited_total("auth_address").await, Some(1.0));
+    // Other calls from that address are refused too, but not calls from another address.
     let wrong = json!({ "refreshToken": format!("rf_{}{}", "0".repeat(26), "0".repeat(64)) });
-    assert_eq!(refused(&fixture.api.post("/auth/refresh", wrong).await).0, "auth_address");
+    assert_eq!(rate_limit_refusal(&fixture.api.post("/auth/refresh", wrong).await).0, "auth_address");
     challenge(&fixture.from(2), last).await.expect(200);
 }
 
@@ -117,9 +117,9 @@ async fn agents_at_one_address_share_only_the_address_limit() {
 async fn calls_from_another_address_do_not_use_up_the_limit_of_an_agent() {
     let fixture = Fixture::new().await;
     let agent = fixture.register().await;
-    let elsewhere = fixture.from(3);
-    assert_eq!(passed(20, || challenge_request(&elsewhere, &agent)).await, 10);
-    assert_eq!(passed(20, || challenge_request(&fixture.api, &agent)).await, 10);
+    let other_address = fixture.from(3);
+    assert_eq!(count_passed(20, || challenge_request(&other_address, &agent)).await, 10);
+    assert_eq!(count_passed(20, || challenge_request(&fixture.api, &agent)).await, 10);
 }
 
 #[tokio::test]
@@ -131,7 +131,7 @@ async fn bodies_without_an_agent_share_one_limit() {
         let request = fixture.api.request("POST", "/auth/challenge").header("content-type", "application/json");
         passed += usize::from(HttpResponse::send(request.body(bodies[number % bodies.len()])).await.status != 429);
     }
-    // Which of two agents is meant cannot be told, but the first is what a lax reader would see.
+    // A body with two agent ids counts for the first, which is what a lenient parser would use.
     assert_eq!(passed, 10 + 10);
 }
 
@@ -140,18 +140,18 @@ async fn registration_is_limited_to_10_per_key_and_300_per_address() {
     let fixture = Fixture::new().await;
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let body = |key: &str| json!({ "email": "owner@example.org", "name": "Agent", "publicKey": key });
-    assert_eq!(passed(12, || fixture.api.request("POST", "/auth/register").json(&body(&key))).await, 10);
+    assert_eq!(count_passed(12, || fixture.api.request("POST", "/auth/register").json(&body(&key))).await, 10);
     let mut registered = 0;
     for number in 0..300 {
-        // No key at all, and yet another each time.
-        let answer = fixture.api.post("/auth/register", body(&number.to_string())).await;
-        registered += usize::from(answer.status != 429);
+        // Not a key, and different each time.
+        let response = fixture.api.post("/auth/register", body(&number.to_string())).await;
+        registered += usize::from(response.status != 429);
     }
     assert_eq!(registered, 290);
 }
 
-fn challenge_request(at: &HttpClient, agent: &Agent) -> RequestBuilder {
-    at.request("POST", "/auth/challenge").json(&json!({ "agentId": agent.id }))
+fn challenge_request(client: &HttpClient, agent: &Agent) -> RequestBuilder {
+    client.request("POST", "/auth/challenge").json(&json!({ "agentId": agent.id }))
 }
 
 #[tokio::test]
@@ -180,16 +180,16 @@ async fn clients_behind_a_trusted_proxy_are_limited_separately() {
     let proxy = fixture.from(9);
     for client in ["198.51.100.1", "203.0.113.5, 198.51.100.2", "2001:db8:1:2::1"] {
         let request = || challenge_request(&proxy, &agent).header("x-forwarded-for", client);
-        assert_eq!(passed(12, request).await, 10, "{client}");
+        assert_eq!(count_passed(12, request).await, 10, "{client}");
     }
-    // The same clients, spelled otherwise; the whole /64 is one.
+    // The same clients in other notations; a whole /64 is one client.
     for client in ["::ffff:198.51.100.1", "198.51.100.1:4711", "203.0.113.6, 198.51.100.2", "2001:db8:1:2:ffff::9"] {
         let request = || challenge_request(&proxy, &agent).header("x-forwarded-for", client);
-        assert_eq!(passed(2, request).await, 0, "{client}");
+        assert_eq!(count_passed(2, request).await, 0, "{client}");
     }
     let other = || challenge_request(&proxy, &agent).header("x-forwarded-for", "2001:db8:1:3::1");
-    assert_eq!(passed(12, other).await, 10);
-    assert_eq!(passed(12, || challenge_request(&proxy, &agent)).await, 10, "the proxy itself");
+    assert_eq!(count_passed(12, other).await, 10);
+    assert_eq!(count_passed(12, || challenge_request(&proxy, &agent)).await, 10, "calls of the proxy itself");
 }
 
 #[tokio::test]
@@ -199,7 +199,7 @@ async fn released_binary_enforces_the_default_limits() {
     for _ in 0..10 {
         control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
     }
-    let answer = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await;
-    let (category, seconds) = refused(&answer);
+    let response = control.api.post("/auth/challenge", json!({ "agentId": agent.id })).await;
+    let (category, seconds) = rate_limit_refusal(&response);
     assert!(category == "auth" && (30..=60).contains(&seconds), "{category} {seconds}");
 }

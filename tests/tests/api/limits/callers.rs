@@ -1,19 +1,19 @@
-//! Services and people are counted once they are known; who is not known, by address.
+//! Limits of authenticated services and human users, and of failed authentication by address.
 
-use super::fixture::{Fixture, MINUTE, passed, refused};
+use super::fixture::{Fixture, MINUTE, count_passed, rate_limit_refusal};
 use countersign_tests::{HttpResponse, http::HttpClient};
 use reqwest::RequestBuilder;
 use serde_json::{Value, json};
 
-fn get(site: &HttpClient, bearer: &str, path: &str) -> RequestBuilder {
-    site.request("GET", path).bearer_auth(bearer)
+fn get(client: &HttpClient, bearer: &str, path: &str) -> RequestBuilder {
+    client.request("GET", path).bearer_auth(bearer)
 }
 
 impl Fixture {
     /// Another service of the same owner, and a key of it.
-    async fn another(&self) -> (String, String) {
-        let made = self.api.send_as(&self.human, "POST", "/services", json!({ "name": "Other" })).await.expect(201);
-        let service = made["serviceId"].as_str().unwrap().to_owned();
+    async fn create_other_service(&self) -> (String, String) {
+        let created = self.api.send_as(&self.human, "POST", "/services", json!({ "name": "Other" })).await.expect(201);
+        let service = created["serviceId"].as_str().unwrap().to_owned();
         let key = self.create_key(&service).await;
         (service, key)
     }
@@ -31,37 +31,37 @@ fn text(value: &Value) -> String {
 #[tokio::test]
 async fn management_requests_are_limited_per_service_and_per_human_user() {
     let fixture = Fixture::new().await;
-    let (other, other_key) = fixture.another().await;
+    let (other, other_key) = fixture.create_other_service().await;
     let second_key = fixture.create_key(&fixture.service).await;
     fixture.clock.advance(MINUTE);
     let roles = format!("/services/{}/roles", fixture.service);
     let first = HttpResponse::send(get(&fixture.api, &fixture.key, &roles)).await;
     assert_eq!(first.header("ratelimit-policy"), "\"management\";q=100;w=60");
     assert_eq!(first.header("ratelimit"), "\"management\";r=99;t=60");
-    assert_eq!(passed(110, || get(&fixture.api, &fixture.key, &roles)).await, 99);
-    // All that is management, with whichever key of the service, from wherever.
+    assert_eq!(count_passed(110, || get(&fixture.api, &fixture.key, &roles)).await, 99);
+    // All management routes share the limit, for every key of the service and every address.
     let agents = format!("/services/{}/agents", fixture.service);
     for path in [roles.as_str(), &agents, "/status", "/trust/agents/agent_00000000000000000000000000/history"] {
-        for site in [&fixture.api, &fixture.from(2)] {
-            let refused = refused(&HttpResponse::send(get(site, &second_key, path)).await);
+        for client in [&fixture.api, &fixture.from(2)] {
+            let refused = rate_limit_refusal(&HttpResponse::send(get(client, &second_key, path)).await);
             assert_eq!(refused, ("management".to_owned(), 60), "{path}");
         }
     }
-    // Not so another service, the person who owns both, nor what is no management.
+    // Another service, the owner of both, and other routes have separate limits.
     HttpResponse::send(get(&fixture.api, &other_key, &format!("/services/{other}/roles"))).await.expect(200);
-    assert_eq!(passed(110, || get(&fixture.api, &fixture.human, &roles)).await, 100);
+    assert_eq!(count_passed(110, || get(&fixture.api, &fixture.human, &roles)).await, 100);
     let verify =
         HttpResponse::send(get(&fixture.api, &fixture.key, &format!("/services/{}/verify", fixture.service))).await;
     assert_eq!(verify.error(), (401, "AUTHENTICATION_FAILED", "token_missing"));
     fixture.clock.advance(MINUTE);
     HttpResponse::send(get(&fixture.api, &fixture.key, &roles)).await.expect(200);
-    assert_eq!(fixture.counted("management").await, Some(11.0 + 8.0 + 10.0));
+    assert_eq!(fixture.rate_limited_total("management").await, Some(11.0 + 8.0 + 10.0));
 }
 
 #[tokio::test]
 async fn forbidden_requests_count_towards_the_limit() {
     let fixture = Fixture::new().await;
-    let (other, _) = fixture.another().await;
+    let (other, _) = fixture.create_other_service().await;
     fixture.clock.advance(MINUTE);
     let path = format!("/services/{other}/roles");
     let mut forbidden = 0;
@@ -77,18 +77,21 @@ async fn verification_and_feedback_have_separate_limits() {
     let agent = fixture.register().await;
     let token = text(&fixture.login(&agent).await["accessToken"]);
     let verify = format!("/services/{}/verify", fixture.service);
-    let ask = || get(&fixture.api, &fixture.key, &verify).header("x-agent-token", &token);
-    let first = HttpResponse::send(ask()).await;
+    let verify_request = || get(&fixture.api, &fixture.key, &verify).header("x-agent-token", &token);
+    let first = HttpResponse::send(verify_request()).await;
     assert_eq!(first.header("ratelimit"), "\"verification\";r=999;t=60");
     assert_eq!(first.error().0, 200);
-    assert_eq!(passed(1005, ask).await, 999);
-    assert_eq!(refused(&HttpResponse::send(ask()).await).0, "verification");
+    assert_eq!(count_passed(1005, verify_request).await, 999);
+    assert_eq!(rate_limit_refusal(&HttpResponse::send(verify_request()).await).0, "verification");
 
     let body = json!({ "agentId": agent.id, "score": 60 });
-    let tell = || fixture.api.request("POST", "/trust/feedback").bearer_auth(&fixture.key).json(&body);
-    assert_eq!(passed(55, tell).await, 50);
-    assert_eq!(refused(&HttpResponse::send(tell()).await).0, "feedback");
-    assert_eq!((fixture.counted("verification").await, fixture.counted("feedback").await), (Some(7.0), Some(6.0)));
+    let feedback_request = || fixture.api.request("POST", "/trust/feedback").bearer_auth(&fixture.key).json(&body);
+    assert_eq!(count_passed(55, feedback_request).await, 50);
+    assert_eq!(rate_limit_refusal(&HttpResponse::send(feedback_request()).await).0, "feedback");
+    assert_eq!(
+        (fixture.rate_limited_total("verification").await, fixture.rate_limited_total("feedback").await),
+        (Some(7.0), Some(6.0))
+    );
 }
 
 #[tokio::test]
@@ -96,26 +99,26 @@ async fn failed_authentication_is_limited_by_address_and_valid_credentials_still
     let fixture = Fixture::new().await;
     let roles = format!("/services/{}/roles", fixture.service);
     let wrong = format!("svc_sk_{}{}", "0".repeat(26), "0".repeat(64));
-    let kinds = |number: usize| match number % 4 {
+    let failing_request = |number: usize| match number % 4 {
         0 => get(&fixture.api, &wrong, &roles),
         1 => get(&fixture.api, "a.human.token", &roles),
         2 => fixture.api.request("GET", &roles),
         _ => fixture.api.request("GET", &roles).header("authorization", "Basic none"),
     };
     for number in 0..300 {
-        let answer = HttpResponse::send(kinds(number)).await;
-        assert_eq!((answer.error().0, answer.error().1), (401, "AUTHENTICATION_FAILED"), "{number}");
+        let response = HttpResponse::send(failing_request(number)).await;
+        assert_eq!((response.error().0, response.error().1), (401, "AUTHENTICATION_FAILED"), "{number}");
     }
     for number in 0..4 {
-        assert_eq!(refused(&HttpResponse::send(kinds(number)).await).0, "failures", "{number}");
+        assert_eq!(rate_limit_refusal(&HttpResponse::send(failing_request(number)).await).0, "failures", "{number}");
     }
-    assert_eq!(fixture.counted("failures").await, Some(4.0));
-    // A good credential at the same address passes, and a wrong one from elsewhere is told that it is wrong.
+    assert_eq!(fixture.rate_limited_total("failures").await, Some(4.0));
+    // A valid credential from the same address passes, and a wrong one from another address gets the ordinary 401.
     HttpResponse::send(get(&fixture.api, &fixture.key, &roles)).await.expect(200);
     HttpResponse::send(get(&fixture.api, &fixture.human, &roles)).await.expect(200);
     HttpResponse::send(get(&fixture.from(2), &wrong, &roles)).await.expect(401);
     fixture.clock.advance(MINUTE);
-    HttpResponse::send(kinds(0)).await.expect(401);
+    HttpResponse::send(failing_request(0)).await.expect(401);
 }
 
 #[tokio::test]
@@ -123,8 +126,8 @@ async fn public_routes_are_not_limited() {
     let fixture = Fixture::new().await;
     for path in ["/health", "/.well-known/jwks.json"] {
         for _ in 0..400 {
-            let answer = fixture.api.get(path).await;
-            assert!(answer.status == 200 && answer.header("ratelimit").is_empty(), "{path}: {answer:?}");
+            let response = fixture.api.get(path).await;
+            assert!(response.status == 200 && response.header("ratelimit").is_empty(), "{path}: {response:?}");
         }
     }
     assert_eq!(fixture.api.get("/nowhere").await.header("ratelimit"), "");

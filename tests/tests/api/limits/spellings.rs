@@ -1,4 +1,4 @@
-//! Other spellings of a path under `/auth` lead nowhere, so they are no way around its limit.
+//! Other spellings of a path under `/auth` return 404, so they cannot bypass its limit.
 
 use countersign_tests::{Agent, ControlPlane, RawRequest};
 use secrecy::ExposeSecret;
@@ -21,7 +21,7 @@ const SPELLINGS: [&str; 14] = [
     "/auth\\refresh",
 ];
 
-/// Spellings of the same path, which HTTP makes no difference between.
+/// Equivalent spellings of the path in HTTP.
 const SAME: [&str; 3] = ["/auth/refresh", "/auth/refresh?a=b", "http://service/auth/refresh"];
 
 #[tokio::test]
@@ -38,13 +38,13 @@ async fn other_spellings_of_a_path_do_not_bypass_the_limit() {
         request.with("content-length", body.len().to_string()).send_tls(&control, body.as_bytes()).await
     };
     for path in SAME {
-        let answer = send(path).await.unwrap();
-        assert_eq!(answer.error(), (429, "RATE_LIMIT_EXCEEDED", ""), "{path}");
+        let response = send(path).await.unwrap();
+        assert_eq!(response.error(), (429, "RATE_LIMIT_EXCEEDED", ""), "{path}");
     }
     for path in SPELLINGS {
-        // One that is no path at all is cut off by the HTTP library, with or without an answer.
-        let Some(answer) = send(path).await else { continue };
-        assert!([400, 404].contains(&answer.status), "{path}: {} {}", answer.status, answer.body);
-        assert!(!answer.body.to_string().contains("accessToken"), "{path}");
+        // The HTTP library rejects an invalid path, with or without a response.
+        let Some(response) = send(path).await else { continue };
+        assert!([400, 404].contains(&response.status), "{path}: {} {}", response.status, response.body);
+        assert!(!response.body.to_string().contains("accessToken"), "{path}");
     }
 }

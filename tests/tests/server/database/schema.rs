@@ -1,14 +1,14 @@
-//! `migrate`: the schema brought up to date before anything serves.
+//! `migrate`: migrates the schema before a server starts.
 
-use super::{does, number, open, open_file, refuses, refuses_to_serve};
+use super::{assert_refused, assert_start_refused, number, open, open_file, succeed};
 use countersign_tests::{ControlPlane, Postgres, tools};
 use std::process::Command;
 
-/// The number of the newest step in the folder of migrations.
+/// The version of the newest migration.
 fn newest() -> i64 {
-    let steps = std::fs::read_dir(tools::root().join("control-plane/migrations")).unwrap();
+    let migrations = std::fs::read_dir(tools::root().join("control-plane/migrations")).unwrap();
     let number = |name: String| name.split('_').next().unwrap().parse::<i64>().unwrap();
-    steps.map(|step| number(step.unwrap().file_name().into_string().unwrap())).max().unwrap()
+    migrations.map(|step| number(step.unwrap().file_name().into_string().unwrap())).max().unwrap()
 }
 
 #[tokio::test]
@@ -31,35 +31,35 @@ async fn migrate_creates_the_schema_and_reports_it_once() {
         assert_eq!(migrate(), format!("The schema was migrated from version 0 to version {newest}.\n"));
         assert_eq!(migrate(), format!("The schema version was already {newest}: nothing to do.\n"));
         let mut database = if setting.is_some() { open(&url).await } else { open_file(&file).await };
-        assert_eq!(number(&mut database, "SELECT COUNT(*) FROM deployment").await, 0, "it serves nobody yet");
+        assert_eq!(number(&mut database, "SELECT COUNT(*) FROM deployment").await, 0, "there is no deployment yet");
     }
 }
 
-/// As before an upgrade: with replicas that serve.
+/// As before an upgrade, with running replicas.
 #[tokio::test]
 async fn migrate_does_not_disturb_a_running_server() {
     let postgres = Postgres::start().await;
     let setting = format!("database.url={}", postgres.database().await);
     for control in [ControlPlane::start().await, ControlPlane::start_with(&[&setting]).await] {
-        assert!(does(&control, &["migrate"]).contains("nothing to do"));
+        assert!(succeed(&control, &["migrate"]).contains("nothing to do"));
         control.create_role("after", &[]).await;
     }
 }
 
-/// What a standby says may be old, and it takes no writes.
+/// A standby may be behind the primary and accepts no writes.
 #[tokio::test]
 async fn commands_refuse_a_standby() {
     let (mut postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
     control.terminate().await;
     let url = postgres.database().await;
-    let there = format!("database.url={url}");
-    does(&control, &["--set", &there, "migrate"]);
+    let setting = format!("database.url={url}");
+    succeed(&control, &["--set", &setting, "migrate"]);
     postgres.become_standby().await;
     for command in ["migrate", "restore"] {
-        refuses(&control, &["--set", &there, command], &["standby", "name the primary"]);
+        assert_refused(&control, &["--set", &setting, command], &["standby", "name the primary"]);
     }
-    refuses(&control, &["migrate", "--to", &url], &["is a standby", "name the primary"]);
-    refuses_to_serve(&control, &[&there], "standby").await;
+    assert_refused(&control, &["migrate", "--to", &url], &["is a standby", "name the primary"]);
+    assert_start_refused(&control, &[&setting], "standby").await;
 }
 
 #[tokio::test]
@@ -68,12 +68,12 @@ async fn concurrent_migrations_create_one_schema() {
     let url = postgres.database().await;
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
-    let begin = |_| {
+    let migrate = |_| {
         let mut command = tokio::process::Command::new(tools::binary("countersign-control-plane"));
         command.args(["--dev", "--set", &data, "--set", &format!("database.url={url}"), "migrate"]).output()
     };
-    let all = futures_util::future::join_all((0..10).map(begin)).await;
-    for output in all {
+    let outputs = futures_util::future::join_all((0..10).map(migrate)).await;
+    for output in outputs {
         let output = output.unwrap();
         assert!(output.status.success(), "{output:?}");
     }

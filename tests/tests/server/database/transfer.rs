@@ -1,6 +1,6 @@
-//! `migrate --to`: everything in the embedded database, to PostgreSQL.
+//! `migrate --to`: copies the embedded database to PostgreSQL.
 
-use super::{does, in_place, number, open, open_file, refuses, refuses_to_serve, texts};
+use super::{assert_refused, assert_start_refused, execute_on_file, number, open, open_file, succeed, texts};
 use countersign_tests::{
     Agent, ControlPlane, Postgres, Receiver, Reply, Sidecar, Target, control_plane::text, eventually, tools,
 };
@@ -12,7 +12,7 @@ fn database(control: &ControlPlane) -> PathBuf {
     control.folder().join("countersign.db")
 }
 
-/// All tables of the embedded database but the one that counts the steps of the schema, with their columns.
+/// All tables of the embedded database with their columns, except the table of migrations.
 async fn tables(file: &mut AnyConnection) -> BTreeMap<String, Vec<String>> {
     let all = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite%' AND name <> '_sqlx_migrations'";
     let mut tables = BTreeMap::new();
@@ -23,12 +23,12 @@ async fn tables(file: &mut AnyConnection) -> BTreeMap<String, Vec<String>> {
     tables
 }
 
-/// Every row of every table, as text, in order of the text.
+/// Every row of every table as text, sorted.
 async fn rows(at: &mut AnyConnection, tables: &BTreeMap<String, Vec<String>>) -> BTreeMap<String, Vec<String>> {
     let mut all = BTreeMap::new();
     for (name, columns) in tables {
         let part = |column: &String| format!("COALESCE(CAST(\"{column}\" AS TEXT), '(none)')");
-        // Where they went is said of one side only.
+        // Only the source has these values.
         let columns = columns.iter().filter(|column| !column.starts_with("set_aside_"));
         let row = columns.map(part).collect::<Vec<_>>().join(" || '|' || ");
         let mut rows = texts(at, &format!("SELECT {row} FROM \"{name}\"")).await;
@@ -38,7 +38,7 @@ async fn rows(at: &mut AnyConnection, tables: &BTreeMap<String, Vec<String>>) ->
     all
 }
 
-/// Does something of everything, so that no table stays empty; gives an agent and its tokens.
+/// Fills every table; returns an agent and its tokens.
 async fn fill(control: &mut ControlPlane, receiver: &Receiver) -> (Agent, Value) {
     let agent = Agent::register(control, "agent ünïcode \u{1f600} ' \" \\ {}").await;
     let role = control.create_role("reader", &["read"]).await;
@@ -56,12 +56,12 @@ async fn fill(control: &mut ControlPlane, receiver: &Receiver) -> (Agent, Value)
     eventually("events are delivered", async || (target.total("delivered").await > 0).then_some(()), || control.log())
         .await;
     control.kill();
-    // What is there for moments only.
-    let passing = "INSERT INTO trust_marks VALUES ('agent_x'); \
+    // Rows that normally exist only briefly.
+    let transient_rows = "INSERT INTO trust_marks VALUES ('agent_x'); \
                    INSERT INTO webhook_outbox VALUES ('evt_x', 'agent.authenticated', '{}', 1, '', ''); \
                    INSERT INTO webhook_losses VALUES ('agent_x', 'svc_x', 'role_x', 'r', 1, 'revoked'); \
                    INSERT INTO webhook_storms VALUES ('agent_x', '', 1, 2, 3) ON CONFLICT DO NOTHING";
-    in_place(&database(control), passing).await;
+    execute_on_file(&database(control), transient_rows).await;
     (agent, pair)
 }
 
@@ -81,7 +81,7 @@ async fn transfer_copies_all_data_and_the_server_continues() {
     let (postgres, receiver) = (Postgres::start().await, Receiver::good().await);
     let (url, mut control) = (postgres.database().await, ControlPlane::start().await);
     let sidecar = Sidecar::start(&control).await;
-    refuses(&control, &["migrate", "--to", &url], &["a control plane runs on this database"]);
+    assert_refused(&control, &["migrate", "--to", &url], &["a control plane runs on this database"]);
     let (agent, pair) = fill(&mut control, &receiver).await;
     let mut file = open_file(&database(&control)).await;
     let tables = tables(&mut file).await;
@@ -91,20 +91,20 @@ async fn transfer_copies_all_data_and_the_server_continues() {
     assert!(empty.is_empty(), "this test must fill every table: {empty:?} are empty");
 
     let secret = url.replace("postgres@", "postgres:hunter2@");
-    let said = does(&control, &["migrate", "--to", &secret]);
-    assert!(!said.contains("hunter2") && said.contains("are equal in both databases"), "{said}");
-    assert!(said.contains("database.url") && said.contains("master.key"), "{said}");
+    let message = succeed(&control, &["migrate", "--to", &secret]);
+    assert!(!message.contains("hunter2") && message.contains("are equal in both databases"), "{message}");
+    assert!(message.contains("database.url") && message.contains("master.key"), "{message}");
     for (name, rows) in &before {
-        let line = said.lines().find(|line| line.split(' ').next() == Some(name)).expect("a line for each table");
+        let line = message.lines().find(|line| line.split(' ').next() == Some(name)).expect("a line for each table");
         assert_eq!(line.split_whitespace().nth(1), Some(rows.len().to_string().as_str()), "{line}");
     }
     let mut target = open(&url).await;
-    assert_eq!(rows(&mut target, &tables).await, before, "by another way of comparing");
+    assert_eq!(rows(&mut target, &tables).await, before, "the target has the same rows");
     let mut file = open_file(&database(&control)).await;
-    assert_eq!(rows(&mut file, &tables).await, before, "the source stays as it is");
+    assert_eq!(rows(&mut file, &tables).await, before, "the source is unchanged");
     file.close().await.unwrap();
-    refuses_to_serve(&control, &[], "migrated to PostgreSQL").await;
-    refuses(&control, &["migrate", "--to", &postgres.database().await], &["already migrated", "restore"]);
+    assert_start_refused(&control, &[], "migrated to PostgreSQL").await;
+    assert_refused(&control, &["migrate", "--to", &postgres.database().await], &["already migrated", "restore"]);
 
     control.restart_with(&format!("database.url={url}")).await;
     control.verify(&text(&pair["accessToken"])).await.expect(200);
@@ -112,14 +112,14 @@ async fn transfer_copies_all_data_and_the_server_continues() {
     control.api.post("/auth/refresh", json!({ "refreshToken": pair["refreshToken"] })).await.expect(200);
     let verified = control.command(&["audit", "verify"]);
     assert!(verified.status.success(), "{verified:?}");
-    // Death goes on being final, and life goes on.
+    // Logins and revocations work after the transfer.
     let token = text(&login(&control, &agent).await["accessToken"]);
-    let passes = async || (sidecar.check_token(&token).await.status == 200).then_some(());
-    eventually("the sidecar follows", passes, || sidecar.log()).await;
+    let accepted = async || (sidecar.check_token(&token).await.status == 200).then_some(());
+    eventually("the sidecar gets the change", accepted, || sidecar.log()).await;
     control.set_status(&agent.id, "revoked").await.expect(200);
     let refused = async || (sidecar.check_token(&token).await.status == 403).then_some(());
-    eventually("the sidecar follows", refused, || sidecar.log()).await;
-    refuses(&control, &["migrate", "--to", &url], &["pg_dump"]);
+    eventually("the sidecar gets the change", refused, || sidecar.log()).await;
+    assert_refused(&control, &["migrate", "--to", &url], &["pg_dump"]);
 }
 
 #[tokio::test]
@@ -129,27 +129,28 @@ async fn transfer_refuses_a_target_that_is_not_empty() {
     let mut control = ControlPlane::start().await;
     let other = ControlPlane::start_with(&[&format!("database.url={url}")]).await;
     control.terminate().await;
-    refuses(&control, &["migrate", "--to", &url], &["is not empty", "rows in"]);
-    other.create_role("goes on", &[]).await;
-    let mut theirs = open(&foreign).await;
-    sqlx::query("CREATE TABLE theirs (id BIGINT)").execute(&mut theirs).await.unwrap();
-    refuses(&control, &["migrate", "--to", &foreign], &["`theirs`", "of another application"]);
+    assert_refused(&control, &["migrate", "--to", &url], &["is not empty", "rows in"]);
+    other.create_role("later", &[]).await;
+    let mut other_database = open(&foreign).await;
+    sqlx::query("CREATE TABLE theirs (id BIGINT)").execute(&mut other_database).await.unwrap();
+    assert_refused(&control, &["migrate", "--to", &foreign], &["`theirs`", "of another application"]);
     let count = "SELECT CAST(COUNT(*) AS BIGINT) FROM information_schema.tables WHERE table_schema = 'public'";
-    assert_eq!(number(&mut theirs, count).await, 1, "nothing is left there");
-    refuses(&control, &["migrate", "--to", "sqlite://somewhere"], &["--to: must be postgres://"]);
-    let nobody = url.replace("postgres@127.0.0.1", "postgres:hunter2@127.0.0.1").replace("countersign_0", "nobody");
-    let said = refuses(&control, &["migrate", "--to", &nobody], &["nobody"]);
-    assert!(!said.contains("hunter2"));
-    // The schema alone is no reason, and whoever was refused may try again.
+    assert_eq!(number(&mut other_database, count).await, 1, "no table is created");
+    assert_refused(&control, &["migrate", "--to", "sqlite://somewhere"], &["--to: must be postgres://"]);
+    let unknown_database =
+        url.replace("postgres@127.0.0.1", "postgres:hunter2@127.0.0.1").replace("countersign_0", "nobody");
+    let message = assert_refused(&control, &["migrate", "--to", &unknown_database], &["nobody"]);
+    assert!(!message.contains("hunter2"));
+    // An empty schema is accepted, and a refused source may be transferred again.
     let url = postgres.database().await;
-    does(&control, &["--set", &format!("database.url={url}"), "migrate"]);
-    does(&control, &["migrate", "--to", &url]);
-    // Whoever wants to come back settles what is here, since it went on there.
-    assert!(does(&control, &["restore"]).contains("restore completed"));
+    succeed(&control, &["--set", &format!("database.url={url}"), "migrate"]);
+    succeed(&control, &["migrate", "--to", &url]);
+    // `restore` makes the source usable again.
+    assert!(succeed(&control, &["restore"]).contains("restore completed"));
     control.restart().await;
 }
 
-/// Whoever writes without our lock, as somebody with a shell of SQLite.
+/// A writer without our lock, such as the SQLite shell.
 #[tokio::test]
 async fn transfer_refuses_a_source_in_use() {
     let (postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
@@ -157,44 +158,44 @@ async fn transfer_refuses_a_source_in_use() {
     let mut writer = open_file(&database(&control)).await;
     sqlx::query("BEGIN IMMEDIATE").execute(&mut writer).await.unwrap();
     let url = postgres.database().await;
-    refuses(&control, &["migrate", "--to", &url], &["locked"]);
+    assert_refused(&control, &["migrate", "--to", &url], &["locked"]);
     sqlx::query("ROLLBACK").execute(&mut writer).await.unwrap();
     writer.close().await.unwrap();
-    does(&control, &["migrate", "--to", &url]);
+    succeed(&control, &["migrate", "--to", &url]);
 }
 
-/// Killed in the middle, it leaves the target as empty as it was, and the source as good.
+/// A killed transfer leaves the target empty and the source usable.
 #[tokio::test]
 async fn interrupted_transfer_changes_nothing() {
     let (postgres, mut control) = (Postgres::start().await, ControlPlane::start().await);
     let url = postgres.database().await;
     control.terminate().await;
-    let many = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) \
+    let fill_rows = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 300000) \
                 INSERT INTO idempotency SELECT 'id ' || i, 'digest', 'a response of ordinary length, or so', i FROM n";
-    in_place(&database(&control), many).await;
+    execute_on_file(&database(&control), fill_rows).await;
     let mut watcher = open(&url).await;
     for round in 0..3 {
         let mut command = tokio::process::Command::new(tools::binary("countersign-control-plane"));
         command.args(["--dev", "--set", &format!("data_dir={}", control.folder().display()), "migrate", "--to", &url]);
-        let mut moving = command.stdout(Stdio::null()).spawn().unwrap();
+        let mut transfer = command.stdout(Stdio::null()).spawn().unwrap();
         let inserting = "SELECT CAST(COUNT(*) AS BIGINT) FROM pg_stat_activity \
                          WHERE datname = current_database() AND query LIKE 'INSERT INTO \"idempotency\"%'";
-        let begun = async || (number(&mut watcher, inserting).await > 0).then_some(());
-        eventually("it is in the middle", begun, String::new).await;
+        let inserting_rows = async || (number(&mut watcher, inserting).await > 0).then_some(());
+        eventually("the transfer is inserting rows", inserting_rows, String::new).await;
         tokio::time::sleep(std::time::Duration::from_millis(200 * round)).await;
-        moving.kill().await.unwrap();
+        transfer.kill().await.unwrap();
         let gone = "SELECT CAST(COUNT(*) AS BIGINT) FROM pg_stat_activity \
                     WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
-        let ended = async || (number(&mut watcher, gone).await == 0).then_some(());
-        eventually("PostgreSQL has noticed", ended, String::new).await;
+        let disconnected = async || (number(&mut watcher, gone).await == 0).then_some(());
+        eventually("PostgreSQL has closed the connection", disconnected, String::new).await;
         let tables = "SELECT CAST(COUNT(*) AS BIGINT) FROM information_schema.tables WHERE table_schema = 'public'";
         assert_eq!(number(&mut watcher, tables).await, 0, "round {round}");
     }
-    let said = does(&control, &["migrate", "--to", &url]);
-    assert!(said.lines().any(|line| line.starts_with("idempotency") && line.contains(" 300000 ")), "{said}");
+    let message = succeed(&control, &["migrate", "--to", &url]);
+    assert!(message.lines().any(|line| line.starts_with("idempotency") && line.contains(" 300000 ")), "{message}");
 }
 
-/// A receiver that is down keeps what it is to get, wherever the database is.
+/// Pending deliveries of a failing receiver survive the transfer.
 #[tokio::test]
 async fn pending_webhook_deliveries_are_sent_from_the_target() {
     let (postgres, receiver) = (Postgres::start().await, Receiver::start(Reply::Status(500)).await);
@@ -206,7 +207,7 @@ async fn pending_webhook_deliveries_are_sent_from_the_target() {
     receiver.until(1).await;
     control.terminate().await;
     let url = postgres.database().await;
-    does(&control, &["migrate", "--to", &url]);
+    succeed(&control, &["migrate", "--to", &url]);
     receiver.set_reply(Reply::Status(204));
     control.restart_with(&format!("database.url={url}")).await;
     let arrived = receiver.until(2).await;

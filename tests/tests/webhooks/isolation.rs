@@ -1,14 +1,14 @@
-//! What one target does to others, and what was does to what is: a slow one, a tested one, one that moved.
+//! Targets do not delay each other, and a changed URL clears the state of the old one.
 
 use countersign_tests::{ControlPlane, EventSource, Receiver, Reply, Target, target::control_with_retries};
 use serde_json::json;
 use std::time::Duration;
 
-/// No attempt ends by itself while a test waits for another target.
+/// No attempt times out while a test waits for another target.
 const ATTEMPTS: &str = "webhooks.attempt_seconds=300";
 
-/// Causes an event that only the fast target gets, and waits for its delivery.
-async fn reaches(fast: &Receiver, source: &EventSource<'_>) {
+/// Emits an event that only the fast target gets, and waits for its delivery.
+async fn await_delivery(fast: &Receiver, source: &EventSource<'_>) {
     let before = fast.count();
     let body = json!({ "agentId": source.agent.id, "score": 50 });
     source.control.api.send_as(source.control.key(), "POST", "/trust/feedback", body).await.expect(200);
@@ -33,14 +33,14 @@ async fn slow_receivers_do_not_delay_other_targets() {
     for (_, target) in &slow {
         target.resume().await;
     }
-    // From its first success on, a target may get several at a time.
+    // After its first success, a target gets several requests concurrently.
     for (receiver, _) in &slow {
         receiver.until(2).await;
     }
     for (receiver, _) in &slow {
         receiver.set_reply(Reply::Never);
     }
-    reaches(&fast, &source).await;
+    await_delivery(&fast, &source).await;
     assert!(slow.iter().all(|(receiver, _)| receiver.disconnects().is_empty()), "a hanging attempt ended");
 }
 
@@ -48,16 +48,16 @@ async fn slow_receivers_do_not_delay_other_targets() {
 async fn test_events_to_an_unresponsive_target_do_not_delay_events() {
     let control =
         ControlPlane::start_with(&["webhooks.concurrency=4", "webhooks.target_concurrency=2", ATTEMPTS]).await;
-    let (never, fast) = (Receiver::start(Reply::Never).await, Receiver::good().await);
-    let tested = Target::create_for(&control, &never.url, &["trust.feedback_received"]).await;
+    let (unresponsive, fast) = (Receiver::start(Reply::Never).await, Receiver::good().await);
+    let tested = Target::create_for(&control, &unresponsive.url, &["trust.feedback_received"]).await;
     tested.pause().await;
     Target::create_for(&control, &fast.url, &["trust.feedback_received"]).await;
     for _ in 0..12 {
         tested.test().await;
     }
-    never.until(1).await;
-    reaches(&fast, &EventSource::new(&control).await).await;
-    assert_eq!((never.count(), never.open()), (1, 1), "one test at a time");
+    unresponsive.until(1).await;
+    await_delivery(&fast, &EventSource::new(&control).await).await;
+    assert_eq!((unresponsive.count(), unresponsive.open()), (1, 1), "one test event at a time");
 }
 
 #[tokio::test]
@@ -87,10 +87,10 @@ async fn changed_url_discards_the_retry_after_delay() {
     let source = EventSource::new(&control).await;
     source.assign().await;
     let event = old.until(1).await.remove(0).id().to_owned();
-    target.until_delivery(&event, "the try is noted", |delivery| delivery["attempts"] == 1).await;
+    target.until_delivery(&event, "the attempt is recorded", |delivery| delivery["attempts"] == 1).await;
     source.revoke().await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    assert_eq!(old.count(), 1, "it is left alone");
+    assert_eq!(old.count(), 1, "nothing is sent before the delay is over");
     target.change(json!({ "url": new.url })).await;
     assert_eq!(new.until(1).await[0].json()["event"], "agent.role_revoked");
 }
@@ -106,12 +106,12 @@ async fn login_for_an_unknown_service_emits_no_event() {
         let service = format!("svc_{number:026}");
         let signature = source.agent.key.sign("another nonce");
         let body = json!({ "challengeId": challenge["challengeId"], "signature": signature, "serviceId": service });
-        let answer = control.api.post("/auth/authenticate", body).await;
-        assert_eq!((answer.status, answer.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
+        let response = control.api.post("/auth/authenticate", body).await;
+        assert_eq!((response.status, response.text("/error/code")), (404, "SERVICE_NOT_FOUND"));
     }
     source.fail_login(None).await;
-    let told = receiver.until(1).await;
-    assert_eq!((told.len(), &told[0].data()["serviceId"]), (1, &json!(null)));
+    let delivered = receiver.until(1).await;
+    assert_eq!((delivered.len(), &delivered[0].data()["serviceId"]), (1, &json!(null)));
 }
 
 #[tokio::test]
@@ -121,7 +121,7 @@ async fn replay_accepts_only_finished_deliveries() {
     let target = Target::create(&control, &receiver.url).await;
     let path = control.path(&format!("/webhooks/{}/replay", target.id));
     let body = json!({ "since": "2026-01-01T00:00:00Z", "status": "pending" });
-    let answer = control.api.send_as(control.key(), "POST", &path, body).await;
-    assert_eq!(answer.error(), (400, "VALIDATION_ERROR", ""));
-    assert_eq!(answer.text("/error/details/fields/status"), "must be `delivered` or `dead`");
+    let response = control.api.send_as(control.key(), "POST", &path, body).await;
+    assert_eq!(response.error(), (400, "VALIDATION_ERROR", ""));
+    assert_eq!(response.text("/error/details/fields/status"), "must be `delivered` or `dead`");
 }

@@ -1,10 +1,10 @@
-//! Where nothing is ever sent: whoever can make a target reaches nothing with it that only this server can reach.
-//! What a name resolves to later is looked at where the connections are made, with tests of their own.
+//! Forbidden target addresses: a target cannot reach hosts that only this server can reach. `name_resolution` tests the
+//! check of resolved addresses at connection time.
 
 use countersign_tests::{ControlPlane, HttpResponse, ProductionServer, Receiver, Target};
 use serde_json::json;
 
-/// Hosts that are none of the public Internet, in every spelling that somebody reads as one.
+/// Hosts outside the public Internet, in every spelling that a parser may accept.
 const PRIVATE: &str = "
     127.0.0.1 127.1 127.0.1 127.255.255.254 2130706433 0x7f000001 0x7f.1 0177.0.0.1 017700000001
     0x7f.0.0.0x1 0177.0x0.0.1 127.0.0.1. 127。0。0。1 １２７.０.０.１ %31%32%37.0.0.1 0.0.0.0 0 0.0.0.1 10.0.0.1
@@ -16,11 +16,11 @@ const PRIVATE: &str = "
     [fd00::1] [ff02::1] [2002:7f00:1::] [2001:db8::1] [2001::1] [100::1]
 ";
 
-/// Names that lead to this very host, or nowhere.
+/// Names that resolve to this host, or do not resolve.
 const NAMES: [&str; 5] = ["localhost", "LOCALHOST", "localhost.", "sub.localhost", "no-such-host.invalid"];
 
-/// URLs of what is no web server, or not one that may be named.
-const WRONG: [&str; 35] = [
+/// Invalid or forbidden URLs.
+const INVALID_URLS: [&str; 35] = [
     "",
     "hook",
     "/hook",
@@ -58,69 +58,77 @@ const WRONG: [&str; 35] = [
     "https://1.1.1.1.1/",
 ];
 
-async fn create(at: &ProductionServer, url: &str) -> HttpResponse {
-    at.api.send_as(&at.key, "POST", &format!("/services/{}/webhooks", at.service), json!({ "url": url })).await
+async fn create(server: &ProductionServer, url: &str) -> HttpResponse {
+    server
+        .api
+        .send_as(&server.key, "POST", &format!("/services/{}/webhooks", server.service), json!({ "url": url }))
+        .await
 }
 
 #[track_caller]
-fn assert_refused(answer: &HttpResponse, url: &str) {
-    assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{url}: {}", answer.body);
-    let said = &answer.body["error"]["details"]["fields"]["url"];
-    assert!(said.as_str().is_some_and(|said| !said.is_empty()), "{url}: {}", answer.body);
+fn assert_refused(response: &HttpResponse, url: &str) {
+    assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{url}: {}", response.body);
+    let message = &response.body["error"]["details"]["fields"]["url"];
+    assert!(message.as_str().is_some_and(|message| !message.is_empty()), "{url}: {}", response.body);
 }
 
 #[tokio::test]
 async fn private_addresses_are_refused_in_every_spelling() {
-    let at = ProductionServer::start(&["limits.management_per_minute=100000"]).await;
+    let server = ProductionServer::start(&["limits.management_per_minute=100000"]).await;
     let receiver = Receiver::good().await;
     let port = receiver.url.rsplit(':').next().unwrap().trim_end_matches("/hook").to_owned();
     for host in PRIVATE.split_whitespace().chain(NAMES) {
         for url in [format!("https://{host}:{port}/hook"), format!("https://{host}/")] {
-            assert_refused(&create(&at, &url).await, &url);
+            assert_refused(&create(&server, &url).await, &url);
         }
     }
-    assert_eq!((receiver.count(), receiver.connections()), (0, 0), "somebody knocked");
-    let listed = at.api.get_as(&at.key, &format!("/services/{}/webhooks", at.service)).await.expect(200);
+    assert_eq!((receiver.count(), receiver.connections()), (0, 0), "the receiver got a connection");
+    let listed = server.api.get_as(&server.key, &format!("/services/{}/webhooks", server.service)).await.expect(200);
     assert_eq!(listed, json!({ "data": [] }));
 }
 
 #[tokio::test]
 async fn invalid_target_urls_are_refused() {
-    let at = ProductionServer::start(&["limits.management_per_minute=100000"]).await;
+    let server = ProductionServer::start(&["limits.management_per_minute=100000"]).await;
     let long = format!("https://1.1.1.1/{}", "a".repeat(3000));
-    for url in WRONG.into_iter().chain([long.as_str()]) {
-        assert_refused(&create(&at, url).await, url);
+    for url in INVALID_URLS.into_iter().chain([long.as_str()]) {
+        assert_refused(&create(&server, url).await, url);
     }
     for body in [json!({}), json!({ "url": null }), json!({ "url": 7 }), json!({ "url": ["https://1.1.1.1/"] })] {
-        let path = format!("/services/{}/webhooks", at.service);
-        let answer = at.api.send_as(&at.key, "POST", &path, body.clone()).await;
-        assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{body}: {}", answer.body);
+        let path = format!("/services/{}/webhooks", server.service);
+        let response = server.api.send_as(&server.key, "POST", &path, body.clone()).await;
+        assert_eq!(
+            (response.status, response.text("/error/code")),
+            (400, "VALIDATION_ERROR"),
+            "{body}: {}",
+            response.body
+        );
     }
-    // Those of the public Internet are good; nothing is sent there.
+    // Public addresses are accepted; nothing is sent to them.
     for url in ["https://1.1.1.1/hook?x=1", "https://1.1.1.1:8443/", "https://[2606:4700::1111]/"] {
-        let made = create(&at, url).await.expect(201);
-        assert_eq!(made["serviceId"], json!(at.service));
+        let created = create(&server, url).await.expect(201);
+        assert_eq!(created["serviceId"], json!(server.service));
         let wrong = "https://127.0.0.1/";
-        let path = format!("/services/{}/webhooks/{}", at.service, made["webhookId"].as_str().unwrap());
-        let answer = at.api.send_as(&at.key, "PATCH", &path, json!({ "url": wrong })).await;
-        assert_refused(&answer, "a change");
-        assert_eq!(at.api.get_as(&at.key, &path).await.expect(200)["url"], made["url"]);
+        let path = format!("/services/{}/webhooks/{}", server.service, created["webhookId"].as_str().unwrap());
+        let response = server.api.send_as(&server.key, "PATCH", &path, json!({ "url": wrong })).await;
+        assert_refused(&response, "a change");
+        assert_eq!(server.api.get_as(&server.key, &path).await.expect(200)["url"], created["url"]);
     }
 }
 
 #[tokio::test]
 async fn redirects_are_not_followed_and_allowed_networks_are_reached() {
     let receiver = Receiver::good().await;
-    let at = ProductionServer::start(&["webhooks.allowed_networks=127.0.0.1/32"]).await;
-    let set = format!("/services/{}/webhooks", at.service);
-    let target = Target::create_in(&at.api, &at.key, &set, &receiver.url, &["*"]).await;
+    let server = ProductionServer::start(&["webhooks.allowed_networks=127.0.0.1/32"]).await;
+    let collection = format!("/services/{}/webhooks", server.service);
+    let target = Target::create_in(&server.api, &server.key, &collection, &receiver.url, &["*"]).await;
     let event = target.test().await;
     target.until_status(&event, "delivered").await;
     assert_eq!(receiver.count(), 1);
-    // One address is allowed, not its neighbours.
+    // Only this address is allowed.
     let port = receiver.url.rsplit(':').next().unwrap();
     for url in [format!("http://127.0.0.2:{port}"), "https://10.0.0.1/".to_owned(), "http://1.1.1.1/".to_owned()] {
-        assert_refused(&create(&at, &url).await, &url);
+        assert_refused(&create(&server, &url).await, &url);
     }
 }
 
@@ -137,9 +145,9 @@ async fn dev_mode_reaches_loopback_but_no_other_private_host() {
         "http://1.1.1.1/",
         "https://[fd00::1]/",
     ] {
-        let answer =
+        let response =
             control.api.send_as(control.key(), "POST", &control.path("/webhooks"), json!({ "url": url })).await;
-        assert_refused(&answer, url);
+        assert_refused(&response, url);
     }
     assert_eq!(
         control.api.get_as(control.key(), &control.path("/webhooks")).await.expect(200)["data"]
@@ -147,5 +155,5 @@ async fn dev_mode_reaches_loopback_but_no_other_private_host() {
             .map(Vec::len),
         Some(2)
     );
-    assert_eq!(receiver.connections(), 0, "a target is not tried when it is made");
+    assert_eq!(receiver.connections(), 0, "no request is sent when a target is created");
 }

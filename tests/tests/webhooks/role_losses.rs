@@ -1,49 +1,49 @@
-//! How a role is lost: it is taken away, it ends, or there is no such role any more. Each loss is told once.
+//! Lost roles: a role is revoked, expires, or is deleted. Each loss emits one event.
 
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::{Agent, ControlPlane, EventSource, Received, Receiver, Target, eventually};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-const LOST: [&str; 1] = ["agent.role_revoked"];
+const ROLE_REVOKED: [&str; 1] = ["agent.role_revoked"];
 
-/// When a role ends that lasts so many seconds from now.
+/// The time in the given number of seconds, as a number and as text.
 fn seconds_from_now(seconds: i64) -> (i64, String) {
     let end = SystemClock.now().seconds() + seconds;
     (end, jiff::Timestamp::from_second(end).unwrap().to_string())
 }
 
-/// Who lost which role and why, in the order of the agents.
-fn lost(receiver: &Receiver) -> Vec<(String, String, String)> {
+/// Agent, role and reason of each loss, sorted.
+fn losses(receiver: &Receiver) -> Vec<(String, String, String)> {
     let text = |data: &Value, name: &str| data[name].as_str().unwrap().to_owned();
-    let events = receiver.of_kind(LOST[0]);
-    let lost = events.iter().map(|event| {
+    let events = receiver.of_kind(ROLE_REVOKED[0]);
+    let losses = events.iter().map(|event| {
         let data = event.data();
         (text(&data, "agentId"), text(&data, "roleId"), text(&data, "reason"))
     });
-    let mut lost: Vec<_> = lost.collect();
-    lost.sort();
-    lost
+    let mut losses: Vec<_> = losses.collect();
+    losses.sort();
+    losses
 }
 
 #[tokio::test]
 async fn expired_role_is_reported_once_within_seconds_and_across_a_crash() {
     let mut control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    let target = Target::create_for(&control, &receiver.url, &LOST).await;
+    let target = Target::create_for(&control, &receiver.url, &ROLE_REVOKED).await;
     let role = control.create_role("reader", &["read"]).await;
     let mut agents = Vec::new();
     for _ in 0..4 {
         agents.push(Agent::register(&control, "Agent").await);
     }
-    // In two groups: one ends while the control plane runs, one while it is away.
+    // Two groups: one expires while the control plane runs, one while it is stopped.
     let (first_end, first) = seconds_from_now(2);
     for agent in &agents[..2] {
         control.assign_until(&agent.id, &role, Some(first.clone())).await;
     }
     let all = receiver.until(2).await;
     let noticed = SystemClock.now().seconds();
-    assert!((first_end..first_end + 5).contains(&noticed), "ended at {first_end}, told at {noticed}");
+    assert!((first_end..first_end + 5).contains(&noticed), "expired at {first_end}, reported at {noticed}");
     for event in &all {
         let at: jiff::Timestamp = event.json()["timestamp"].as_str().unwrap().parse().unwrap();
         assert!((first_end..=noticed).contains(&at.as_second()), "{}", event.json());
@@ -53,49 +53,49 @@ async fn expired_role_is_reported_once_within_seconds_and_across_a_crash() {
         control.assign_until(&agent.id, &role, Some(second.clone())).await;
     }
     control.kill();
-    let over = async || (SystemClock.now().seconds() > second_end).then_some(());
-    eventually("the roles end", over, String::new).await;
+    let expired = async || (SystemClock.now().seconds() > second_end).then_some(());
+    eventually("the roles expire", expired, String::new).await;
     control.restart().await;
     receiver.until(4).await;
     control.restart().await;
     let test = target.test().await;
     eventually(
-        "the test comes",
-        async || receiver.received().iter().any(|one| one.id() == test).then_some(()),
+        "the test event is delivered",
+        async || receiver.received().iter().any(|request| request.id() == test).then_some(()),
         String::new,
     )
     .await;
     let mut expected: Vec<_> =
         agents.iter().map(|agent| (agent.id.clone(), role.clone(), "expired".to_owned())).collect();
     expected.sort();
-    assert_eq!(lost(&receiver), expected);
+    assert_eq!(losses(&receiver), expected);
 }
 
 #[tokio::test]
 async fn deleted_role_is_reported_for_every_agent_that_had_it() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    Target::create_for(&control, &receiver.url, &LOST).await;
+    Target::create_for(&control, &receiver.url, &ROLE_REVOKED).await;
     let role = control.create_role("reader", &["read"]).await;
     let mut agents = Vec::new();
     for _ in 0..4 {
         agents.push(Agent::register(&control, "Agent").await.id);
     }
-    let [for_good, for_long, revoked, ended] = &agents[..] else { unreachable!("four agents") };
-    control.assign(for_good, &role).await;
-    control.assign_until(for_long, &role, Some(seconds_from_now(3600).1)).await;
+    let [permanent, long_lived, revoked, expired_agent] = &agents[..] else { unreachable!("four agents") };
+    control.assign(permanent, &role).await;
+    control.assign_until(long_lived, &role, Some(seconds_from_now(3600).1)).await;
     control.assign(revoked, &role).await;
     assert!(control.revoke(revoked, &role).await);
-    assert!(!control.revoke(revoked, &role).await, "nothing is lost twice");
-    control.assign_until(ended, &role, Some(seconds_from_now(2).1)).await;
+    assert!(!control.revoke(revoked, &role).await, "a role is revoked once");
+    control.assign_until(expired_agent, &role, Some(seconds_from_now(2).1)).await;
     receiver.until(2).await;
     control.delete_role(&role).await.expect(200);
     receiver.until(4).await;
     let mut expected =
-        [(for_good, "role_deleted"), (for_long, "role_deleted"), (revoked, "revoked"), (ended, "expired")]
-            .map(|(agent, why)| (agent.clone(), role.clone(), why.to_owned()));
+        [(permanent, "role_deleted"), (long_lived, "role_deleted"), (revoked, "revoked"), (expired_agent, "expired")]
+            .map(|(agent, reason)| (agent.clone(), role.clone(), reason.to_owned()));
     expected.sort();
-    assert_eq!(lost(&receiver), expected);
+    assert_eq!(losses(&receiver), expected);
 }
 
 #[tokio::test]
@@ -112,37 +112,37 @@ async fn extended_or_revoked_role_is_not_reported_as_expired() {
     let (_, late) = seconds_from_now(3600);
     control.assign_until(agent, role, Some(late.clone())).await;
     assert!(control.revoke(agent, &other).await);
-    let over = async || (SystemClock.now().seconds() > end + 3).then_some(());
-    eventually("its first end is over", over, String::new).await;
+    let expired = async || (SystemClock.now().seconds() > end + 3).then_some(());
+    eventually("the original expiry has passed", expired, String::new).await;
     let test = target.test().await;
     eventually(
-        "the test comes",
-        async || receiver.received().iter().any(|one| one.id() == test).then_some(()),
+        "the test event is delivered",
+        async || receiver.received().iter().any(|request| request.id() == test).then_some(()),
         String::new,
     )
     .await;
-    assert_eq!(lost(&receiver), [(agent.to_owned(), other, "revoked".to_owned())]);
-    let mut ends: Vec<_> = receiver.of_kind("agent.role_assigned").iter().map(Received::data).collect();
-    ends.retain(|data| data["roleId"] == json!(role));
-    let mut ends: Vec<_> = ends.into_iter().map(|data| data["expiresAt"].clone()).collect();
-    ends.sort_by_key(ToString::to_string);
-    assert_eq!(ends, [json!(soon), json!(late)]);
+    assert_eq!(losses(&receiver), [(agent.to_owned(), other, "revoked".to_owned())]);
+    let mut assignments: Vec<_> = receiver.of_kind("agent.role_assigned").iter().map(Received::data).collect();
+    assignments.retain(|data| data["roleId"] == json!(role));
+    let mut assignments: Vec<_> = assignments.into_iter().map(|data| data["expiresAt"].clone()).collect();
+    assignments.sort_by_key(ToString::to_string);
+    assert_eq!(assignments, [json!(soon), json!(late)]);
 }
 
 #[tokio::test]
 async fn reassigned_role_is_reported_again_when_it_expires() {
     let control = ControlPlane::start().await;
     let receiver = Receiver::good().await;
-    Target::create_for(&control, &receiver.url, &LOST).await;
+    Target::create_for(&control, &receiver.url, &ROLE_REVOKED).await;
     let source = EventSource::new(&control).await;
     for round in 1..=2 {
         control.assign_until(&source.agent.id, &source.role, Some(seconds_from_now(2).1)).await;
         receiver.until(round).await;
     }
     tokio::time::sleep(Duration::from_secs(2)).await;
-    let ended = (source.agent.id.clone(), source.role.clone(), "expired".to_owned());
-    assert_eq!(lost(&receiver), [ended.clone(), ended]);
-    // What has ended cannot be taken away.
+    let expired_agent = (source.agent.id.clone(), source.role.clone(), "expired".to_owned());
+    assert_eq!(losses(&receiver), [expired_agent.clone(), expired_agent]);
+    // Revoking an expired role has no effect.
     control.revoke(&source.agent.id, &source.role).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(receiver.count(), 2);

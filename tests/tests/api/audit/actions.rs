@@ -1,11 +1,11 @@
-//! Each route that changes what people manage leaves one link, with all that must be in it; a refusal leaves none.
+//! Each management route writes one complete audit entry; a refused request writes none.
 
 use super::{
     super::bad_input::{
         fixture::Fixture,
-        routes::{Door, ROUTES, Route},
+        routes::{Access, ROUTES, Route},
     },
-    assert_whole, links,
+    assert_chains_intact, entries,
 };
 use countersign_process::{Clock, SystemClock};
 use countersign_tests::HttpResponse;
@@ -13,8 +13,8 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 
-/// What each route that changes something leaves in the audit. A new one is an entry here.
-const ACTS: &[(&str, &str, Option<&str>)] = &[
+/// The audit action of each route that changes something. Add new routes here.
+const AUDITED_ROUTES: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/auth/register", Some("agent.registered")),
     ("POST", "/services", Some("service.created")),
     ("PATCH", "/services/{service}", Some("service.changed")),
@@ -41,25 +41,25 @@ const ACTS: &[(&str, &str, Option<&str>)] = &[
     ("POST", "/webhooks/{webhook}/replay", Some("webhook.replayed")),
     ("PATCH", "/webhooks/{webhook}", Some("webhook.changed")),
     ("DELETE", "/webhooks/{webhook}", Some("webhook.deleted")),
-    // What agents do with their own tokens is no act of management.
+    // Agents' use of their own tokens is not a management action.
     ("POST", "/auth/challenge", None),
     ("POST", "/auth/authenticate", None),
     ("POST", "/auth/refresh", None),
     ("POST", "/auth/revoke", None),
-    // What services say of agents has a history of its own.
+    // Feedback has its own history.
     ("POST", "/trust/feedback", None),
-    // Last, for it suspends the agent.
+    // Last, because it suspends the agent.
     ("PUT", "/agents/{agent}/status", Some("agent.status_changed")),
 ];
 
 #[test]
 fn every_changing_route_is_in_the_table() {
     let changing = ROUTES.iter().filter(|route| route.method != "GET").map(|route| (route.method, route.path));
-    let told = ACTS.iter().map(|(method, path, _)| (*method, *path));
-    assert_eq!(told.collect::<BTreeSet<_>>(), changing.collect(), "left: the table here, right: routes.rs");
+    let listed = AUDITED_ROUTES.iter().map(|(method, path, _)| (*method, *path));
+    assert_eq!(listed.collect::<BTreeSet<_>>(), changing.collect(), "left: the table in this file, right: routes.rs");
 }
 
-/// A good body that changes something.
+/// A valid body that changes something.
 async fn body(fixture: &Fixture, route: &Route) -> Map<String, Value> {
     let mut body = fixture.body(route).await;
     if route.path == "/agents/{agent}/status" {
@@ -71,112 +71,113 @@ async fn body(fixture: &Fixture, route: &Route) -> Map<String, Value> {
 }
 
 async fn send(fixture: &Fixture, route: &Route, body: &Map<String, Value>, request_id: &str) -> HttpResponse {
-    let request = fixture.admitted(route).header("x-request-id", request_id);
+    let request = fixture.authorized(route).header("x-request-id", request_id);
     HttpResponse::send(if route.fields.is_empty() { request } else { request.json(body) }).await
 }
 
 #[tokio::test]
 async fn each_action_writes_one_entry_and_refused_requests_write_none() {
     let fixture = Fixture::new().await;
-    for (number, (method, path, act)) in ACTS.iter().enumerate() {
+    for (number, (method, path, action)) in AUDITED_ROUTES.iter().enumerate() {
         let route = ROUTES.iter().find(|route| (route.method, route.path) == (*method, *path)).unwrap();
         let body = body(&fixture, route).await;
-        // A replay has nothing to do until all is delivered that was on its way.
+        // A replay does nothing while deliveries are pending.
         fixture.rows().await;
-        let before = links(&fixture.control, "").await.len();
+        let before = entries(&fixture.control, "").await.len();
         for status in refusals(&fixture, route, &body).await {
             assert!((400..500).contains(&status), "{path}: {status}");
         }
-        assert_eq!(links(&fixture.control, "").await.len(), before, "{method} {path} was refused");
+        assert_eq!(entries(&fixture.control, "").await.len(), before, "{method} {path} was refused");
 
         let (id, sent) = (format!("request-{number}"), SystemClock.now().micros());
-        let answer = send(&fixture, route, &body, &id).await;
-        assert_eq!(answer.status, route.good, "{method} {path}: {}", answer.body);
-        let after = links(&fixture.control, "").await;
-        assert_eq!(after.len() - before, usize::from(act.is_some()), "{method} {path}");
-        if let Some(act) = act {
-            judge(&fixture, route, act, &after[0], &answer.body);
+        let response = send(&fixture, route, &body, &id).await;
+        assert_eq!(response.status, route.good, "{method} {path}: {}", response.body);
+        let after = entries(&fixture.control, "").await;
+        assert_eq!(after.len() - before, usize::from(action.is_some()), "{method} {path}");
+        if let Some(action) = action {
+            assert_entry(&fixture, route, action, &after[0], &response.body);
             assert_eq!((&after[0]["requestId"], &after[0]["address"]), (&json!(id), &json!("127.0.0.1")));
             let at = after[0]["at"].as_str().unwrap().parse::<Timestamp>().unwrap().as_microsecond();
             assert!(sent <= at && at <= SystemClock.now().micros(), "{at}");
         }
-        // Once more, it either makes another thing or changes nothing.
+        // Repeated, the request either creates another resource or changes nothing.
         let again = send(&fixture, route, &body, "again").await;
-        let makes =
+        let creates =
             ["/services", "/services/{service}/keys", "/services/{service}/webhooks", "/webhooks"].contains(path);
-        assert_eq!(again.status == 201 && *path != "/auth/register", makes, "{method} {path}: {}", again.body);
-        let once_more = links(&fixture.control, "").await.len() - after.len();
+        assert_eq!(again.status == 201 && *path != "/auth/register", creates, "{method} {path}: {}", again.body);
+        let new_entries = entries(&fixture.control, "").await.len() - after.len();
         if path.ends_with("{webhook}/replay") {
-            let found = again.body["replayed"].as_u64().unwrap();
-            assert_eq!(once_more, usize::from(found > 0), "{path} once more: {found} had arrived again");
+            let replayed = again.body["replayed"].as_u64().unwrap();
+            assert_eq!(new_entries, usize::from(replayed > 0), "{path} repeated: {replayed} events were replayed");
         } else {
-            let does = makes || ["/rotate-secret", "/test", "/{event}/replay"].iter().any(|end| path.ends_with(end));
-            assert_eq!(once_more, usize::from(does), "{method} {path} once more");
+            let writes_entry =
+                creates || ["/rotate-secret", "/test", "/{event}/replay"].iter().any(|end| path.ends_with(end));
+            assert_eq!(new_entries, usize::from(writes_entry), "{method} {path} repeated");
         }
     }
-    assert_whole(&fixture.control);
+    assert_chains_intact(&fixture.control);
 }
 
-/// The statuses of requests that must be refused: no credential, a wrong field.
+/// The statuses of requests that must be refused: without a credential, and with an unknown field.
 async fn refusals(fixture: &Fixture, route: &Route, body: &Map<String, Value>) -> Vec<u16> {
     let mut statuses = Vec::new();
-    if !matches!(route.door, Door::Open | Door::Registrant) {
+    if !matches!(route.access, Access::Public | Access::PublicOrHuman) {
         statuses.push(HttpResponse::send(fixture.request(route).json(body)).await.status);
     }
     if !route.fields.is_empty() {
-        let bad: Map<_, _> = [("unheard".to_owned(), json!("of"))].into_iter().chain(body.clone()).collect();
-        statuses.push(HttpResponse::send(fixture.admitted(route).json(&bad)).await.status);
+        let bad: Map<_, _> = [("unknown".to_owned(), json!(true))].into_iter().chain(body.clone()).collect();
+        statuses.push(HttpResponse::send(fixture.authorized(route).json(&bad)).await.status);
     }
     statuses
 }
 
-/// Who, what, to whom, with what.
-fn judge(fixture: &Fixture, route: &Route, act: &str, link: &Value, answer: &Value) {
-    assert_eq!(link["action"], act);
+/// Asserts actor, service, agent, object and details of an entry.
+fn assert_entry(fixture: &Fixture, route: &Route, action: &str, entry: &Value, response: &Value) {
+    assert_eq!(entry["action"], action);
     let id_of = |key: &str| format!("key_{}", &key["svc_sk_".len()..][..26]);
-    let actor = match route.door {
-        Door::Registrant => json!({ "kind": "public", "issuer": null, "id": null }),
-        Door::Manager => json!({ "kind": "service_key", "issuer": null, "id": id_of(fixture.control.key()) }),
+    let actor = match route.access {
+        Access::PublicOrHuman => json!({ "kind": "public", "issuer": null, "id": null }),
+        Access::Manager => json!({ "kind": "service_key", "issuer": null, "id": id_of(fixture.control.key()) }),
         _ => json!({ "kind": "human", "issuer": "urn:countersign:operator", "id": "developer" }),
     };
-    assert_eq!(link["actor"], actor, "{act}");
-    let service = match act {
+    assert_eq!(entry["actor"], actor, "{action}");
+    let service = match action {
         "agent.registered" | "agent.status_changed" | "signing_key.rotated" | "signing_key.revoked" => Value::Null,
-        "service.created" => answer["serviceId"].clone(),
+        "service.created" => response["serviceId"].clone(),
         _ if route.path.starts_with("/webhooks") => Value::Null,
         _ => json!(fixture.control.service()),
     };
-    assert_eq!(link["serviceId"], service, "{act}");
-    let agent = match act {
-        "agent.registered" => answer["agentId"].clone(),
+    assert_eq!(entry["serviceId"], service, "{action}");
+    let agent = match action {
+        "agent.registered" => response["agentId"].clone(),
         _ if route.path.contains("{agent}") => json!(fixture.agent.id),
         _ => Value::Null,
     };
-    assert_eq!(link["agentId"], agent, "{act}");
-    let object = match act {
-        "role.created" => json!({ "kind": "role", "id": answer["roleId"] }),
-        "role.deleted" => json!({ "kind": "role", "id": fixture.doomed }),
-        _ if act.starts_with("role.") => json!({ "kind": "role", "id": fixture.role }),
-        "service_key.created" => json!({ "kind": "service_key", "id": answer["keyId"] }),
+    assert_eq!(entry["agentId"], agent, "{action}");
+    let object = match action {
+        "role.created" => json!({ "kind": "role", "id": response["roleId"] }),
+        "role.deleted" => json!({ "kind": "role", "id": fixture.deletable }),
+        _ if action.starts_with("role.") => json!({ "kind": "role", "id": fixture.role }),
+        "service_key.created" => json!({ "kind": "service_key", "id": response["keyId"] }),
         "service_key.revoked" => json!({ "kind": "service_key", "id": id_of(&fixture.spare_key) }),
-        "webhook.created" => json!({ "kind": "webhook", "id": answer["webhookId"] }),
-        "webhook.deleted" => json!({ "kind": "webhook", "id": fixture.webhooks_of(route).doomed }),
-        _ if act.starts_with("webhook.") => json!({ "kind": "webhook", "id": fixture.webhooks_of(route).lasting }),
-        _ if act.starts_with("signing_key.") => json!({ "kind": "signing_key", "id": fixture.next_kid }),
+        "webhook.created" => json!({ "kind": "webhook", "id": response["webhookId"] }),
+        "webhook.deleted" => json!({ "kind": "webhook", "id": fixture.webhooks_of(route).deletable }),
+        _ if action.starts_with("webhook.") => json!({ "kind": "webhook", "id": fixture.webhooks_of(route).permanent }),
+        _ if action.starts_with("signing_key.") => json!({ "kind": "signing_key", "id": fixture.next_kid }),
         _ => Value::Null,
     };
-    assert_eq!(link["object"], object, "{act}");
-    let expected = match act {
+    assert_eq!(entry["object"], object, "{action}");
+    let expected = match action {
         "webhook.replayed" if route.path.contains("{event}") => json!({ "event": fixture.event }),
-        _ => details(act, answer),
+        _ => details(action, response),
     };
-    assert_eq!(link["details"], expected, "{act}");
+    assert_eq!(entry["details"], expected, "{action}");
 }
 
-/// What else is said of the acts of the test.
-fn details(act: &str, answer: &Value) -> Value {
-    match act {
-        "agent.registered" => json!({ "name": "Agent", "publicKeyHash": answer["publicKeyHash"] }),
+/// The expected details of an action.
+fn details(action: &str, response: &Value) -> Value {
+    match action {
+        "agent.registered" => json!({ "name": "Agent", "publicKeyHash": response["publicKeyHash"] }),
         "service.created" => json!({ "name": "Service", "acceptsUnboundTokens": true }),
         "service.changed" => json!({ "name": { "from": "development", "to": "Service" } }),
         "service_key.created" => json!({ "name": "Key", "scope": "sync" }),
@@ -185,16 +186,16 @@ fn details(act: &str, answer: &Value) -> Value {
         "webhook.changed" => json!({ "status": { "from": "active", "to": "paused" } }),
         "webhook.deleted" => json!({ "host": "127.0.0.1" }),
         "webhook.replayed" => json!({ "since": 1_577_836_800 }),
-        "role.created" => json!({ "name": answer["name"], "description": "Reads", "permissions": ["read"] }),
+        "role.created" => json!({ "name": response["name"], "description": "Reads", "permissions": ["read"] }),
         "role.changed" => json!({ "description": { "from": "", "to": "Reads" } }),
         "signing_key.rotated" => {
-            json!({ "signsFrom": answer["signsFrom"].as_str().unwrap().parse::<Timestamp>().unwrap().as_second() })
+            json!({ "signsFrom": response["signsFrom"].as_str().unwrap().parse::<Timestamp>().unwrap().as_second() })
         }
         "role.assigned" => json!({ "name": "reader", "until": 4_070_908_800_u64, "untilBefore": null }),
         "role.revoked" => json!({ "name": "reader" }),
         "role.deleted" => json!({ "name": "doomed" }),
         "agent.status_changed" => json!({ "status": { "from": "active", "to": "suspended" } }),
-        _ => panic!("{act} is not known here"),
+        _ => panic!("{action} has no expected details"),
     }
 }
 
@@ -211,8 +212,8 @@ async fn audit_names_the_human_user_on_routes_that_accept_keys_too() {
     let body =
         json!({ "email": "a@example.org", "name": "mine", "publicKey": fixture.agent.key.public_pem().unwrap() });
     fixture.control.api.send_as(&fixture.control.mint_human("dora"), "POST", "/auth/register", body).await.expect(201);
-    let links = links(&fixture.control, "").await;
-    let by: Vec<_> = links[..2].iter().map(|link| (&link["action"], &link["actor"]["id"])).collect();
+    let entries = entries(&fixture.control, "").await;
+    let actors: Vec<_> = entries[..2].iter().map(|entry| (&entry["action"], &entry["actor"]["id"])).collect();
     let expected = [(&json!("agent.registered"), &json!("dora")), (&json!("role.created"), &json!("developer"))];
-    assert_eq!(by, expected);
+    assert_eq!(actors, expected);
 }
