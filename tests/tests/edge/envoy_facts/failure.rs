@@ -1,5 +1,4 @@
-//! Fact 6, Envoy's part: an authorizer that is away or does not answer lets nobody in, and the answer is
-//! 403 unless `status_on_error` says otherwise.
+//! Fact 6: if the authorizer is down or does not answer, Envoy refuses, with 403 unless `status_on_error` is set.
 
 use super::{Fixture, Said, scripted::Scripted};
 use countersign_tests::{Envoy, HttpResponse, RawRequest, Upstream, eventually};
@@ -8,7 +7,7 @@ use std::time::{Duration, Instant};
 const UNAVAILABLE: &str = "status_on_error: { code: ServiceUnavailable }";
 
 #[tokio::test]
-async fn an_authorizer_that_does_not_answer_is_a_403_unless_status_on_error_says_otherwise() {
+async fn silent_authorizer_returns_403_or_status_on_error() {
     for (case, filter, status) in [("by default", "", 403), ("told to say 503", UNAVAILABLE, 503)] {
         let fixture = Fixture::start(Said { filter, call: "timeout: 1s", ..Said::default() }).await;
         let slow = RawRequest::get("/").send(&fixture.envoy.site).await;
@@ -21,7 +20,7 @@ async fn an_authorizer_that_does_not_answer_is_a_403_unless_status_on_error_says
 }
 
 #[tokio::test]
-async fn envoy_waits_as_long_as_told_and_a_fifth_of_a_second_if_not() {
+async fn envoy_waits_200_ms_or_the_configured_timeout() {
     for (call, least, most) in [("", 150, 900), ("timeout: 1s", 950, 5000)] {
         let fixture = Fixture::start(Said { call, ..Said::default() }).await;
         // A busy machine may delay some answers, not all.
@@ -37,14 +36,14 @@ async fn envoy_waits_as_long_as_told_and_a_fifth_of_a_second_if_not() {
 }
 
 #[tokio::test]
-async fn the_shipped_configuration_says_503_in_time_and_logs_whose_fault_it_was() {
+async fn example_configuration_returns_503_and_logs_the_authorizer_error() {
     let (authorizer, upstream) = (Scripted::start(), Upstream::start().await);
     let envoy = Envoy::shipped(&authorizer.socket(), upstream.port).await;
     for path in ["/", "/admin", "/open"] {
         let slow = RawRequest::get(path).send(&envoy.site).await;
         assert_eq!(slow.status, 503, "{path}");
     }
-    assert!(authorizer.times_asked() > 0, "it was slow, not away");
+    assert!(authorizer.times_asked() > 0, "the authorizer was slow, not down");
     drop(authorizer);
     for path in ["/", "/admin", "/open"] {
         let down = RawRequest::get(path).send(&envoy.site).await;

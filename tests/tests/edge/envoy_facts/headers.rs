@@ -1,5 +1,4 @@
-//! Facts 2 to 4: what becomes of headers that the authorizer sets or removes, and of those that it does
-//! not know.
+//! Facts 2 to 4: headers that the authorizer sets or removes, and headers that it does not receive.
 
 use super::{
     Fixture, Said,
@@ -16,7 +15,7 @@ const FORGED: [&str; 3] = ["x_agent_id", "x-agent_id", "x-agent.id"];
 const OVERWRITE: Option<HeaderAppendAction> = Some(HeaderAppendAction::OverwriteIfExistsOrAdd);
 
 #[tokio::test]
-async fn removal_comes_after_the_set() {
+async fn headers_are_removed_after_headers_are_set() {
     let fixture = Fixture::start(Said::default()).await;
     let name = || vec!["x-fact".to_owned()];
     let set = || vec![set(Some(false), OVERWRITE)];
@@ -34,7 +33,7 @@ async fn removal_comes_after_the_set() {
 }
 
 #[tokio::test]
-async fn a_set_overwrites_if_either_field_says_so() {
+async fn set_overwrites_if_either_field_requests_it() {
     let fixture = Fixture::start(Said::default()).await;
     for (case, option) in [
         ("append: false alone", set(Some(false), None)),
@@ -46,7 +45,7 @@ async fn a_set_overwrites_if_either_field_says_so() {
 }
 
 #[tokio::test]
-async fn this_envoy_reads_append_alone_and_takes_its_absence_for_false() {
+async fn envoy_treats_absent_append_as_false() {
     let fixture = Fixture::start(Said::default()).await;
     let (overwritten, appended) = (json!(["authorizer"]), json!(["client,authorizer", "client"]));
     let absent = Some(HeaderAppendAction::AddIfAbsent);
@@ -62,7 +61,7 @@ async fn this_envoy_reads_append_alone_and_takes_its_absence_for_false() {
 }
 
 #[tokio::test]
-async fn the_true_identity_overwrites_what_the_client_sent() {
+async fn sidecar_identity_overwrites_client_headers() {
     let environment = Environment::start().await;
     let (agent, _) = environment.agent("reader", &["read"]).await;
     let token = agent.token().await;
@@ -83,7 +82,7 @@ async fn the_true_identity_overwrites_what_the_client_sent() {
 }
 
 #[tokio::test]
-async fn look_alikes_reach_the_service_if_nobody_removes_them() {
+async fn similar_header_names_reach_the_service_unless_removed() {
     let fixture = Fixture::start(Said::default()).await;
     for name in FORGED {
         let seen = fixture.allowed(RawRequest::get("/").with(name, "forged")).await.expect(200);
@@ -93,7 +92,7 @@ async fn look_alikes_reach_the_service_if_nobody_removes_them() {
 }
 
 #[tokio::test]
-async fn rejecting_underscores_does_not_stop_dots() {
+async fn rejecting_underscores_does_not_reject_dots() {
     let reject = "common_http_protocol_options: { headers_with_underscores_action: REJECT_REQUEST }";
     let fixture = Fixture::start(Said { manager: reject, ..Said::default() }).await;
     for (name, status) in FORGED.into_iter().zip([400, 400, 200]) {
@@ -104,7 +103,7 @@ async fn rejecting_underscores_does_not_stop_dots() {
 }
 
 #[tokio::test]
-async fn with_allowed_headers_the_authorizer_does_not_see_look_alikes_that_the_service_sees() {
+async fn allowed_headers_hides_similar_names_from_the_authorizer_only() {
     let filter = "allowed_headers: { patterns: [{ exact: authorization }] }";
     let fixture = Fixture::start(Said { filter, ..Said::default() }).await;
     for name in FORGED {
@@ -117,14 +116,14 @@ async fn with_allowed_headers_the_authorizer_does_not_see_look_alikes_that_the_s
     }
 }
 
-/// What the service sees of a header that the client sent twice.
+/// What the service receives of a header that the client sent twice.
 async fn twice_with(fixture: &Fixture, option: HeaderValueOption) -> Value {
     let response = allow(OkHttpResponse { headers: vec![option], ..OkHttpResponse::default() });
     let request = RawRequest::get("/").with("x-fact", "client").with("x-fact", "client");
     fixture.judged(response, request).await.expect(200)["x-fact"].clone()
 }
 
-/// Sets `x-fact`; the fields that are `None` are not on the wire.
+/// Sets `x-fact`. Fields that are `None` are not sent.
 #[expect(deprecated, reason = "older Envoys read `append` only")]
 fn set(append: Option<bool>, action: Option<HeaderAppendAction>) -> HeaderValueOption {
     let header = HeaderValue { key: "x-fact".into(), value: "authorizer".into(), ..HeaderValue::default() };

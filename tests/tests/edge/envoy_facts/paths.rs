@@ -1,4 +1,4 @@
-//! Fact 5, paths: Envoy leaves them as they came unless told otherwise, and the shipped listener tells it.
+//! Fact 5, paths: Envoy does not normalize paths by default; the example listener does.
 
 use super::{Fixture, Said};
 use countersign_tests::{Environment, HttpResponse, RawRequest, envoy::Envoy};
@@ -29,7 +29,7 @@ const TIDY: [&str; 3] =
 const NEXT_LINE: &str = "\n                ";
 
 #[tokio::test]
-async fn a_path_is_left_as_it_came_unless_envoy_is_told_otherwise() {
+async fn path_is_unchanged_by_default() {
     let fixture = Fixture::start(Said::default()).await;
     for path in ["//admin", "/x/../admin", "/%2e/admin", "/%2Fadmin", "/admin/"] {
         let answer = fixture.allowed(RawRequest::get(path)).await;
@@ -39,7 +39,7 @@ async fn a_path_is_left_as_it_came_unless_envoy_is_told_otherwise() {
 }
 
 #[tokio::test]
-async fn a_path_is_tidied_before_the_authorizer_sees_it_where_envoy_is_told_to() {
+async fn path_is_normalized_before_the_check_if_configured() {
     let fixture = Fixture::start(Said { manager: &TIDY.join(NEXT_LINE), ..Said::default() }).await;
     for (path, tidy) in [
         ("//admin", "/admin"),
@@ -59,7 +59,7 @@ async fn a_path_is_tidied_before_the_authorizer_sees_it_where_envoy_is_told_to()
 }
 
 #[tokio::test]
-async fn with_the_shipped_listener_every_spelling_of_admin_needs_its_permission() {
+async fn example_listener_requires_the_permission_for_every_spelling_of_admin() {
     let environment = Environment::start().await;
     let (reader, _) = environment.agent("reader", &["read"]).await;
     let (admin, _) = environment.agent("administrator", &["admin"]).await;
@@ -80,7 +80,7 @@ async fn with_the_shipped_listener_every_spelling_of_admin_needs_its_permission(
 }
 
 #[tokio::test]
-async fn with_the_shipped_listener_other_paths_do_not_need_the_permission_of_admin() {
+async fn example_listener_does_not_require_the_permission_for_other_paths() {
     let environment = Environment::start().await;
     let (reader, _) = environment.agent("reader", &["read"]).await;
     let token = reader.token().await;
@@ -95,7 +95,7 @@ async fn with_the_shipped_listener_other_paths_do_not_need_the_permission_of_adm
     }
 }
 
-/// The answer after the redirect with which Envoy meets an escaped slash.
+/// The response after the redirect that Envoy sends for an escaped slash.
 async fn followed(envoy: &Envoy, path: &str, token: Option<&str>) -> HttpResponse {
     let request = |path: &str| match token {
         Some(token) => RawRequest::get(path).bearer(token),

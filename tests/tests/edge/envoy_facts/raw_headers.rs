@@ -1,5 +1,5 @@
-//! Facts 5 and 7, headers: how repeated ones and bytes that are not text arrive, in either form in which
-//! Envoy sends them.
+//! Facts 5 and 7, headers: how repeated headers and bytes that are not UTF-8 arrive, in both forms of the check
+//! request.
 
 use super::{Fixture, Said};
 use countersign_tests::{Environment, Envoy, RawRequest, envoy::replaced};
@@ -9,7 +9,7 @@ use serde_json::json;
 const RAW: &str = "encode_raw_headers: true";
 
 #[tokio::test]
-async fn repeated_headers_arrive_joined_by_a_comma() {
+async fn repeated_headers_are_joined_by_a_comma() {
     let fixture = Fixture::start(Said::default()).await;
     let request = RawRequest::get("/").with("Authorization", "Bearer a").with("authorization", "Bearer b");
     fixture.allowed(request).await.expect(200);
@@ -17,7 +17,7 @@ async fn repeated_headers_arrive_joined_by_a_comma() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_not_utf8_arrive_as_exclamation_marks() {
+async fn invalid_utf8_bytes_become_exclamation_marks() {
     let fixture = Fixture::start(Said::default()).await;
     for (case, sent, arrives) in [
         ("Latin-1", b"caf\xe9".as_slice(), "caf!"),
@@ -30,7 +30,7 @@ async fn bytes_that_are_not_utf8_arrive_as_exclamation_marks() {
 }
 
 #[tokio::test]
-async fn encoded_raw_headers_arrive_as_bytes_in_the_header_map_only() {
+async fn encode_raw_headers_sends_bytes_in_the_header_map_only() {
     let fixture = Fixture::start(Said { filter: RAW, ..Said::default() }).await;
     let request = RawRequest::get("/").with("x-note", b"caf\xe9").with("x-twice", "a").with("x-twice", "b");
     fixture.allowed(request).await.expect(200);
@@ -42,7 +42,7 @@ async fn encoded_raw_headers_arrive_as_bytes_in_the_header_map_only() {
 }
 
 #[tokio::test]
-async fn the_sidecar_judges_alike_in_either_form() {
+async fn sidecar_has_the_same_outcome_in_both_forms() {
     let environment = Environment::start().await;
     let (agent, _) = environment.agent("reader", &["read"]).await;
     let token = agent.token().await;

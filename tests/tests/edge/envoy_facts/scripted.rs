@@ -1,4 +1,4 @@
-//! An authorizer that says what the test tells it to, behind an Envoy with as little said as it accepts.
+//! An authorizer with a scripted response, behind an Envoy with a minimal configuration.
 
 use countersign_tests::{Envoy, HttpResponse, RawRequest, Upstream, envoy::replaced};
 use envoy_types::{
@@ -26,13 +26,13 @@ pub struct Scripted {
 
 #[derive(Default)]
 struct Script {
-    /// Nothing: it never answers.
+    /// `None`: it never answers.
     response: Mutex<Option<CheckResponse>>,
     asked: Mutex<Vec<HttpRequest>>,
 }
 
 impl Scripted {
-    /// Starts it on a socket of its own; until told what to say it never answers.
+    /// Starts it on a Unix socket. It does not answer until a response is set.
     pub fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(socket(folder.path())).unwrap();
@@ -43,22 +43,22 @@ impl Scripted {
         Self { folder, script, task }
     }
 
-    /// Where Envoy calls.
+    /// Path of the socket.
     pub fn socket(&self) -> PathBuf {
         socket(self.folder.path())
     }
 
-    /// Says this from now on.
+    /// Sets the response from now on.
     pub fn says(&self, response: CheckResponse) {
         *self.script.response.lock().unwrap() = Some(response);
     }
 
-    /// What it was asked about last.
+    /// The request of the last check.
     pub fn asked(&self) -> HttpRequest {
         self.script.asked.lock().unwrap().last().cloned().expect("it was asked")
     }
 
-    /// How often it was asked.
+    /// Number of checks.
     pub fn times_asked(&self) -> usize {
         self.script.asked.lock().unwrap().len()
     }
@@ -87,24 +87,24 @@ impl Authorization for Script {
     }
 }
 
-/// What a test says beyond the bare configuration; each is a line of YAML.
+/// Additions to the minimal configuration, each a line of YAML.
 pub struct Said<'a> {
-    /// In the connection manager.
+    /// In the HTTP connection manager.
     pub manager: &'a str,
     /// In the filter.
     pub filter: &'a str,
-    /// In the call to the authorizer.
+    /// In the gRPC service of the filter.
     pub call: &'a str,
 }
 
-/// A timeout that no busy machine runs into.
+/// A timeout that a busy machine does not exceed.
 impl Default for Said<'_> {
     fn default() -> Self {
         Self { manager: "", filter: "", call: "timeout: 20s" }
     }
 }
 
-/// The authorizer, Envoy, and a service that says what it saw.
+/// The authorizer, Envoy, and a service that returns the headers it received.
 pub struct Fixture {
     pub authorizer: Scripted,
     pub upstream: Upstream,
@@ -118,31 +118,31 @@ impl Fixture {
         Self { authorizer, upstream, envoy }
     }
 
-    /// Sends a request on which the authorizer will say this.
+    /// Sets the response of the authorizer and sends a request.
     pub async fn judged(&self, response: CheckResponse, request: RawRequest) -> HttpResponse {
         self.authorizer.says(response);
         request.send(&self.envoy.site).await
     }
 
-    /// Sends a request that the authorizer allows as it is.
+    /// Sends a request that the authorizer allows without changes.
     pub async fn allowed(&self, request: RawRequest) -> HttpResponse {
         self.judged(allow(OkHttpResponse::default()), request).await
     }
 }
 
-/// The bare Envoy in front of anybody's authorizer.
+/// Starts the minimal Envoy for an authorizer.
 pub async fn bare(socket: &Path, upstream: u16, said: Said<'_>) -> Envoy {
     let text = replaced(include_str!("bare.yaml"), "# <manager>", said.manager);
     let text = replaced(&text, "# <filter>", said.filter);
     Envoy::start(&replaced(&text, "# <call>", said.call), socket, upstream).await
 }
 
-/// An allow with these changes to the request.
+/// An allow that changes the request.
 pub fn allow(ok: OkHttpResponse) -> CheckResponse {
     response(Some(0), Some(EnvoyHttpResponse::OkResponse(ok)))
 }
 
-/// Status 401 and a word for the client.
+/// A denial with status 401 and a body.
 pub fn denied() -> EnvoyHttpResponse {
     let status = Some(HttpStatus { code: 401 });
     EnvoyHttpResponse::DeniedResponse(DeniedHttpResponse {
@@ -152,7 +152,7 @@ pub fn denied() -> EnvoyHttpResponse {
     })
 }
 
-/// Any response, also a contradictory one.
+/// Any response, including a contradictory one.
 pub fn response(code: Option<i32>, http_response: Option<EnvoyHttpResponse>) -> CheckResponse {
     let status = code.map(|code| Status { code, ..Status::default() });
     CheckResponse { status, http_response, ..CheckResponse::default() }

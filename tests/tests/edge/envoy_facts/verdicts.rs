@@ -1,4 +1,4 @@
-//! Fact 1: a response whose status is unset is an allow, even with a denial attached.
+//! Fact 1: a response without a status is an allow, even with a denial attached.
 
 use super::{
     Fixture, Said,
@@ -9,7 +9,7 @@ use envoy_types::ext_authz::v3::pb::{HttpResponse as EnvoyHttpResponse, OkHttpRe
 use serde_json::json;
 
 #[tokio::test]
-async fn only_a_status_other_than_zero_is_a_denial() {
+async fn only_a_nonzero_status_is_a_denial() {
     let fixture = Fixture::start(Said::default()).await;
     let ok = || EnvoyHttpResponse::OkResponse(OkHttpResponse::default());
     for (name, code, attached, status) in [
@@ -28,7 +28,7 @@ async fn only_a_status_other_than_zero_is_a_denial() {
 }
 
 #[tokio::test]
-async fn every_denial_of_the_sidecar_is_one_for_envoy() {
+async fn envoy_denies_what_the_sidecar_denies() {
     let mut environment = Environment::start().await;
     let (reader, role) = environment.agent("reader", &["read"]).await;
     let [nobody, suspended, revoked, elsewhere] =
@@ -86,10 +86,10 @@ async fn every_denial_of_the_sidecar_is_one_for_envoy() {
     let answer = get("/").bearer(&token).send_until_checked(&envoy.site).await;
     assert_eq!((answer.status, answer.header("retry-after")), (503, "1"), "{answer:?}");
     assert_ne!(answer.header("x-agent-reason"), "");
-    assert_eq!(environment.upstream.received(), 0, "none of them came through");
+    assert_eq!(environment.upstream.received(), 0, "no request reached the service");
 }
 
-/// The token with one letter of its signature changed.
+/// The token with one character of its signature changed.
 fn tampered(token: &str) -> String {
     let (signed, signature) = token.rsplit_once('.').unwrap();
     let first = if signature.starts_with('A') { 'B' } else { 'A' };

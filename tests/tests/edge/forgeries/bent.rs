@@ -1,4 +1,4 @@
-//! A good token, bent: what is no longer the text that we wrote.
+//! Modified tokens: the text is no longer the one that was issued.
 
 use super::{
     BAD_SIGNATURE, MALFORMED,
@@ -11,7 +11,7 @@ use base64::{
 
 const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-/// The text of a token is not what we write.
+/// Modifications of the token's text.
 pub fn texts(forger: &Forger, token: &str) -> Vec<Case> {
     let [header, payload, signature] = &forger.parts;
     let padded = URL_SAFE.encode(BASE64.decode(signature).unwrap());
@@ -41,7 +41,7 @@ pub fn texts(forger: &Forger, token: &str) -> Vec<Case> {
     cases
 }
 
-/// The last character of base64url has bits that nobody needs: only zeros there are canonical.
+/// The last base64url character has unused bits: only zeros are canonical.
 fn unused_bits(forger: &Forger) -> Vec<Case> {
     let signature = &forger.parts[2];
     let (head, last) = signature.split_at(signature.len() - 1);
@@ -53,8 +53,7 @@ fn unused_bits(forger: &Forger) -> Vec<Case> {
         .collect()
 }
 
-/// The token with one character replaced: about 200 positions, and every other character where a part
-/// of the token ends.
+/// The token with one character replaced: about 200 positions, and every other character at the end of a part.
 pub fn changed_characters(token: &str) -> Vec<(String, String)> {
     let replaced = |position: usize, character: u8| {
         let character = char::from(character);
@@ -74,7 +73,7 @@ pub fn changed_characters(token: &str) -> Vec<(String, String)> {
     sample.chain(ends).collect()
 }
 
-/// The token cut off at about 100 lengths, the last ones among them.
+/// The token truncated to about 100 lengths, including the last ones.
 pub fn truncated(token: &str) -> Vec<(String, String)> {
     let lengths = (1..token.len()).step_by(token.len() / 100).chain(token.len() - 8..token.len());
     lengths.map(|length| (format!("{length} of {}", token.len()), token[..length].to_owned())).collect()

@@ -1,4 +1,4 @@
-//! Forgeries: another algorithm, another key, another header, other claims.
+//! Forged tokens: another algorithm, key, header or claims.
 
 use super::{
     BAD_SIGNATURE, MALFORMED, UNKNOWN,
@@ -10,7 +10,7 @@ use jsonwebtoken::{Algorithm, EncodingKey, Header};
 use p256::ecdsa::Signature;
 use serde_json::{Value, json};
 
-/// `alg` says something else than what we sign with.
+/// Tokens with another `alg`.
 pub fn algorithms(forger: &Forger) -> Vec<Case> {
     let mut cases = Vec::new();
     for alg in [
@@ -32,7 +32,7 @@ pub fn algorithms(forger: &Forger) -> Vec<Case> {
     cases
 }
 
-/// HS256, keyed with what everybody can read of our key.
+/// HS256 with the public key as HMAC secret.
 pub fn public_key_as_secret(forger: &Forger) -> Vec<Case> {
     let der = [hex::decode("3059301306072a8648ce3d020106082a8648ce3d030107034200").unwrap(), forger.point()].concat();
     let pem = openssl::pem("PUBLIC KEY", &der);
@@ -60,7 +60,7 @@ pub fn public_key_as_secret(forger: &Forger) -> Vec<Case> {
     cases
 }
 
-/// The header brings or names a key, the attacker's.
+/// Headers that contain or name the attacker's key.
 pub fn keys(forger: &Forger) -> Vec<Case> {
     let public = forger.attacker.public_key().to_sec1_bytes();
     let (x, y) = (BASE64.encode(&public[1..33]), BASE64.encode(&public[33..]));
@@ -91,7 +91,7 @@ pub fn keys(forger: &Forger) -> Vec<Case> {
         .collect()
 }
 
-/// Our signature under a header that we did not write.
+/// The issuer's signature under another header.
 pub fn headers(forger: &Forger) -> Vec<Case> {
     let changes = [
         ("typ missing", json!({ "typ": null }), MALFORMED),
@@ -128,7 +128,7 @@ pub fn headers(forger: &Forger) -> Vec<Case> {
     cases
 }
 
-/// Other claims, or the right ones with a signature that is none.
+/// Other claims, or the right claims with an invalid signature.
 pub fn payloads_and_signatures(forger: &Forger, other: &str) -> Vec<Case> {
     let [header, _, signature] = &forger.parts;
     let raw = BASE64.decode(signature).unwrap();

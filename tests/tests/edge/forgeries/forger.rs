@@ -1,4 +1,4 @@
-//! A good token in parts, and the tools of somebody who would like to change it.
+//! Takes a valid token apart and builds forgeries from its parts.
 
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
 use countersign_tests::ControlPlane;
@@ -9,10 +9,10 @@ use p256::{
 };
 use serde_json::Value;
 
-/// A name, the token, and the reason for which it is refused.
+/// Name, token and expected reason.
 pub type Case = (String, String, &'static str);
 
-/// A good token in parts, and an attacker's key.
+/// The parts of a valid token, and an attacker's key.
 pub struct Forger {
     pub header: Value,
     pub parts: [String; 3],
@@ -28,7 +28,7 @@ impl Forger {
         Self { header, parts, attacker: SecretKey::generate(), jwk }
     }
 
-    /// The header with some members replaced, or removed where the value is null.
+    /// The header with members replaced; null removes one.
     pub fn header(&self, changes: &Value) -> String {
         let mut header = self.header.clone();
         for (name, value) in changes.as_object().unwrap() {
@@ -40,7 +40,7 @@ impl Forger {
         header.to_string()
     }
 
-    /// Header and payload as text, signed by the attacker.
+    /// Header and payload, signed by the attacker.
     pub fn signed(&self, header: &str, payload: &[u8]) -> String {
         let message = format!("{}.{}", BASE64.encode(header), BASE64.encode(payload));
         let signature: Signature = SigningKey::from(&self.attacker).sign(message.as_bytes());
@@ -57,7 +57,7 @@ impl Forger {
         claims.to_string().into_bytes()
     }
 
-    /// Our own signature under another header.
+    /// The issuer's signature under another header.
     pub fn with_header(&self, header: &str) -> String {
         format!("{}.{}.{}", BASE64.encode(header), self.parts[1], self.parts[2])
     }

@@ -1,4 +1,4 @@
-//! Whatever is asked: never a 5xx, and every refusal in the shape of the specification.
+//! Fuzzed requests never cause a 5xx, and every refusal has the error format of the specification.
 
 use super::is_well;
 use countersign_client::PrivateKey;
@@ -10,7 +10,7 @@ use secrecy::ExposeSecret;
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 
-/// A request that is good: who asks, where, and with which body.
+/// A valid request: credential, path and body.
 #[derive(Debug, Clone)]
 struct Good {
     method: &'static str,
@@ -19,7 +19,7 @@ struct Good {
     body: Value,
 }
 
-/// A request that was good.
+/// A request derived from a valid one.
 #[derive(Debug, Clone)]
 struct Sent {
     method: &'static str,
@@ -31,7 +31,7 @@ struct Sent {
 
 const METHODS: [&str; 6] = ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"];
 
-/// One request to every endpoint that takes a body.
+/// A valid request to every endpoint with a body.
 async fn good(control: &ControlPlane) -> Vec<Good> {
     let agent = Agent::register(control, "agent").await;
     let tokens = agent.login().await;
@@ -59,7 +59,7 @@ async fn good(control: &ControlPlane) -> Vec<Good> {
     ]
 }
 
-/// The body with one field replaced, mangled as text, or something else altogether.
+/// Replaces a field of the body, mangles its text, or replaces all of it.
 fn body(good: &Value) -> BoxedStrategy<Vec<u8>> {
     let (whole, whole_too) = (good.clone(), good.clone());
     let names: Vec<String> = good.as_object().expect("an object").keys().cloned().collect();
@@ -88,7 +88,7 @@ fn body(good: &Value) -> BoxedStrategy<Vec<u8>> {
     .boxed()
 }
 
-/// The path with one of its parts replaced by any text.
+/// Replaces a part of the path by any text.
 fn path(good: &str) -> BoxedStrategy<String> {
     let good = good.to_owned();
     let parts: Vec<String> = good.split('/').skip(1).map(str::to_owned).collect();
@@ -147,7 +147,7 @@ fn is_in_shape(answer: &HttpResponse) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn no_request_is_answered_by_a_fault_or_out_of_shape() {
+fn fuzzed_requests_never_cause_a_5xx_or_a_malformed_error() {
     let runtime = Runtime::new().expect("a runtime");
     let control = runtime.block_on(ControlPlane::start());
     let good = runtime.block_on(good(&control));
@@ -160,7 +160,7 @@ fn no_request_is_answered_by_a_fault_or_out_of_shape() {
 }
 
 #[test]
-fn no_token_but_the_one_is_verified_and_no_header_is_answered_by_a_fault() {
+fn fuzzed_token_headers_are_refused_without_a_5xx() {
     let runtime = Runtime::new().expect("a runtime");
     let control = runtime.block_on(ControlPlane::start());
     let (token, expected) = runtime.block_on(async {

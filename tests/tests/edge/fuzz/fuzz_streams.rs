@@ -1,4 +1,4 @@
-//! Whatever a follower says, byte by byte: its stream is answered or cut, and the next one is served.
+//! Fuzzed sync streams are answered or closed, and the next stream is served.
 
 use super::{PATIENCE, figure, is_well};
 use countersign_mangle::{any_bytes, cases_divided_by, mutated_bytes};
@@ -20,7 +20,7 @@ use tonic::{
     transport::{Certificate, Channel, ClientTlsConfig, Endpoint},
 };
 
-/// Bytes as they are, in either direction.
+/// A codec that passes bytes unchanged in both directions.
 #[derive(Default)]
 struct Raw;
 
@@ -64,7 +64,7 @@ async fn channel(control: &ControlPlane) -> Channel {
     endpoint.tls_config(authority).expect("TLS").connect().await.expect("the sync port answers")
 }
 
-/// Says all this and no more; gives what was told, and how it ended.
+/// Sends these messages and ends the request stream. Returns the responses and the final status.
 async fn follow(channel: Channel, key: &str, said: Vec<Vec<u8>>) -> (Vec<Told>, Code) {
     let mut client = Grpc::new(channel);
     client.ready().await.expect("the server listens");
@@ -99,13 +99,13 @@ fn said() -> BoxedStrategy<Vec<Vec<u8>>> {
     let near = prop_oneof![hello(), ping.clone()].prop_flat_map(|good| mutated_bytes(&good));
     let any_message = prop_oneof![6 => ping, 1 => hello(), 2 => near, 1 => any_bytes()];
     let first = prop_oneof![6 => hello(), 1 => any_message.clone()];
-    // More pings than may wait, now and then.
+    // Sometimes more pings than the server queues.
     let count = prop_oneof![8 => 0..5_usize, 1 => 60..80_usize];
     let rest = count.prop_flat_map(move |count| vec(any_message.clone(), count));
     (first, rest).prop_map(|(first, rest)| [vec![first], rest].concat()).boxed()
 }
 
-/// A greeting if and only if the stream began with Hello; then the answers to a first part of the pings.
+/// The stream sends a snapshot only after Hello, and answers a prefix of the pings.
 fn makes_sense(said: &[Vec<u8>], told: &[Told]) -> Result<(), TestCaseError> {
     let asked = |bytes: &Vec<u8>| FollowRequest::decode(&bytes[..]).ok().and_then(|request| request.message);
     let begun = matches!(said.first().and_then(asked), Some(Ask::Hello(_)));
@@ -122,7 +122,7 @@ fn makes_sense(said: &[Vec<u8>], told: &[Told]) -> Result<(), TestCaseError> {
 }
 
 #[test]
-fn no_bytes_of_a_follower_disturb_the_server() {
+fn fuzzed_streams_do_not_disturb_the_server() {
     let runtime = Runtime::new().expect("a runtime");
     let control = runtime.block_on(ControlPlane::start());
     let channel = runtime.block_on(channel(&control));

@@ -1,9 +1,9 @@
-//! The same from the command line.
+//! Signing keys on the command line.
 
 use countersign_tests::{Agent, ControlPlane, Shell};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_administrator_lists_rotates_and_revokes() {
+async fn administrator_lists_rotates_and_revokes_signing_keys() {
     let control = ControlPlane::start().await;
     let mut shell = Shell::with_env(&control, &["URL", "CA", "HUMAN_TOKEN"]);
     let token = Agent::register(&control, "agent").await.token().await;

@@ -1,4 +1,4 @@
-//! Logins and requests that never stop, through rotation after rotation.
+//! Continuous logins and requests during several rotations.
 
 use super::kid;
 use countersign_tests::{Agent, ControlPlane, Envoy, Sidecar, Upstream, eventually, tools};
@@ -11,7 +11,7 @@ use std::{
 
 const ROTATIONS: usize = 3;
 
-/// A service that believes the published keys, and keeps them for as long as it may.
+/// A service that verifies tokens with the published JWKS and caches it as long as allowed.
 struct Verifier {
     child: Child,
     tokens: ChildStdin,
@@ -43,7 +43,7 @@ impl Drop for Verifier {
     }
 }
 
-/// What was seen.
+/// Results of the client.
 #[derive(Debug, Default)]
 struct Seen {
     logins: usize,
@@ -52,7 +52,7 @@ struct Seen {
     refused: Vec<String>,
 }
 
-/// Logs in and calls without a pause, with the newest token and with one of the others in turn.
+/// Logs in and calls continuously, with the newest token and an older one in turn.
 async fn call(control: &ControlPlane, envoy: &Envoy, agent: &Agent, until: &AtomicBool) -> Seen {
     let (mut seen, mut verifier) = (Seen::default(), Verifier::start(control));
     let mut tokens = Vec::new();
@@ -77,7 +77,7 @@ async fn call(control: &ControlPlane, envoy: &Envoy, agent: &Agent, until: &Atom
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_rotate_without_one_refusal() {
+async fn rotation_refuses_no_token() {
     let control = ControlPlane::start_with(&["sync.max_staleness_seconds=3"]).await;
     let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
     let envoy = Envoy::shipped(&sidecar.socket(), upstream.port).await;
@@ -97,7 +97,7 @@ async fn keys_rotate_without_one_refusal() {
             let signs = async || (control.signing_key("signing").await == rotation.text("/kid")).then_some(());
             eventually("the next key signs", signs, || control.log()).await;
             signers.push(rotation.text("/kid").to_owned());
-            // Somebody logs in with it before the next rotation.
+            // A client logs in with the new key before the next rotation.
             agent.token().await;
         }
         done.store(true, Ordering::SeqCst);
@@ -111,6 +111,6 @@ async fn keys_rotate_without_one_refusal() {
         seen.refused.len()
     );
     assert_eq!(seen.refused, Vec::<String>::new());
-    assert!(seen.logins > 10 * ROTATIONS, "hardly anybody logged in: {}", seen.logins);
+    assert!(seen.logins > 10 * ROTATIONS, "too few logins: {}", seen.logins);
     assert!(seen.kids.is_subset(&signers.iter().cloned().collect()) && seen.kids.len() >= ROTATIONS, "{seen:?}");
 }

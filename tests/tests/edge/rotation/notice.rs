@@ -1,4 +1,4 @@
-//! When keys sign and when they go, by a clock that is told to go on.
+//! When keys begin to sign and when they are removed, with a manual clock.
 
 use super::kid;
 use countersign_client::PrivateKey;
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_hours(24);
 
-/// After this without contact sidecars refuse; keys are published for five seconds more before they sign.
+/// Sidecars refuse after this time without contact. Keys are published for five seconds longer before they sign.
 const STALENESS: Duration = Duration::from_mins(20);
 const NOTICE: Duration = Duration::from_secs(1205);
 
@@ -37,7 +37,7 @@ impl Fixture {
         Self { folder, clock, plane, settings: all, agent: (id, key) }
     }
 
-    /// Ends at once and starts again, with another setting.
+    /// Stops the control plane at once and restarts it with another setting.
     async fn restart(&mut self, key: &'static str, value: &str) {
         self.plane.server = Server::none();
         self.settings.retain(|(other, _)| *other != key);
@@ -45,7 +45,7 @@ impl Fixture {
         self.plane = InProcessServer::start(self.folder.path(), &self.settings, &self.clock).await;
     }
 
-    /// Time passes, but for the last part of it.
+    /// Advances the clock, except for the last part.
     fn pass(&self, span: Duration, but: Duration) {
         self.clock.advance(span.saturating_sub(but));
     }
@@ -65,7 +65,7 @@ impl Fixture {
         HttpResponse::send(request.header("x-agent-token", token)).await
     }
 
-    /// The keys as published, and a hash of them.
+    /// The published keys and a hash of them.
     async fn published(&self) -> (Vec<String>, String) {
         let answer = self.plane.api.get("/.well-known/jwks.json").await;
         let tag = answer.header("etag").to_owned();
@@ -88,7 +88,7 @@ impl Fixture {
 }
 
 #[tokio::test]
-async fn the_next_key_never_signs_before_whoever_still_answers_knows_it() {
+async fn next_key_signs_only_after_every_live_sidecar_has_it() {
     let mut fixture = Fixture::set(&[]).await;
     let (keys, _) = fixture.published().await;
     let [first, next] = <[String; 2]>::try_from(keys).unwrap();
@@ -101,17 +101,17 @@ async fn the_next_key_never_signs_before_whoever_still_answers_knows_it() {
     assert_eq!(rotation, json!({ "kid": next, "status": "next", "signsFrom": fixture.instant() }));
     fixture.restart("tokens.access_seconds", "600").await;
     let (keys, tag) = fixture.published().await;
-    assert_eq!((&keys[..2], keys.len()), (&[first.clone(), next.clone()][..], 3), "the one after it is published too");
+    assert_eq!((&keys[..2], keys.len()), (&[first.clone(), next.clone()][..], 3), "the following key is published too");
 
-    // It signs by its instant, and no microsecond before: nobody has to say anything.
+    // The key signs from its time on, not a microsecond earlier, without a further request.
     assert_eq!(kid(&fixture.token().await), next);
     let signing = fixture.listed().await.into_iter().find(|key| key["kid"] == next).unwrap();
     assert_eq!((&signing["status"], &signing["publishedAt"]), (&json!("signing"), &json!(published_at)));
-    assert_eq!(fixture.published().await, (keys, tag), "who signs is no news to who verifies");
+    assert_eq!(fixture.published().await, (keys, tag), "the published keys do not change");
 }
 
 #[tokio::test]
-async fn a_microsecond_before_its_instant_the_old_key_signs() {
+async fn old_key_signs_until_the_microsecond_before_the_switch() {
     let fixture = Fixture::set(&[]).await;
     let (keys, _) = fixture.published().await;
     fixture.ask("POST", "/signing-keys/rotate").await.expect(202);
@@ -121,14 +121,14 @@ async fn a_microsecond_before_its_instant_the_old_key_signs() {
     assert_eq!(again["kid"], keys[1], "one rotation at a time");
     fixture.clock.advance(Duration::from_micros(1));
     assert_eq!(kid(&fixture.token().await), keys[1]);
-    // The one behind it was published at the rotation, long enough ago by now.
+    // The following key was published at the rotation, long enough ago.
     let at_once = fixture.ask("POST", "/signing-keys/rotate").await.expect(200);
     assert_eq!((&at_once["status"], &at_once["signsFrom"]), (&json!("signing"), &json!(fixture.instant())));
     assert_eq!(kid(&fixture.token().await), at_once["kid"]);
 }
 
 #[tokio::test]
-async fn a_key_goes_when_its_last_token_is_dead_and_not_before() {
+async fn key_is_removed_when_its_last_token_has_expired() {
     let mut fixture = Fixture::set(&[]).await;
     let (keys, _) = fixture.published().await;
     fixture.ask("POST", "/signing-keys/rotate").await.expect(202);
@@ -137,7 +137,7 @@ async fn a_key_goes_when_its_last_token_is_dead_and_not_before() {
     assert_eq!(kid(&last), keys[0]);
     fixture.clock.advance(SECOND);
 
-    // Tokens that are issued from now on live for a minute, but not those that are out.
+    // New tokens live for a minute; tokens issued earlier keep their lifetime.
     fixture.restart("tokens.access_seconds", "60").await;
     fixture.clock.advance(Duration::from_secs(3598));
     fixture.restart("tokens.challenge_seconds", "299").await;
@@ -146,9 +146,9 @@ async fn a_key_goes_when_its_last_token_is_dead_and_not_before() {
     assert_eq!(fixture.verify(&last).await.error().2, "token_expired");
     fixture.clock.advance(Duration::from_secs(299));
     fixture.restart("tokens.challenge_seconds", "298").await;
-    assert!(fixture.published().await.0.contains(&keys[0]), "clocks may run apart");
+    assert!(fixture.published().await.0.contains(&keys[0]), "allows for clock skew");
     fixture.clock.advance(SECOND * 2);
-    // Whoever looks after the keys does it within seconds.
+    // The background job removes the key within seconds.
     let gone = async || (!fixture.published().await.0.contains(&keys[0])).then_some(());
     eventually("the key is removed", gone, String::new).await;
     assert_eq!(fixture.verify(&last).await.error().2, "token_key_unknown");
@@ -158,7 +158,7 @@ async fn a_key_goes_when_its_last_token_is_dead_and_not_before() {
 }
 
 #[tokio::test]
-async fn keys_are_rotated_by_age_or_never() {
+async fn keys_rotate_by_age_or_never() {
     for (days, rotates) in [("90", true), ("0", false)] {
         let fixture = Fixture::set(&[("signing_keys.rotation_days", days)]).await;
         let (keys, _) = fixture.published().await;

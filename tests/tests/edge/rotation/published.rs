@@ -1,10 +1,10 @@
-//! What everybody may read, and what administrators may ask.
+//! The public JWKS and metadata, and the signing keys that administrators list.
 
 use countersign_tests::{ControlPlane, HttpResponse, eventually};
 use serde_json::json;
 
 #[tokio::test]
-async fn every_key_that_may_sign_is_published_in_the_order_of_publication() {
+async fn jwks_lists_every_key_that_may_sign_in_order_of_publication() {
     let control = ControlPlane::start_with(&["sync.max_staleness_seconds=7"]).await;
     let before = control.api.get("/.well-known/jwks.json").await;
     assert_eq!(before.header("cache-control"), "public, max-age=7", "never kept for as long as a key waits");
@@ -26,11 +26,11 @@ async fn every_key_that_may_sign_is_published_in_the_order_of_publication() {
     let revoked = control.api.get("/.well-known/jwks.json").await;
     assert_eq!(kids(&revoked), kids(&after)[1..]);
     let known = control.api.request("GET", "/.well-known/jwks.json").header("if-none-match", after.header("etag"));
-    assert_eq!(HttpResponse::send(known).await.status, 200, "who has the revoked key is told");
+    assert_eq!(HttpResponse::send(known).await.status, 200, "a client with the old key set receives the new one");
 }
 
 #[tokio::test]
-async fn the_metadata_of_the_server_says_what_is_true() {
+async fn server_metadata_matches_the_server() {
     let control = ControlPlane::start().await;
     let path = "/.well-known/oauth-authorization-server";
     let answer = control.api.get(path).await;
@@ -55,7 +55,7 @@ async fn the_metadata_of_the_server_says_what_is_true() {
 }
 
 #[tokio::test]
-async fn keys_are_listed_with_all_that_happened_to_them() {
+async fn signing_key_list_shows_their_history() {
     let control = ControlPlane::start().await;
     let signing = control.signing_key("signing").await;
     control.rotate().await.expect(202);
@@ -82,7 +82,7 @@ async fn keys_are_listed_with_all_that_happened_to_them() {
 }
 
 #[tokio::test]
-async fn the_figures_say_which_keys_there_are_and_since_when_one_signs() {
+async fn metrics_show_the_keys_and_the_start_of_the_signing_key() {
     let control = ControlPlane::start().await;
     let admin = countersign_tests::HttpClient::plain(control.env["ADMIN_URL"].clone());
     let figure = async |line: &str| {

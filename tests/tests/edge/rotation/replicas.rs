@@ -1,4 +1,4 @@
-//! Several control planes on one database: whatever one does with the keys, the others do too.
+//! Signing keys of several control planes on one database.
 
 use super::kid;
 use countersign_tests::{Agent, ControlPlane, Postgres, Sidecar, eventually};
@@ -8,7 +8,7 @@ async fn replica(database: &str) -> ControlPlane {
     ControlPlane::start_replica(database, &["sync.max_staleness_seconds=1"]).await
 }
 
-/// A login at one of them: every API is that of the issuer.
+/// Logs in at one replica; all replicas are the same issuer.
 async fn login(at: &ControlPlane, agent: &Agent) -> String {
     let challenge = at.api.post("/auth/challenge", json!({ "agentId": agent.id })).await.expect(200);
     let signature = agent.key.sign(challenge["nonce"].as_str().unwrap());
@@ -72,20 +72,20 @@ async fn agree(database: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_on_one_postgresql_agree_on_the_keys() {
+async fn replicas_on_postgresql_use_the_same_keys() {
     let postgres = Postgres::start().await;
     Box::pin(agree(&postgres.database().await)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_on_one_sqlite_agree_on_the_keys() {
+async fn control_planes_on_one_sqlite_use_the_same_keys() {
     let folder = tempfile::tempdir().unwrap();
     Box::pin(agree(&format!("sqlite://{}", folder.path().join("shared.db").display()))).await;
 }
 
-/// Many who start at once on an empty database make one first key.
+/// Concurrent requests cause one rotation and one revocation.
 #[tokio::test(flavor = "multi_thread")]
-async fn two_that_ask_at_once_make_one_change() {
+async fn concurrent_rotations_make_one_change() {
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let (one, other) = (replica(&database).await, replica(&database).await);
@@ -96,5 +96,5 @@ async fn two_that_ask_at_once_make_one_change() {
     assert_eq!((answers.len(), one.signing_keys().await.len()), (1, before + 1));
     let signing = one.signing_key("signing").await;
     let revoked = tokio::join!(one.revoke_signing_key(&signing), other.revoke_signing_key(&signing));
-    assert_ne!(revoked.0, revoked.1, "one of them did it");
+    assert_ne!(revoked.0, revoked.1, "exactly one revoked the key");
 }

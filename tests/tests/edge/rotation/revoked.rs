@@ -1,4 +1,4 @@
-//! Emergency: a key that somebody else may have.
+//! Emergency revocation of a leaked signing key.
 
 use super::kid;
 use countersign_tests::{Agent, ControlPlane, Sidecar, Verifiers, VerifyOutcome, eventually};
@@ -6,24 +6,24 @@ use std::time::Duration;
 
 const UNKNOWN: (u16, &str) = (401, "token_key_unknown");
 
-/// An agent with a role, and a token that both have accepted, so that the sidecar remembers its signature.
+/// An agent with a role, and a token that both verified, so that the sidecar has cached its signature.
 async fn accepted(control: &ControlPlane, sidecar: &Sidecar) -> (Agent, String) {
     let agent = Agent::register(control, "agent").await;
     let token = agent.token().await;
     let known = |outcome: &VerifyOutcome| matches!(outcome, VerifyOutcome::Accepted { .. });
     for _ in 0..2 {
-        Verifiers::new(control, sidecar).agree("the token is good", &token, known).await;
+        Verifiers::new(control, sidecar).agree("the token is accepted", &token, known).await;
     }
     (agent, token)
 }
 
 async fn both_refuse(control: &ControlPlane, sidecar: &Sidecar, token: &str) {
     let refused = VerifyOutcome::refused(UNKNOWN.0, UNKNOWN.1);
-    Verifiers::new(control, sidecar).agree("the token is dead", token, |outcome| *outcome == refused).await;
+    Verifiers::new(control, sidecar).agree("the token is refused", token, |outcome| *outcome == refused).await;
 }
 
 #[tokio::test]
-async fn tokens_under_a_revoked_key_are_dead_and_new_ones_are_good() {
+async fn tokens_of_a_revoked_key_are_refused_and_new_ones_accepted() {
     let mut control = ControlPlane::start().await;
     let mut sidecar = Sidecar::start(&control).await;
     let (agent, token) = accepted(&control, &sidecar).await;
@@ -42,10 +42,10 @@ async fn tokens_under_a_revoked_key_are_dead_and_new_ones_are_good() {
         (verdict.status, verdict.reason)
     };
     let dead = async || (sidecar_says(&token).await == (UNKNOWN.0, UNKNOWN.1.to_owned())).then_some(());
-    eventually("the sidecar knows", dead, || sidecar.log()).await;
+    eventually("the sidecar refuses the token", dead, || sidecar.log()).await;
     assert_eq!(sidecar_says(&fresh).await.0, 200, "told together");
 
-    // Forever: after a snapshot, after a restart, after the next emergency.
+    // The refusal lasts: after a snapshot, a restart, and the next revocation.
     sidecar.restart();
     sidecar.await_ready().await;
     both_refuse(&control, &sidecar, &token).await;
@@ -59,15 +59,15 @@ async fn tokens_under_a_revoked_key_are_dead_and_new_ones_are_good() {
 }
 
 #[tokio::test]
-async fn whichever_key_is_revoked_one_signs_and_one_is_next() {
+async fn one_signing_and_one_next_key_remain_after_any_revocation() {
     let control = ControlPlane::start_with(&["sync.max_staleness_seconds=1"]).await;
     let agent = Agent::register(&control, "agent").await;
-    // The next one is replaced.
+    // A revoked next key is replaced.
     let (signing, next) = (control.signing_key("signing").await, control.signing_key("next").await);
     assert!(control.revoke_signing_key(&next).await);
     assert_ne!(control.signing_key("next").await, next);
     assert_eq!(kid(&agent.token().await), signing);
-    // One that was to sign is replaced by the next, which waits for its own time.
+    // A scheduled key is replaced by the next one, which waits for its own time.
     let scheduled = control.rotate().await;
     assert_eq!((scheduled.status, control.signing_keys().await.len()), (202, 4));
     assert!(control.revoke_signing_key(scheduled.text("/kid")).await);
@@ -78,7 +78,7 @@ async fn whichever_key_is_revoked_one_signs_and_one_is_next() {
     assert_eq!(kid(&old), signing);
     let signs = async || (control.signing_key("signing").await == heir["kid"]).then_some(());
     eventually("the heir signs", signs, || control.log()).await;
-    // A retired one takes its tokens with it, and nothing else.
+    // Revoking a retired key invalidates only its tokens.
     let new = agent.token().await;
     control.verify(&old).await.expect(200);
     assert!(control.revoke_signing_key(&signing).await);
@@ -88,7 +88,7 @@ async fn whichever_key_is_revoked_one_signs_and_one_is_next() {
 }
 
 #[tokio::test]
-async fn a_control_plane_that_is_killed_around_a_rotation_comes_back_with_keys_that_work() {
+async fn control_plane_killed_during_a_rotation_restarts_with_valid_keys() {
     let mut control = ControlPlane::start_with(&["sync.max_staleness_seconds=1"]).await;
     let agent = Agent::register(&control, "agent").await;
     for round in 0..4 {
