@@ -32,17 +32,17 @@ async fn fill(control: &ControlPlane) -> String {
 /// Statements that tamper with the database, with the expected report: chain, entry and reason.
 fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
     let at = |sequence: u8| format!("chain = '{service}' AND sequence = {sequence}");
-    let expected_report = |sequence: u8, why: &str| format!("{service}: broken at entry {sequence}: {why}");
+    let report = |sequence: u8, why: &str| format!("{service}: broken at entry {sequence}: {why}");
     let (changed, missing) = ("its content does not match its hash", "the entry is missing");
     let (unlinked, forged) = ("its previous hash is not", "its MAC was not made with the master key");
     let end = "the end of the chain does not match its head";
     let mut tampering_cases = vec![
-        (format!("DELETE FROM audit_links WHERE {}", at(3)), expected_report(3, missing)),
-        (format!("DELETE FROM audit_links WHERE {}", at(1)), expected_report(1, missing)),
-        (format!("UPDATE audit_links SET hash = '{}' WHERE {}", "0".repeat(64), at(2)), expected_report(2, changed)),
-        (format!("UPDATE audit_links SET mac = '{}' WHERE {}", "0".repeat(64), at(2)), expected_report(2, forged)),
+        (format!("DELETE FROM audit_links WHERE {}", at(3)), report(3, missing)),
+        (format!("DELETE FROM audit_links WHERE {}", at(1)), report(1, missing)),
+        (format!("UPDATE audit_links SET hash = '{}' WHERE {}", "0".repeat(64), at(2)), report(2, changed)),
+        (format!("UPDATE audit_links SET mac = '{}' WHERE {}", "0".repeat(64), at(2)), report(2, forged)),
         // The tail is removed, without and with the head set back.
-        (format!("DELETE FROM audit_links WHERE {}", at(5)), expected_report(5, end)),
+        (format!("DELETE FROM audit_links WHERE {}", at(5)), report(5, end)),
         (
             format!(
                 "DELETE FROM audit_links WHERE {}; UPDATE audit_heads SET length = 4, \
@@ -51,14 +51,14 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
                 at(5),
                 four = at(4)
             ),
-            expected_report(5, end),
+            report(5, end),
         ),
-        (format!("DELETE FROM audit_heads WHERE chain = '{service}'"), expected_report(6, end)),
+        (format!("DELETE FROM audit_heads WHERE chain = '{service}'"), report(6, end)),
         (
             format!(
                 "DELETE FROM audit_heads WHERE chain = '{service}'; DELETE FROM audit_links WHERE chain = '{service}'"
             ),
-            expected_report(1, missing),
+            report(1, missing),
         ),
         // Two entries are exchanged.
         (
@@ -68,13 +68,13 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
                 at(2),
                 at(3)
             ),
-            expected_report(2, changed),
+            report(2, changed),
         ),
         // A copy of an entry is appended; a copy is put before the first entry.
-        (copy(&at(5), "chain", "6"), expected_report(6, changed)),
-        (copy(&at(5), "chain", "0"), expected_report(1, missing)),
+        (copy(&at(5), "chain", "6"), report(6, changed)),
+        (copy(&at(5), "chain", "0"), report(1, missing)),
         // The last entry is moved to the end of another chain: both chains are broken.
-        (format!("UPDATE audit_links SET chain = '{other}', sequence = 3 WHERE {}", at(5)), expected_report(5, end)),
+        (format!("UPDATE audit_links SET chain = '{other}', sequence = 3 WHERE {}", at(5)), report(5, end)),
         (
             format!("UPDATE audit_links SET chain = '{other}', sequence = 3 WHERE {}", at(5)),
             format!("{other}: broken at entry 3: {changed}"),
@@ -85,17 +85,16 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
                 "DELETE FROM audit_links WHERE {}; UPDATE audit_links SET chain = '{service}' WHERE chain = 'deployment' AND sequence = 2",
                 at(2)
             ),
-            expected_report(2, changed),
+            report(2, changed),
         ),
-        (format!("UPDATE audit_links SET previous = '' WHERE {}", at(2)), expected_report(2, changed)),
+        (format!("UPDATE audit_links SET previous = '' WHERE {}", at(2)), report(2, changed)),
     ];
     let columns = ["act", "actor_kind", "actor_issuer", "actor_id", "address", "request_id", "agent_id", "details"];
     for column in columns {
-        tampering_cases
-            .push((format!("UPDATE audit_links SET {column} = 'x' WHERE {}", at(4)), expected_report(4, changed)));
+        tampering_cases.push((format!("UPDATE audit_links SET {column} = 'x' WHERE {}", at(4)), report(4, changed)));
     }
-    tampering_cases.push((format!("UPDATE audit_links SET at = at + 1 WHERE {}", at(4)), expected_report(4, changed)));
-    tampering_cases.push((rehash(&at(2), service), expected_report(2, unlinked)));
+    tampering_cases.push((format!("UPDATE audit_links SET at = at + 1 WHERE {}", at(4)), report(4, changed)));
+    tampering_cases.push((rehash(&at(2), service), report(2, unlinked)));
     tampering_cases
 }
 
