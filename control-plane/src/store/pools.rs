@@ -35,25 +35,29 @@ pub const APPLICATION_NAME: &str = "countersign-control-plane";
 /// The connection for writing. SQLite has one writer at a time; waiting in the queue of the pool is fairer and cheaper than
 /// polling the lock of the file.
 pub fn sqlite_writer() -> AnyPoolOptions {
-    sqlite_pool(1, &[SET_BUSY_TIMEOUT, SET_JOURNAL_MODE, SET_SYNCHRONOUS, SET_FOREIGN_KEYS])
+    sqlite_pool(1).after_connect(|connection, _| {
+        Box::pin(async move {
+            connection.execute(SET_BUSY_TIMEOUT).await?;
+            connection.execute(SET_JOURNAL_MODE).await?;
+            connection.execute(SET_SYNCHRONOUS).await?;
+            connection.execute(SET_FOREIGN_KEYS).await.map(drop)
+        })
+    })
 }
 
 /// The connections for reading. They do not set the journal mode, which the file stores: that is a write, and fails on a
 /// restored file that is opened read-only.
 pub fn sqlite_readers() -> AnyPoolOptions {
-    sqlite_pool(SQLITE_READERS, &[SET_BUSY_TIMEOUT, SET_QUERY_ONLY])
-}
-
-fn sqlite_pool(connections: u32, pragmas: &'static [&'static str]) -> AnyPoolOptions {
-    let options = AnyPoolOptions::new().max_connections(connections).acquire_timeout(TRANSACTION_TIMEOUT);
-    options.after_connect(move |connection, _| {
+    sqlite_pool(SQLITE_READERS).after_connect(|connection, _| {
         Box::pin(async move {
-            for pragma in pragmas {
-                connection.execute(*pragma).await?;
-            }
-            Ok(())
+            connection.execute(SET_BUSY_TIMEOUT).await?;
+            connection.execute(SET_QUERY_ONLY).await.map(drop)
         })
     })
+}
+
+fn sqlite_pool(connections: u32) -> AnyPoolOptions {
+    AnyPoolOptions::new().max_connections(connections).acquire_timeout(TRANSACTION_TIMEOUT)
 }
 
 /// Connections to a PostgreSQL primary.

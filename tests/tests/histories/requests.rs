@@ -170,10 +170,7 @@ fn by_manager(request: &Request, environment: &Environment, model: &Model) -> (O
         let request = environment.api.request(method, &path).bearer_auth(bearer);
         Transport::Send(Box::new(if let Some(body) = body { request.json(&body) } else { request }))
     };
-    let role = |at: usize, name: usize| {
-        let role = model.now().roles.get(&(at, name)).map(|role| model.roles[*role].id.clone());
-        role.unwrap_or_else(|| NO_ROLE.to_owned())
-    };
+    let role = |at: usize, name: usize| role_id(model, at, name);
     let service = |number: &usize| &environment.services[*number];
     let definitions = |number| Some(("definitions", service(number).id.clone(), Some(service(number).id.clone())));
     match request {
@@ -230,6 +227,12 @@ fn by_manager(request: &Request, environment: &Environment, model: &Model) -> (O
     }
 }
 
+/// The id of the role of this name, or an id that does not exist.
+fn role_id(model: &Model, service: usize, name: usize) -> String {
+    let role = model.now().roles.get(&(service, name)).map(|role| model.roles[*role].id.clone());
+    role.unwrap_or_else(|| NO_ROLE.to_owned())
+}
+
 /// A request that was sent.
 pub struct SentRequest {
     pub request: Request,
@@ -248,10 +251,7 @@ impl SentRequest {
         let named = |at: usize, name: usize| model.now().roles.get(&(at, name)).copied();
         let change: Box<dyn FnOnce(&mut State)> = match self.request {
             Request::CreateRole { service, name, permissions } => {
-                let Outcome::Response(answer) = outcome else { unreachable!("CreateRole is one request") };
-                let id = answer.text("/roleId").to_owned();
-                let number = model.roles.len();
-                model.roles.push(Role { id, name, created_at: revision });
+                let number = add_role(model, name, outcome, revision);
                 Box::new(move |state| {
                     state.roles.insert((service, name), number);
                     state.permissions.insert(number, permissions);
@@ -293,9 +293,7 @@ impl SentRequest {
             Request::Feedback { agent, .. } => {
                 let Outcome::Response(answer) = outcome else { unreachable!("Feedback is one request") };
                 let trust = answer.body["newTrustScore"].to_string();
-                Box::new(move |state| {
-                    state.trust.insert(agent, trust);
-                })
+                Box::new(move |state| drop(state.trust.insert(agent, trust)))
             }
             Request::RevokeToken { token } => Box::new(move |state| {
                 state.revoked_tokens.insert(token);
@@ -312,6 +310,13 @@ impl SentRequest {
         };
         model.push_state(revision, change);
     }
+}
+
+/// Adds the role of a response to the model, and returns its number.
+fn add_role(model: &mut Model, name: usize, outcome: &Outcome, revision: i64) -> usize {
+    let Outcome::Response(response) = outcome else { unreachable!("CreateRole is one request") };
+    model.roles.push(Role { id: response.text("/roleId").to_owned(), name, created_at: revision });
+    model.roles.len() - 1
 }
 
 /// Adds the tokens of a response to the model.

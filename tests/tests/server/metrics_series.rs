@@ -77,7 +77,7 @@ async fn key_fetches_are_counted_by_issuer() {
     let key = SigningKey::p256("p");
     let issuer = Issuer::start(&[&key]).await;
     let missing = "humans.issuers.broken.jwks_url=http://127.0.0.1:1/jwks";
-    let mut settings = issuer.settings("corp", &[]).to_vec();
+    let mut settings = issuer.settings("corp", &[]).clone();
     settings.extend([
         "humans.issuers.broken.issuer=https://broken.example".to_owned(),
         "humans.issuers.broken.audience=countersign".to_owned(),

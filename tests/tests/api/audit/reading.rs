@@ -48,22 +48,22 @@ async fn exported_hashes_can_be_recomputed_from_public_fields() {
         .map(|line| serde_json::from_slice(line).unwrap())
         .collect();
     assert_eq!(exported.len(), 6, "{exported:?}");
-    let mut last: std::collections::BTreeMap<String, (u64, String)> = std::collections::BTreeMap::new();
+    let mut chain_ends: std::collections::BTreeMap<String, (u64, String)> = std::collections::BTreeMap::new();
     for entry in &exported {
         assert_eq!(entry["hash"], hash(entry), "{entry}");
-        let (length, before) = last.remove(&entry["serviceId"].to_string()).unwrap_or_default();
+        let (length, before) = chain_ends.remove(&entry["serviceId"].to_string()).unwrap_or_default();
         assert_eq!((&entry["previousHash"], &entry["sequence"]), (&json!(before), &json!(length + 1)), "{entry}");
-        last.insert(entry["serviceId"].to_string(), (length + 1, text(&entry["hash"])));
+        chain_ends.insert(entry["serviceId"].to_string(), (length + 1, text(&entry["hash"])));
     }
-    let mut list = entries(&control, "").await;
+    let mut listed = entries(&control, "").await;
     let order = |entry: &Value| (entry["serviceId"].to_string(), entry["sequence"].as_i64());
-    list.sort_by_key(order);
+    listed.sort_by_key(order);
     let mut sorted = exported.clone();
     sorted.sort_by_key(order);
-    assert_eq!(list, sorted, "the API and the export return the same entries");
+    assert_eq!(listed, sorted, "the API and the export return the same entries");
     let (report, _) = verify(&control);
     assert!(
-        last.values().all(|(length, hash)| report.contains(&format!(": ok, {length} entries, head {hash}"))),
+        chain_ends.values().all(|(length, hash)| report.contains(&format!(": ok, {length} entries, head {hash}"))),
         "{report}"
     );
     let one = control.command(&["audit", "verify", "--service", control.service()]);

@@ -36,11 +36,12 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
     let (changed, missing) = ("its content does not match its hash", "the entry is missing");
     let (unlinked, forged) = ("its previous hash is not", "its MAC was not made with the master key");
     let end = "the end of the chain does not match its head";
+    let zeros = "0".repeat(64);
     let mut tampering_cases = vec![
         (format!("DELETE FROM audit_links WHERE {}", at(3)), report(3, missing)),
         (format!("DELETE FROM audit_links WHERE {}", at(1)), report(1, missing)),
-        (format!("UPDATE audit_links SET hash = '{}' WHERE {}", "0".repeat(64), at(2)), report(2, changed)),
-        (format!("UPDATE audit_links SET mac = '{}' WHERE {}", "0".repeat(64), at(2)), report(2, forged)),
+        (format!("UPDATE audit_links SET hash = '{zeros}' WHERE {}", at(2)), report(2, changed)),
+        (format!("UPDATE audit_links SET mac = '{zeros}' WHERE {}", at(2)), report(2, forged)),
         // The tail is removed, without and with the head set back.
         (format!("DELETE FROM audit_links WHERE {}", at(5)), report(5, end)),
         (
@@ -90,9 +91,8 @@ fn tampering_cases(service: &str, other: &str) -> Vec<(String, String)> {
         (format!("UPDATE audit_links SET previous = '' WHERE {}", at(2)), report(2, changed)),
     ];
     let columns = ["act", "actor_kind", "actor_issuer", "actor_id", "address", "request_id", "agent_id", "details"];
-    for column in columns {
-        tampering_cases.push((format!("UPDATE audit_links SET {column} = 'x' WHERE {}", at(4)), report(4, changed)));
-    }
+    let set_column = |column| (format!("UPDATE audit_links SET {column} = 'x' WHERE {}", at(4)), report(4, changed));
+    tampering_cases.extend(columns.map(set_column));
     tampering_cases.push((format!("UPDATE audit_links SET at = at + 1 WHERE {}", at(4)), report(4, changed)));
     tampering_cases.push((rehash(&at(2), service), report(2, unlinked)));
     tampering_cases

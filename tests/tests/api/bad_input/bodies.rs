@@ -97,14 +97,14 @@ fn wrong_field(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
         .map(str::to_owned)
         .chain([format!("[{value}]"), format!("{{\"{name}\":{value}}}"), "[[[[1]]]]".into(), "{\"a\":{}}".into()])
     {
-        if matches_type(field.field_type, &serde_json::from_str(&other).unwrap()) {
+        if matches_type(field.kind, &serde_json::from_str(&other).unwrap()) {
             continue;
         }
         cases.push(case(format!("`{name}`: {other}"), with(good, name, &other), &[name]));
     }
     let twice = format!("{},\"{name}\":{value}}}", Value::Object(good.clone()).to_string().strip_suffix('}').unwrap());
     cases.push(case(format!("`{name}` twice"), twice, &[name]));
-    if field.field_type == FieldType::Object {
+    if field.kind == FieldType::Object {
         for inside in [r#"{"a":1,"a":1}"#, r#"{"a":[{"b":{"c":1,"d":2,"c":3}}]}"#] {
             cases.push(case(format!("`{name}`: {inside}"), with(good, name, inside), &[name]));
         }
@@ -129,7 +129,7 @@ fn nonsense(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
     let value = good[name].as_str().unwrap_or_default();
     let odd = ["\0".to_owned(), format!("{value}\0"), format!("{value}\u{7f}"), "\u{1b}[2J".into(), "a".repeat(5_000)];
     let odder = [String::new(), " ".into(), format!("{value}\n"), format!("{value}\u{202e}"), "\u{feff}".into()];
-    let texts = match field.field_type {
+    let texts = match field.kind {
         FieldType::SingleLine => odd.iter().chain(&odder).map(|text| json!(text)).collect::<Vec<_>>(),
         FieldType::MultiLine => odd.iter().map(|text| json!(text)).collect(),
         FieldType::Array => odd.iter().chain(&odder).map(|text| json!(["fine", text])).collect(),
@@ -138,7 +138,7 @@ fn nonsense(good: &Map<String, Value>, field: &Field) -> Vec<Case> {
         FieldType::Object => vec![json!({ "a": "a".repeat(9_000) })],
     };
     let items =
-        if field.field_type == FieldType::Array { vec![json!([1]), json!([["read"]]), json!(["a,b"])] } else { vec![] };
+        if field.kind == FieldType::Array { vec![json!([1]), json!([["read"]]), json!(["a,b"])] } else { vec![] };
     let cases = texts.into_iter().chain(items).map(|text| {
         let shown: String = text.to_string().chars().take(40).collect();
         let fields = (field.nonsense == INVALID).then(|| vec![name.to_owned()]);

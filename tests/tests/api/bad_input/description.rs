@@ -57,7 +57,7 @@ fn type_of<'a>(description: &'a Value, form: &'a Value) -> &'a str {
 }
 
 fn tested_type(field: &Field) -> &'static str {
-    match field.field_type {
+    match field.kind {
         FieldType::SingleLine | FieldType::MultiLine => "string",
         FieldType::Boolean => "boolean",
         FieldType::Number => "number",

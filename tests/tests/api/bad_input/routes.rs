@@ -57,7 +57,7 @@ pub enum FieldType {
 #[derive(Debug)]
 pub struct Field {
     pub name: &'static str,
-    pub field_type: FieldType,
+    pub kind: FieldType,
     /// A valid value in JSON; the fixture replaces `<name>`.
     pub good: &'static str,
     pub required: bool,
@@ -65,8 +65,8 @@ pub struct Field {
     pub nonsense: (u16, &'static str),
 }
 
-const fn field(name: &'static str, field_type: FieldType, good: &'static str) -> Field {
-    Field { name, field_type, good, required: true, nonsense: (400, "VALIDATION_ERROR") }
+const fn field(name: &'static str, kind: FieldType, good: &'static str) -> Field {
+    Field { name, kind, good, required: true, nonsense: (400, "VALIDATION_ERROR") }
 }
 
 impl Field {

@@ -93,6 +93,10 @@ async fn restore_revokes_credentials_that_may_have_changed_since_the_backup() {
     assert_refused(&control, &["restore", &file], &["--replace", "countersign.db"]);
     assert_refused(&control, &["restore", database.to_str().unwrap(), "--replace"], &["is the configured database"]);
     let message = succeed(&control, &["restore", &file, "--replace"]);
+    assert!(
+        succeed(&control, &["audit", "verify"]).contains("ok"),
+        "a restored database can be verified before it is served"
+    );
     assert!(message.contains("restored from") && message.contains("all agents log in again"), "{message}");
     assert!(message.contains("The backup is as of ") && message.contains("roles that were revoked"), "{message}");
     let replaced = files_in(control.folder())

@@ -34,7 +34,9 @@ impl Fixture {
         let start = feed::position(self.read().await.conn()).await.unwrap();
         let revision = self
             .commit(async |tx| {
-                CHANGES.into_iter().for_each(|change| tx.record_change(change));
+                for change in CHANGES {
+                    tx.record_change(change);
+                }
                 tx.revision().await
             })
             .await;
@@ -96,7 +98,7 @@ impl Fixture {
         self.commit(async |tx| {
             trust::insert_feedback(tx.conn(), &feedback).await?;
             trust::upsert_rating(tx.conn(), agent, &rating).await?;
-            assert_eq!(trust::ratings(tx.conn(), agent).await?, [rating.clone()]);
+            assert_eq!(trust::ratings(tx.conn(), agent).await?, std::slice::from_ref(&rating));
             trust::upsert_rating(tx.conn(), agent, &updated).await
         })
         .await;

@@ -80,8 +80,8 @@ impl Fixture {
         let mut read = self.read().await;
         assert_eq!(agents::find(read.conn(), id).await.unwrap(), Some(updated));
         assert_eq!(agents::count_active(read.conn()).await.unwrap(), 1);
-        let states = agents::changed_states(read.conn(), RevisionRange { since, until }).await.unwrap();
-        assert_eq!(states, [AgentState { agent: id, trust, status: StatusWithCutoff { status, cutoff } }]);
+        let changed = agents::changed_states(read.conn(), RevisionRange { since, until }).await.unwrap();
+        assert_eq!(changed, [AgentState { agent: id, trust, status: StatusWithCutoff { status, cutoff } }]);
     }
 
     pub async fn services_return_what_was_written(&self) {
