@@ -27,7 +27,8 @@ use crate::{
     files::{self, FileLock},
     http::{AppState, Limits, TrustedProxies},
     humans::{HumanTokenVerifier, OperatorKey},
-    operations::flush_suppressed_bursts,
+    operations::{ContextParts, flush_suppressed_bursts},
+    sync::SidecarSettings,
     webhooks::{DispatcherHealth, HttpSender},
 };
 use countersign_process::{Clock, Readiness, ReadinessGuard, Rng, Shutdown, SystemClock, SystemRng};
@@ -57,6 +58,7 @@ impl Default for Dependencies {
 pub struct App {
     config: Config,
     state: AppState,
+    parts: ContextParts,
     redis: Option<Arc<RedisClient>>,
     http_sender: Arc<HttpSender>,
     dispatcher_health: Arc<DispatcherHealth>,
@@ -85,28 +87,29 @@ impl App {
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
         let queue_health = Arc::new(move || health.current());
-        let context = wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
-        let pools = context.store.clone();
+        let (context, parts) = wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
+        let pools = parts.store.clone();
         metrics.expose_connection_pools(move || pools.connection_pools())?;
-        let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &context.address_guard)?);
-        let operator_key = humans::operator_key(&config, context.rng.as_ref())?.map(Arc::new);
+        let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &parts.address_guard)?);
+        let operator_key = humans::operator_key(&config, parts.rng.as_ref())?.map(Arc::new);
         let (certificate, authority) = wiring::certificate(&config, context.now())?;
         metrics.certificate_expiry.set(certificate.expires_at()?.seconds());
         if let (true, Some(operator_key)) = (config.dev, &operator_key) {
             wiring::set_up_development(&config, &context, operator_key, &ports, &public_url, authority.as_deref())
                 .await?;
         }
-        let started_at = context.clock.since_boot();
+        let started_at = context.since_boot();
         let humans = Arc::new(HumanTokenVerifier::new(operator_key, issuers));
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
         let proxies = Arc::new(TrustedProxies { trusted: config.proxies.networks(), terminate_tls });
-        let redis = redis::connect(&config, &context, &metrics).await?.map(Arc::new);
-        let limiter = redis::rate_limiter(redis.clone(), &context);
+        let redis = redis::connect(&config, &parts.keyring, &metrics).await?.map(Arc::new);
+        let limiter = redis::rate_limiter(redis.clone(), parts.clock.clone());
         let limits = Arc::new(Limits::new(wiring::limits_per_minute(config.limits), limiter));
         let state = AppState { context, humans, metrics, limits, proxies, started_at };
         Ok(Self {
             config,
             state,
+            parts,
             redis,
             http_sender,
             dispatcher_health,
@@ -139,6 +142,7 @@ impl App {
         let Self {
             config,
             state,
+            parts,
             redis,
             http_sender,
             dispatcher_health,
@@ -151,22 +155,25 @@ impl App {
         let context = state.context.clone();
         let mut tasks = Tasks::new();
         servers::serve_admin(&mut tasks, ports.admin, readiness, state.metrics.clone(), &shutdown);
-        servers::serve_sync(&mut tasks, ports.sync, &certificate, &config, &state, &shutdown)?;
-        servers::serve_api(&mut tasks, ports.api, &certificate, state.clone(), &shutdown)?;
+        let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
+        let sync_service = servers::sync_service(&mut tasks, &parts.store, settings, &state.metrics, &shutdown);
+        servers::serve_sync(&mut tasks, ports.sync, &certificate, sync_service, &shutdown)?;
+        servers::serve_api(&mut tasks, ports.api, (&certificate, parts.rng.clone()), state.clone(), &shutdown)?;
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
-        jobs::spawn_database_check(&mut tasks, context.store.clone(), &shutdown);
+        jobs::spawn_database_check(&mut tasks, parts.store.clone(), &shutdown);
         if let Some(redis) = redis {
-            jobs::spawn_redis_tasks(&mut tasks, &redis, &context.store, &shutdown);
+            jobs::spawn_redis_tasks(&mut tasks, &redis, &parts.store, &shutdown);
         }
-        let dispatcher = wiring::webhook_dispatcher(&config.webhooks, &state, http_sender, dispatcher_health.clone());
-        jobs::spawn_webhook_delivery(&mut tasks, &state, dispatcher, dispatcher_health, &shutdown);
-        tracing::info!(url = context.config.issuer, %api, %sync, %admin, "ready");
+        let health = dispatcher_health.clone();
+        let dispatcher = wiring::webhook_dispatcher(&config.webhooks, &parts, &state.metrics, http_sender, health);
+        jobs::spawn_webhook_delivery(&mut tasks, &parts, &state.metrics, (dispatcher, dispatcher_health), &shutdown);
+        tracing::info!(url = context.issuer(), %api, %sync, %admin, "ready");
         drop(startup);
         let result = servers::wait(tasks, &shutdown).await;
         if let Err(error) = flush_suppressed_bursts(&context).await {
             tracing::warn!(%error, "webhook events about suppressed failed logins could not be written");
         }
-        context.store.close().await;
+        parts.store.close().await;
         drop(database_lock);
         result
     }

@@ -7,7 +7,7 @@ use crate::{
     http::AppState,
     metrics::Metrics,
     operations::{
-        Context, OperationError, delete_expired_events, emit_ended_roles, flush_suppressed_bursts,
+        Context, ContextParts, OperationError, delete_expired_events, emit_ended_roles, flush_suppressed_bursts,
         publish_trust_changes, rotate_signing_keys_if_due, run_housekeeping,
     },
     store::Store,
@@ -105,7 +105,7 @@ impl Schedule {
                 let mut remaining = pause;
                 while !remaining.is_zero() {
                     sleep(read_only_pause).await;
-                    if !context.store.is_writable() {
+                    if !context.database_is_writable() {
                         return;
                     }
                     remaining = remaining.saturating_sub(read_only_pause);
@@ -113,7 +113,7 @@ impl Schedule {
             }
             Self::TrustChanged { pause } => {
                 sleep(pause).await;
-                let _elapsed = timeout(pause, context.trust_marked.notified()).await;
+                let _elapsed = timeout(pause, context.trust_changed()).await;
             }
         }
     }
@@ -171,14 +171,13 @@ pub(super) fn spawn_redis_tasks(tasks: &mut Tasks, client: &Arc<RedisClient>, st
 /// Delivers events until shutdown is requested, and measures the backlog; deliveries in progress may finish.
 pub(super) fn spawn_webhook_delivery(
     tasks: &mut Tasks,
-    state: &AppState,
-    dispatcher: WebhookDispatcher,
-    health: Arc<DispatcherHealth>,
+    parts: &ContextParts,
+    metrics: &Metrics,
+    (dispatcher, health): (WebhookDispatcher, Arc<DispatcherHealth>),
     shutdown: &Shutdown,
 ) {
-    let AppState { context, metrics, .. } = state;
-    let (store, metrics) = (context.store.clone(), metrics.webhooks.clone());
-    let fanout = EventFanout { store: store.clone(), dispatcher_wakeup: context.dispatcher_wakeup.clone() };
+    let (store, metrics) = (parts.store.clone(), metrics.webhooks.clone());
+    let fanout = EventFanout { store: store.clone(), dispatcher_wakeup: parts.dispatcher_wakeup.clone() };
     spawn_until_shutdown(tasks, shutdown, async move {
         loop {
             if let Err(error) = health.measure_backlog(&store, &metrics).await {

@@ -8,9 +8,10 @@ use crate::{
     ephemeral::{
         MemoryRateLimiter, RateLimiter, RedisClient, RedisEndpoint, RedisRateLimiter, RedisServers, SentinelTarget,
     },
+    keyring::Keyring,
     metrics::Metrics,
-    operations::Context,
 };
+use countersign_process::Clock;
 use secrecy::SecretString;
 use std::sync::Arc;
 
@@ -20,14 +21,14 @@ const DEPLOYMENT_NAME_LENGTH: usize = 16;
 /// A client of the configured Redis, if any. It is connected if Redis is available.
 pub(super) async fn connect(
     config: &Config,
-    context: &Context,
+    keyring: &Keyring,
     metrics: &Metrics,
 ) -> Result<Option<RedisClient>, AppError> {
     let Some((kind, urls)) = config.redis.endpoints() else { return Ok(None) };
     let certificates = tls::certificates(&config.redis)?;
     let endpoint = RedisEndpoint::new(servers(kind, urls, config.redis.sentinel()), certificates);
     endpoint.validate().map_err(|error| AppError::setting("redis.url", error))?;
-    let mut deployment = context.keyring.fingerprint();
+    let mut deployment = keyring.fingerprint();
     deployment.truncate(DEPLOYMENT_NAME_LENGTH);
     let client = RedisClient::new(endpoint, &deployment, metrics.redis.clone());
     client.connect_at_startup().await;
@@ -41,8 +42,7 @@ pub fn check_files(inspection: &ConfigInspection) -> Option<AppError> {
 }
 
 /// The rate limiter: in Redis if there is one, else in memory.
-pub(super) fn rate_limiter(client: Option<Arc<RedisClient>>, context: &Context) -> Arc<dyn RateLimiter> {
-    let clock = context.clock.clone();
+pub(super) fn rate_limiter(client: Option<Arc<RedisClient>>, clock: Arc<dyn Clock>) -> Arc<dyn RateLimiter> {
     match client {
         Some(client) => Arc::new(RedisRateLimiter::new(client, clock)),
         None => Arc::new(MemoryRateLimiter::new(clock)),

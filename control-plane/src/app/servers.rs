@@ -3,21 +3,21 @@
 use super::AppError;
 use crate::{
     certificates::Certificate,
-    config::Config,
     http::{
         AppState, router,
         tls::{HttpsAcceptor, PlainHttpAcceptor},
     },
     metrics::Metrics,
+    store::Store,
     sync::{FeedReader, SidecarSettings, SyncService},
 };
 use axum::{Router, extract::ConnectInfo, middleware::AddExtension};
 use axum_server::accept::Accept;
-use countersign_process::{Readiness, Shutdown, admin, shutdown::DRAIN_TIMEOUT};
+use countersign_process::{Readiness, Rng, Shutdown, admin, shutdown::DRAIN_TIMEOUT};
 use countersign_proto::v1::sync_server::SyncServer;
 use hyper_util::rt::TokioTimer;
 use secrecy::ExposeSecret;
-use std::{io, net::SocketAddr, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
@@ -52,24 +52,32 @@ pub(super) fn serve_admin(
     tasks.spawn(admin::serve(listener, readiness, metrics.registry, shutdown.clone()));
 }
 
-pub(super) fn serve_sync(
+/// The service that sidecars follow. Starts the task that reads the feed for it.
+pub(super) fn sync_service(
     tasks: &mut Tasks,
-    listener: TcpListener,
-    certificate: &Certificate,
-    config: &Config,
-    state: &AppState,
+    store: &Store,
+    settings: SidecarSettings,
+    metrics: &Metrics,
     shutdown: &Shutdown,
-) -> Result<(), AppError> {
-    let AppState { context, metrics, .. } = state;
-    let settings = SidecarSettings { issuer: context.config.issuer.clone(), max_staleness: config.max_staleness() };
-    let reader = FeedReader::new(context.store.clone());
+) -> SyncService {
+    let reader = FeedReader::new(store.clone());
     let feed = reader.feed();
     let reading = reader.run(metrics.clone(), shutdown.clone());
     tasks.spawn(async {
         reading.await;
         Ok(())
     });
-    let service = SyncService::new(context.store.clone(), feed, settings, metrics.clone(), shutdown.clone());
+    SyncService::new(store.clone(), feed, settings, metrics.clone(), shutdown.clone())
+}
+
+/// Serves sidecars over TLS.
+pub(super) fn serve_sync(
+    tasks: &mut Tasks,
+    listener: TcpListener,
+    certificate: &Certificate,
+    service: SyncService,
+    shutdown: &Shutdown,
+) -> Result<(), AppError> {
     let identity = Identity::from_pem(&certificate.chain, certificate.key.expose_secret());
     let server = Server::builder()
         .tls_config(ServerTlsConfig::new().identity(identity).timeout(CLIENT_TIMEOUT))
@@ -88,14 +96,13 @@ pub(super) fn serve_sync(
 pub(super) fn serve_api(
     tasks: &mut Tasks,
     listener: std::net::TcpListener,
-    certificate: &Certificate,
+    (certificate, rng): (&Certificate, Arc<dyn Rng>),
     state: AppState,
     shutdown: &Shutdown,
 ) -> Result<(), AppError> {
     if state.proxies.terminate_tls {
         return serve_http(tasks, listener, PlainHttpAcceptor, state, shutdown);
     }
-    let rng = state.context.rng.clone();
     let acceptor = HttpsAcceptor::new(TlsAcceptor::from(certificate.server_config()?), rng);
     serve_http(tasks, listener, acceptor, state, shutdown)
 }

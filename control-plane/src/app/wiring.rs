@@ -15,11 +15,11 @@ use crate::{
         },
     },
     files,
-    http::{AppState, PerMinute, RATE_CATEGORIES},
+    http::{PerMinute, RATE_CATEGORIES},
     humans::OperatorKey,
     keyring::{Keyring, MasterKey},
     metrics::{LabelValues, Metrics},
-    operations::{Context, OperationConfig, SuppressedBursts, ensure_audit_started, rotate_signing_keys_if_due},
+    operations::{Context, ContextParts, OperationConfig, ensure_audit_started, rotate_signing_keys_if_due},
     store::OpenMode,
     webhooks::{ConcurrencyLimits, DispatcherConfig, DispatcherHealth, HttpSender, WebhookDispatcher},
 };
@@ -40,14 +40,15 @@ pub(super) fn metrics() -> Result<Metrics, AppError> {
     Ok(metrics)
 }
 
-/// Opens the database and the keys, and builds the context of all operations.
+/// Opens the database and the keys, and builds the context of all operations. Also returns the parts of it that servers and
+/// background tasks use.
 pub(super) async fn context(
     config: &Config,
     issuer: &str,
     dependencies: Dependencies,
     queue_health: QueueHealthProbe,
     metrics: &Metrics,
-) -> Result<Arc<Context>, AppError> {
+) -> Result<(Arc<Context>, ContextParts), AppError> {
     let Dependencies { clock, rng, resolver } = dependencies;
     let master_key = match config.secrets.master_key.expose_secret() {
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng.as_ref())?,
@@ -67,22 +68,12 @@ pub(super) async fn context(
     };
     let (challenge_keys, keyring) = (master_key.challenge_keys(), Arc::new(Keyring::new(master_key)));
     let networks = AllowedNetworks::new(config.webhooks.networks(config.dev));
-    let context = Context {
-        store,
-        keyring,
-        challenge_keys,
-        clock,
-        rng,
-        config: operation_config,
-        trust_marked: Notify::new(),
-        address_guard: AddressGuard::new(resolver, networks),
-        dispatcher_wakeup: Arc::new(Notify::new()),
-        queue_health,
-        suppressed_bursts: SuppressedBursts::default(),
-    };
-    ensure_audit_started(&context.store).await?;
+    let (address_guard, dispatcher_wakeup) = (AddressGuard::new(resolver, networks), Arc::new(Notify::new()));
+    let parts = ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup };
+    let context = Context::new(parts.clone(), challenge_keys, operation_config, queue_health);
+    ensure_audit_started(&parts.store).await?;
     rotate_signing_keys_if_due(&context).await?;
-    Ok(Arc::new(context))
+    Ok((Arc::new(context), parts))
 }
 
 /// The limits of the settings.
@@ -103,24 +94,24 @@ pub(super) fn http_sender(settings: &WebhookSettings, guard: &AddressGuard) -> R
 /// The task that delivers events.
 pub(super) fn webhook_dispatcher(
     settings: &WebhookSettings,
-    state: &AppState,
+    parts: &ContextParts,
+    metrics: &Metrics,
     sender: Arc<HttpSender>,
     health: Arc<DispatcherHealth>,
 ) -> WebhookDispatcher {
-    let AppState { context, metrics, .. } = state;
     let (total, per_target) = settings.concurrency();
     WebhookDispatcher {
-        store: context.store.clone(),
-        keyring: context.keyring.clone(),
+        store: parts.store.clone(),
+        keyring: parts.keyring.clone(),
         sender,
-        clock: context.clock.clone(),
-        rng: context.rng.clone(),
+        clock: parts.clock.clone(),
+        rng: parts.rng.clone(),
         config: DispatcherConfig {
             schedule: RetrySchedule::new(settings.retry_pauses()),
             attempt_timeout: settings.attempt_timeout(),
             limits: ConcurrencyLimits { total, per_target },
         },
-        wakeup: context.dispatcher_wakeup.clone(),
+        wakeup: parts.dispatcher_wakeup.clone(),
         health,
         metrics: metrics.webhooks.clone(),
     }

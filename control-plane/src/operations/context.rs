@@ -35,33 +35,75 @@ pub struct OperationConfig {
     pub public_registration: bool,
 }
 
-/// Dependencies of the operations.
-pub struct Context {
+/// The parts of a [`Context`] that servers and background tasks use as well.
+#[derive(Clone)]
+pub struct ContextParts {
     /// The database.
     pub store: Store,
     /// The signing keys.
     pub keyring: Arc<Keyring>,
-    /// HMAC keys for challenges.
-    pub challenge_keys: ChallengeKeys,
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// The random number generator.
     pub rng: Arc<dyn Rng>,
-    /// Settings.
-    pub config: OperationConfig,
-    /// Notified when the trust score of an agent changed.
-    pub trust_marked: Notify,
     /// Rejects webhook URLs that must not be reached.
     pub address_guard: AddressGuard,
     /// Wakes the webhook dispatcher when a delivery becomes due.
     pub dispatcher_wakeup: Arc<Notify>,
-    /// Health of webhook delivery.
-    pub queue_health: QueueHealthProbe,
+}
+
+/// Dependencies of the operations. The fields are private to them, so that a handler reaches the database through an operation
+/// only.
+pub struct Context {
+    pub(super) store: Store,
+    pub(super) keyring: Arc<Keyring>,
+    pub(super) challenge_keys: ChallengeKeys,
+    clock: Arc<dyn Clock>,
+    pub(super) rng: Arc<dyn Rng>,
+    pub(super) config: OperationConfig,
+    /// Notified when the trust score of an agent changed.
+    pub(super) trust_marked: Notify,
+    pub(super) address_guard: AddressGuard,
+    pub(super) dispatcher_wakeup: Arc<Notify>,
+    pub(super) queue_health: QueueHealthProbe,
     /// Failed logins that are counted instead of emitted.
-    pub suppressed_bursts: SuppressedBursts,
+    pub(super) suppressed_bursts: SuppressedBursts,
 }
 
 impl Context {
+    /// Builds the context of all operations.
+    pub fn new(
+        parts: ContextParts,
+        challenge_keys: ChallengeKeys,
+        config: OperationConfig,
+        queue_health: QueueHealthProbe,
+    ) -> Self {
+        let ContextParts { store, keyring, clock, rng, address_guard, dispatcher_wakeup } = parts;
+        Self {
+            store,
+            keyring,
+            challenge_keys,
+            clock,
+            rng,
+            config,
+            trust_marked: Notify::new(),
+            address_guard,
+            dispatcher_wakeup,
+            queue_health,
+            suppressed_bursts: SuppressedBursts::default(),
+        }
+    }
+
+    /// Whether the last write to the database succeeded.
+    pub fn database_is_writable(&self) -> bool {
+        self.store.is_writable()
+    }
+
+    /// Waits until this process changes the trust score of an agent.
+    pub async fn trust_changed(&self) {
+        self.trust_marked.notified().await;
+    }
+
     /// The current wall-clock time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()

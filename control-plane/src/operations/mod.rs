@@ -26,7 +26,7 @@ pub use auth::{
     issue_challenge, refresh, revoke_token, verify,
 };
 pub use authorize::{find_service_key, require_manager, require_owner};
-pub use context::{Context, OperationConfig};
+pub use context::{Context, ContextParts, OperationConfig};
 pub use error::{NotFound, OperationError};
 pub use idempotency::IdempotentReply;
 pub use maintenance::{
