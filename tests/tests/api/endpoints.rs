@@ -68,7 +68,7 @@ async fn roles_are_created_listed_assigned_and_revoked() {
     let in_the_past = assign(json!({ "roleId": role, "expiresAt": "2020-01-01T00:00:00Z" })).await;
     assert_eq!(
         (in_the_past.status, in_the_past.text("/error/details/fields/expiresAt")),
-        (400, "must lie in the future, in whole seconds")
+        (400, "must be in the future, in whole seconds")
     );
     for (expires_at, good) in [
         (json!(null), true),
