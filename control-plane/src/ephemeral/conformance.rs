@@ -14,7 +14,7 @@ const STEPS: u32 = 10;
 const CONCURRENT_CALLS: usize = 50;
 
 /// The limiter under test, the length of its windows, the precision of its clock, and how the test lets time pass.
-struct Fixture<Sleep> {
+struct RateLimiterFixture<Sleep> {
     limiter: Arc<dyn RateLimiter>,
     window: Duration,
     precision: Duration,
@@ -34,7 +34,7 @@ pub async fn assert_conforms(
     precision: Duration,
     sleep: impl AsyncFn(Duration),
 ) {
-    let fixture = Fixture { limiter, window, precision, sleep };
+    let fixture = RateLimiterFixture { limiter, window, precision, sleep };
     fixture.allows_the_quota_and_one_more_call_after_the_wait().await;
     fixture.does_not_count_refused_calls().await;
     fixture.counts_each_key_separately().await;
@@ -43,7 +43,7 @@ pub async fn assert_conforms(
     fixture.allows_the_quota_to_concurrent_calls().await;
 }
 
-impl<Sleep: AsyncFn(Duration)> Fixture<Sleep> {
+impl<Sleep: AsyncFn(Duration)> RateLimiterFixture<Sleep> {
     fn limit(&self, name: &str) -> RateLimit {
         let key = RateLimitKey::new(CallerKind::Unauthenticated, &[b"conformance", name.as_bytes()]);
         RateLimit { key, quota: Quota { max_calls: MAX_CALLS, window: self.window } }

@@ -28,12 +28,12 @@ pub struct MemoryRateLimiter {
 
 #[derive(Default)]
 struct Tables {
-    authenticated: Table,
-    unauthenticated: Table,
+    authenticated: WindowTable,
+    unauthenticated: WindowTable,
 }
 
 #[derive(Default)]
-struct Table {
+struct WindowTable {
     entries: HashMap<RateLimitKey, CallLog>,
     /// When the table was last scanned for expired entries, in microseconds since boot.
     scanned_at: u64,
@@ -86,7 +86,7 @@ impl RateLimiter for MemoryRateLimiter {
 }
 
 impl Tables {
-    const fn for_key(&mut self, key: RateLimitKey) -> &mut Table {
+    const fn for_key(&mut self, key: RateLimitKey) -> &mut WindowTable {
         match key.caller {
             CallerKind::Authenticated => &mut self.authenticated,
             CallerKind::Unauthenticated => &mut self.unauthenticated,
@@ -94,7 +94,7 @@ impl Tables {
     }
 }
 
-impl Table {
+impl WindowTable {
     /// What remains of a limit. A new key in a full table has nothing remaining.
     fn status(&mut self, limit: &RateLimit, now: u64, capacity: usize) -> QuotaStatus {
         self.remove_expired(micros(limit.quota.window), now, capacity);

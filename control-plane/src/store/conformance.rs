@@ -27,7 +27,7 @@ const CONCURRENCY: u128 = 30;
 const CONNECTION_WAIT: Duration = Duration::from_secs(10);
 
 /// Two stores on one database.
-struct Fixture {
+struct StoreFixture {
     one: Store,
     other: Store,
     url: String,
@@ -51,7 +51,7 @@ async fn conforms_on_postgresql() {
 
 async fn conforms(url: String, open: impl AsyncFn(StoreOptions) -> Result<Store, StoreError>) {
     let (one, other) = (open(options("ours")).await.unwrap(), open(options("ours")).await.unwrap());
-    let fixture = Fixture { one, other, url };
+    let fixture = StoreFixture { one, other, url };
     fixture.engine_accepts_every_statement().await;
     fixture.creates_one_deployment().await;
     fixture.keeps_committed_writes_and_drops_others().await;
@@ -89,7 +89,7 @@ async fn texts(read: &mut Read) -> Vec<String> {
     rows.iter().map(|row| row::get(row, "agent_id").unwrap()).collect()
 }
 
-impl Fixture {
+impl StoreFixture {
     async fn read_both(&self) -> [Read; 2] {
         [self.one.read().await.unwrap(), self.other.read().await.unwrap()]
     }

@@ -39,24 +39,24 @@ impl KeySource for Arc<FakeSource> {
     }
 }
 
-struct Fixture {
+struct KeyCacheFixture {
     clock: Arc<ManualClock>,
     source: Arc<FakeSource>,
     cache: Arc<KeyCache<Arc<FakeSource>>>,
 }
 
 /// A cache that refreshes keys after 100 s and uses them for at most 1000 s.
-fn fixture(kid: Option<&'static str>) -> Fixture {
+fn fixture(kid: Option<&'static str>) -> KeyCacheFixture {
     let clock = Arc::new(ManualClock(AtomicU64::new(5_000_000)));
     let source =
         Arc::new(FakeSource { kid: Mutex::new(kid), fetches: AtomicUsize::new(0), hangs: AtomicBool::default() });
     let lifetimes = CacheLifetimes { refresh_after: Duration::from_secs(100), max_age: Duration::from_secs(1000) };
     let metrics = Metrics::new(&LabelValues::default()).unwrap().jwks_fetches("test");
     let cache = Arc::new(KeyCache::new("test".into(), source.clone(), lifetimes, clock.clone(), metrics));
-    Fixture { clock, source, cache }
+    KeyCacheFixture { clock, source, cache }
 }
 
-impl Fixture {
+impl KeyCacheFixture {
     fn advance(&self, seconds: f64) {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the test uses small numbers")]
         self.clock.0.fetch_add((seconds * 1000.0) as u64, SeqCst);

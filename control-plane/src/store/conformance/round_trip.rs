@@ -6,7 +6,7 @@ mod records;
 mod subjects;
 mod webhooks;
 
-use super::{Fixture, statements::tables};
+use super::{StoreFixture, statements::tables};
 use crate::{
     domain::{
         agent::{Agent, Owner, Registration},
@@ -107,7 +107,7 @@ fn assignment() -> Assignment {
     }
 }
 
-impl Fixture {
+impl StoreFixture {
     /// Runs a write transaction and commits it.
     async fn commit<T>(&self, work: impl AsyncFn(&mut Write) -> Result<T, StoreError>) -> T {
         let work = async |mut tx: Write| {

@@ -1,6 +1,6 @@
 //! Prepares every statement of the store on each engine that it is meant for.
 
-use super::Fixture;
+use super::StoreFixture;
 use crate::store::{
     agents, assignments, audit, conn, deliveries, deployment, engine, feed, idempotency, outbox, pools, postgres,
     roles, schema::MIGRATIONS_TABLE, services, sessions, signing_keys, sqlite_file, transfer, trust, webhook_targets,
@@ -82,7 +82,7 @@ pub async fn tables(connection: &mut AnyConnection, is_sqlite: bool) -> Vec<(Str
     tables
 }
 
-impl Fixture {
+impl StoreFixture {
     pub fn is_sqlite(&self) -> bool {
         self.one.engine_name() == "sqlite"
     }

@@ -9,7 +9,7 @@ use crate::{
         signing_key::SigningKey,
     },
     store::{
-        conformance::Fixture,
+        conformance::StoreFixture,
         deployment::{self, Quarantine, QuarantineReason},
         idempotency, sessions, signing_keys, sqlite_file,
     },
@@ -31,7 +31,7 @@ fn session() -> Session {
     }
 }
 
-impl Fixture {
+impl StoreFixture {
     pub async fn sessions_return_what_was_written(&self) {
         let expired = Session { id: SessionId::from_bits(2), expires_at: time(49), ..session() };
         self.commit(async |tx| {

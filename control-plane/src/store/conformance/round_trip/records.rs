@@ -10,7 +10,7 @@ use crate::{
     },
     store::{
         audit::{self, AuditFilter},
-        conformance::Fixture,
+        conformance::StoreFixture,
         feed, trust,
     },
 };
@@ -29,7 +29,7 @@ const CHANGES: [Change; 8] = [
     Change::Keys,
 ];
 
-impl Fixture {
+impl StoreFixture {
     pub async fn feed_returns_what_was_written(&self) {
         let start = feed::position(self.read().await.conn()).await.unwrap();
         let revision = self

@@ -14,7 +14,7 @@ use crate::{
     store::{
         agents::{self, AgentState, RoleHolderFilter},
         assignments::{self, ExpiredAssignment, RemovedAssignment, RoleLoss},
-        conformance::Fixture,
+        conformance::StoreFixture,
         roles, services,
     },
 };
@@ -40,7 +40,7 @@ fn api_key() -> ServiceKey {
     }
 }
 
-impl Fixture {
+impl StoreFixture {
     pub async fn agents_return_what_was_written(&self) {
         let registration = Registration { owner: None, ..agent().registration };
         let public = Agent { id: AgentId::from_bits(2), registration, last_seen_at: None, ..agent() };

@@ -10,7 +10,7 @@ use crate::{
         url::TargetUrl,
     },
     store::{
-        conformance::Fixture,
+        conformance::StoreFixture,
         deliveries::{self, DueKind, LeasedDelivery},
         outbox, webhook_targets,
     },
@@ -39,7 +39,7 @@ fn event(number: u128, at: Timestamp) -> Event {
     Event { id: EventId::from_bits(number), at, data }
 }
 
-impl Fixture {
+impl StoreFixture {
     async fn find_target(&self, target: &WebhookTarget) -> Option<WebhookTarget> {
         webhook_targets::find(self.read().await.conn(), target.scope, target.id).await.unwrap()
     }
