@@ -30,10 +30,10 @@ pub(super) struct DeliveryQueue {
 /// Deliveries to lease for one target.
 pub(super) struct LeaseRequest {
     target: WebhookTarget,
-    quota: Quota,
+    quota: LeaseQuota,
 }
 
-enum Quota {
+enum LeaseQuota {
     /// Numbers of first attempts and retries. If there are too few of one, more of the other are leased.
     Deliveries { first_attempts: i64, retries: i64 },
     /// One test.
@@ -81,11 +81,11 @@ impl LeaseRequest {
     pub(super) fn deliveries(target: WebhookTarget, count: usize, prefer_first_attempts: bool) -> Self {
         let first_attempts = if prefer_first_attempts { count.div_ceil(2) } else { count / 2 };
         let retries = to_limit(count - first_attempts);
-        Self { target, quota: Quota::Deliveries { first_attempts: to_limit(first_attempts), retries } }
+        Self { target, quota: LeaseQuota::Deliveries { first_attempts: to_limit(first_attempts), retries } }
     }
 
     pub(super) const fn test(target: WebhookTarget) -> Self {
-        Self { target, quota: Quota::Test }
+        Self { target, quota: LeaseQuota::Test }
     }
 }
 
@@ -168,12 +168,12 @@ impl DeliveryQueue {
 async fn lease(
     tx: &mut Write,
     target: WebhookId,
-    quota: &Quota,
+    quota: &LeaseQuota,
     times: (Timestamp, Timestamp),
 ) -> Result<Vec<LeasedDelivery>, StoreError> {
     let (first_attempts, retries) = match quota {
-        Quota::Test => return deliveries::lease(tx.conn(), (target, DueKind::Test), times, 1).await,
-        Quota::Deliveries { first_attempts, retries } => (*first_attempts, *retries),
+        LeaseQuota::Test => return deliveries::lease(tx.conn(), (target, DueKind::Test), times, 1).await,
+        LeaseQuota::Deliveries { first_attempts, retries } => (*first_attempts, *retries),
     };
     let mut due_again = deliveries::lease(tx.conn(), (target, DueKind::Retry), times, retries).await?;
     let left = first_attempts + retries - to_limit(due_again.len());
