@@ -5,11 +5,11 @@
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test says what it expects")]
 
+mod denials;
 mod failure;
 mod headers;
 mod paths;
 mod raw_headers;
-mod scripted;
-mod verdicts;
+mod scripted_authorizer;
 
-use scripted::{Fixture, Said};
+use scripted_authorizer::{Fixture, Said};

@@ -2,9 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test whose forgery cannot be created has failed")]
 
-mod bent;
-mod forged;
+mod forged_tokens;
 mod forger;
+mod modified_tokens;
 
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse, Sidecar, Verifiers, VerifyOutcome,
@@ -44,12 +44,12 @@ async fn forged_tokens_are_refused_by_both_with_the_same_reason() {
 
     let forger = Forger::of(&at, &token).await;
     let cases = [
-        forged::algorithms(&forger),
-        forged::public_key_as_secret(&forger),
-        forged::keys(&forger),
-        forged::headers(&forger),
-        forged::payloads_and_signatures(&forger, &other),
-        bent::texts(&forger, &token),
+        forged_tokens::algorithms(&forger),
+        forged_tokens::public_key_as_secret(&forger),
+        forged_tokens::keys(&forger),
+        forged_tokens::headers(&forger),
+        forged_tokens::payloads_and_signatures(&forger, &other),
+        modified_tokens::texts(&forger, &token),
     ];
     assert_all_refused(&verifiers, cases.into_iter().flatten()).await;
     verifiers.agree("the unmodified token is still accepted", &token, known).await;
@@ -63,7 +63,9 @@ async fn tokens_with_a_changed_or_missing_character_are_refused() {
     let token = Agent::register(&at, "Victim").await.token().await;
     verifiers.agree("the token is accepted", &token, |outcome| matches!(outcome, VerifyOutcome::Accepted { .. })).await;
     let mut faults = Vec::new();
-    for (name, bent) in bent::changed_characters(&token).into_iter().chain(bent::truncated(&token)) {
+    for (name, bent) in
+        modified_tokens::changed_characters(&token).into_iter().chain(modified_tokens::truncated(&token))
+    {
         let (api, sidecar) = verifiers.verify(&bent).await;
         if api != sidecar || !matches!(api, VerifyOutcome::Refused(401, _)) {
             faults.push(format!("{name}: API {api:?}, sidecar {sidecar:?}"));

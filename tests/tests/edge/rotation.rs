@@ -4,7 +4,7 @@
 
 mod commands;
 mod continuous;
-mod notice;
+mod key_schedule;
 mod published;
 mod replicas;
 mod revoked;

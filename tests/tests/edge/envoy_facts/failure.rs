@@ -1,6 +1,6 @@
 //! Fact 6: if the authorizer is down or does not answer, Envoy refuses, with 403 unless `status_on_error` is set.
 
-use super::{Fixture, Said, scripted::Scripted};
+use super::{Fixture, Said, scripted_authorizer::Scripted};
 use countersign_tests::{Envoy, HttpResponse, RawRequest, Upstream, eventually};
 use std::time::{Duration, Instant};
 

@@ -2,7 +2,7 @@
 
 use super::{
     Fixture, Said,
-    scripted::{allow, bare},
+    scripted_authorizer::{allow, bare},
 };
 use countersign_tests::{Environment, RawRequest};
 use envoy_types::{

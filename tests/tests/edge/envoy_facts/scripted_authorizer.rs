@@ -132,7 +132,7 @@ impl Fixture {
 
 /// Starts the minimal Envoy for an authorizer.
 pub async fn bare(socket: &Path, upstream: u16, said: Said<'_>) -> Envoy {
-    let text = replaced(include_str!("bare.yaml"), "# <manager>", said.manager);
+    let text = replaced(include_str!("minimal.yaml"), "# <manager>", said.manager);
     let text = replaced(&text, "# <filter>", said.filter);
     Envoy::start(&replaced(&text, "# <call>", said.call), socket, upstream).await
 }

@@ -2,7 +2,7 @@
 
 use super::{
     Fixture, Said,
-    scripted::{denied, response},
+    scripted_authorizer::{denied, response},
 };
 use countersign_tests::{Agent, Environment, Envoy, RawRequest, Sidecar, envoy::replaced, eventually};
 use envoy_types::ext_authz::v3::pb::{HttpResponse as EnvoyHttpResponse, OkHttpResponse};
