@@ -3,7 +3,7 @@
 //!
 //! Each fact is tested with a scripted authorizer, and its consequence with the real sidecar.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation fails the test")]
 
 mod denials;
 mod failure;
@@ -12,4 +12,4 @@ mod paths;
 mod raw_headers;
 mod scripted_authorizer;
 
-use scripted_authorizer::{Fixture, Said};
+use scripted_authorizer::{ConfigAdditions, Fixture};

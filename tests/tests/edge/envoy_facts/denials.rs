@@ -1,7 +1,7 @@
 //! Fact 1: a response without a status is an allow, even with a denial attached.
 
 use super::{
-    Fixture, Said,
+    ConfigAdditions, Fixture,
     scripted_authorizer::{denied, response},
 };
 use countersign_tests::{Agent, Environment, Envoy, RawRequest, Sidecar, envoy::replaced, eventually};
@@ -10,9 +10,9 @@ use serde_json::json;
 
 #[tokio::test]
 async fn only_a_nonzero_status_is_a_denial() {
-    let fixture = Fixture::start(Said::default()).await;
+    let fixture = Fixture::start(ConfigAdditions::default()).await;
     let ok = || EnvoyHttpResponse::OkResponse(OkHttpResponse::default());
-    for (name, code, attached, status) in [
+    for (name, code, http_response, status) in [
         ("nothing", None, None, 200),
         ("a denied response without a status", None, Some(denied()), 200),
         ("a denied response with status zero", Some(0), Some(denied()), 200),
@@ -20,10 +20,10 @@ async fn only_a_nonzero_status_is_a_denial() {
         ("another status alone", Some(16), None, 403),
         ("another status with an allow", Some(16), Some(ok()), 403),
     ] {
-        let before = fixture.upstream.received();
-        let answer = fixture.judged(response(code, attached), RawRequest::get("/")).await;
-        assert_eq!(answer.status, status, "{name}: {answer:?}");
-        assert_eq!(fixture.upstream.received() - before, usize::from(status == 200), "{name}");
+        let received_before = fixture.upstream.received();
+        let response = fixture.send_with_response(response(code, http_response), RawRequest::get("/")).await;
+        assert_eq!(response.status, status, "{name}: {response:?}");
+        assert_eq!(fixture.upstream.received() - received_before, usize::from(status == 200), "{name}");
     }
 }
 
@@ -31,24 +31,24 @@ async fn only_a_nonzero_status_is_a_denial() {
 async fn envoy_denies_what_the_sidecar_denies() {
     let mut environment = Environment::start().await;
     let (reader, role) = environment.agent("reader", &["read"]).await;
-    let [nobody, suspended, revoked, elsewhere] =
-        ["nobody", "suspended", "revoked", "elsewhere"].map(|name| Agent::register(&environment.control, name));
-    let (nobody, suspended, revoked, elsewhere) = tokio::join!(nobody, suspended, revoked, elsewhere);
+    let [roleless, suspended, revoked, bound_elsewhere] =
+        ["roleless", "suspended", "revoked", "bound elsewhere"].map(|name| Agent::register(&environment.control, name));
+    let (roleless, suspended, revoked, bound_elsewhere) = tokio::join!(roleless, suspended, revoked, bound_elsewhere);
     let (other, _) = environment.control.create_service(json!({ "name": "Other" })).await;
     let token = reader.token().await;
-    let (nobody, suspended_token) = tokio::join!(nobody.token(), suspended.token());
-    let (revoked_token, elsewhere) = tokio::join!(revoked.token(), elsewhere.token_for(&other));
+    let (roleless_token, suspended_token) = tokio::join!(roleless.token(), suspended.token());
+    let (revoked_token, other_service_token) = tokio::join!(revoked.token(), bound_elsewhere.token_for(&other));
     for agent in [&suspended, &revoked] {
         environment.control.assign(&agent.id, &role).await;
     }
     environment.control.set_status(&suspended.id, "suspended").await.expect(200);
     environment.control.set_status(&revoked.id, "revoked").await.expect(200);
-    for dead in [&suspended_token, &revoked_token] {
+    for token in [&suspended_token, &revoked_token] {
         let refused =
-            async || Some(environment.sidecar.check_token(dead).await).filter(|verdict| verdict.reason != "no_role");
+            async || Some(environment.sidecar.check_token(token).await).filter(|result| result.reason != "no_role");
         eventually(
-            "the status arrives",
-            async || refused().await.filter(|verdict| verdict.status != 200),
+            "the sidecar receives the status",
+            async || refused().await.filter(|result| result.status != 200),
             || environment.sidecar.log(),
         )
         .await;
@@ -58,34 +58,34 @@ async fn envoy_denies_what_the_sidecar_denies() {
     for (name, request, expected) in [
         ("no token", get("/"), (401, "token_missing")),
         ("no token", get("/admin"), (401, "token_missing")),
-        ("no token but a text", get("/").bearer("root"), (401, "token_malformed")),
-        ("no token but a text", get("/open").bearer("root"), (401, "token_malformed")),
+        ("text that is not a token", get("/").bearer("root"), (401, "token_malformed")),
+        ("text that is not a token", get("/open").bearer("root"), (401, "token_malformed")),
         ("two tokens", get("/").bearer(&token).bearer(&token), (401, "token_repeated")),
         ("a bad signature", get("/").bearer(&tampered(&token)), (401, "token_signature_invalid")),
-        ("of another service", get("/").bearer(&elsewhere), (401, "token_audience_mismatch")),
-        ("no role", get("/").bearer(&nobody), (403, "no_role")),
+        ("of another service", get("/").bearer(&other_service_token), (401, "token_audience_mismatch")),
+        ("no role", get("/").bearer(&roleless_token), (403, "no_role")),
         ("no permission", get("/admin").bearer(&token), (403, "permission_missing")),
         ("a suspended agent", get("/").bearer(&suspended_token), (403, "agent_suspended")),
         ("a revoked agent", get("/").bearer(&revoked_token), (403, "agent_revoked")),
     ] {
-        let answer = request.send_until_checked(&environment.envoy.site).await;
-        assert_eq!((answer.status, answer.text("/error/details/reason")), expected, "{name}: {answer:?}");
-        assert_eq!(answer.header("x-agent-reason"), expected.1, "{name}");
+        let response = request.send_until_checked(&environment.envoy.site).await;
+        assert_eq!((response.status, response.text("/error/details/reason")), expected, "{name}: {response:?}");
+        assert_eq!(response.header("x-agent-reason"), expected.1, "{name}");
     }
 
-    let wrong_rule = |text: String| replaced(&text, "require_permissions: admin", "require_role: admin");
-    let envoy = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, wrong_rule).await;
-    let answer = get("/admin").bearer(&token).send_until_checked(&envoy.site).await;
-    assert_eq!(answer.error(), (503, "SERVICE_UNAVAILABLE", "rule_invalid"));
+    let invalid_rule = |text: String| replaced(&text, "require_permissions: admin", "require_role: admin");
+    let envoy = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, invalid_rule).await;
+    let response = get("/admin").bearer(&token).send_until_checked(&envoy.site).await;
+    assert_eq!(response.error(), (503, "SERVICE_UNAVAILABLE", "rule_invalid"));
 
     let key = environment.control.create_key(environment.control.service(), "sync").await;
     environment.control.kill();
-    let blind = Sidecar::start_with(&environment.control, &[&key], &[]);
-    blind.client().await;
-    let envoy = Envoy::shipped(&blind.socket(), environment.upstream.port).await;
-    let answer = get("/").bearer(&token).send_until_checked(&envoy.site).await;
-    assert_eq!((answer.status, answer.header("retry-after")), (503, "1"), "{answer:?}");
-    assert_ne!(answer.header("x-agent-reason"), "");
+    let sidecar_without_view = Sidecar::start_with(&environment.control, &[&key], &[]);
+    sidecar_without_view.client().await;
+    let envoy = Envoy::shipped(&sidecar_without_view.socket(), environment.upstream.port).await;
+    let response = get("/").bearer(&token).send_until_checked(&envoy.site).await;
+    assert_eq!((response.status, response.header("retry-after")), (503, "1"), "{response:?}");
+    assert_ne!(response.header("x-agent-reason"), "");
     assert_eq!(environment.upstream.received(), 0, "no request reached the service");
 }
 
