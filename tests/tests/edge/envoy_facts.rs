@@ -3,13 +3,13 @@
 //!
 //! Each fact is tested with a scripted authorizer, and its consequence with the real sidecar.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation fails the test")]
 
+mod denials;
 mod failure;
 mod headers;
 mod paths;
 mod raw_headers;
-mod scripted;
-mod verdicts;
+mod scripted_authorizer;
 
-use scripted::{Fixture, Said};
+use scripted_authorizer::{ConfigAdditions, Fixture};

@@ -1,6 +1,6 @@
 //! Fuzzes the running control plane: requests and sync streams.
 
-#![expect(clippy::expect_used, reason = "a test says what it expects")]
+#![expect(clippy::expect_used, reason = "a failed expectation fails the test")]
 
 mod fuzz_requests;
 mod fuzz_streams;
@@ -8,18 +8,18 @@ mod fuzz_streams;
 use countersign_tests::{ControlPlane, http::HttpClient};
 use std::time::Duration;
 
-/// Asserts that the control plane answers and that nothing panicked.
-async fn is_well(control: &ControlPlane) {
+/// Asserts that the control plane is healthy and that nothing panicked.
+async fn assert_healthy(control: &ControlPlane) {
     let health = control.api.get("/health").await;
     assert_eq!((health.status, health.text("/status")), (200, "healthy"), "{}", health.body);
     assert!(!control.log().contains("panicked"), "{}", control.log());
 }
 
 /// A value of `/metrics`.
-async fn figure(control: &ControlPlane, name: &str) -> Option<f64> {
+async fn metric(control: &ControlPlane, name: &str) -> Option<f64> {
     let text = HttpClient::plain(control.env["ADMIN_URL"].clone()).get("/metrics").await.body;
     text.as_str()?.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
-/// Deadline of one response on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of one response. It allows for a busy machine.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,8 +1,8 @@
-//! Identity headers cannot be forged: in no spelling, on no path and with no version of HTTP.
+//! Clients cannot forge identity headers in any spelling, on any path, or with any version of HTTP.
 //!
-//! Listener and sidecar both remove them; each is also tested without the other.
+//! The listener and the sidecar both remove forged headers. Each is also tested without the other.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation fails the test")]
 
 use countersign_tests::{
     Agent, Environment, Envoy, HttpResponse, RawRequest, Sidecar, envoy::replaced, eventually, http::HttpClient,
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 /// The headers with which the sidecar describes an agent or a refusal.
-const OURS: [&str; 8] = [
+const IDENTITY_HEADERS: [&str; 8] = [
     "x-agent-id",
     "x-agent-name",
     "x-agent-trust-score",
@@ -29,7 +29,7 @@ const SEPARATORS: &[u8; 15] = b"!#$%&'*+-.^_`|~";
 const BATCH: usize = 80;
 
 #[derive(Debug, Clone, Copy)]
-enum Wire {
+enum HttpVersion {
     Http1,
     Http2,
 }
@@ -37,31 +37,31 @@ enum Wire {
 #[tokio::test]
 async fn example_envoy_removes_every_spelling_of_identity_headers() {
     let (environment, token) = environment().await;
-    for wire in [Wire::Http1, Wire::Http2] {
-        assert_forgeries_fail(&environment.envoy.site, wire, "/", Some(&token)).await;
-        assert_forgeries_fail(&environment.envoy.site, wire, "/open", Some(&token)).await;
-        assert_forgeries_fail(&environment.envoy.site, wire, "/open", None).await;
-        assert_forgeries_fail(&environment.envoy.site, wire, "/health", None).await;
+    for version in [HttpVersion::Http1, HttpVersion::Http2] {
+        assert_forgeries_fail(&environment.envoy.site, version, "/", Some(&token)).await;
+        assert_forgeries_fail(&environment.envoy.site, version, "/open", Some(&token)).await;
+        assert_forgeries_fail(&environment.envoy.site, version, "/open", None).await;
+        assert_forgeries_fail(&environment.envoy.site, version, "/health", None).await;
     }
 }
 
 #[tokio::test]
 async fn sidecar_alone_removes_every_spelling_of_identity_headers() {
     let (environment, token) = environment().await;
-    let envoy = unstripped(&environment).await;
-    assert_forgeries_fail(&envoy.site, Wire::Http1, "/", Some(&token)).await;
-    assert_forgeries_fail(&envoy.site, Wire::Http1, "/open", None).await;
+    let envoy = envoy_without_removal(&environment).await;
+    assert_forgeries_fail(&envoy.site, HttpVersion::Http1, "/", Some(&token)).await;
+    assert_forgeries_fail(&envoy.site, HttpVersion::Http1, "/open", None).await;
 }
 
 #[tokio::test]
 async fn listener_removes_spellings_that_the_sidecar_does_not_receive() {
     let (environment, token) = environment().await;
     let filter = "failure_mode_allow: false";
-    let blinkers = "allowed_headers: { patterns: [{ exact: authorization }] }";
-    let edit = |text: String| replaced(&text, filter, &format!("{filter}\n{}{blinkers}", " ".repeat(22)));
+    let allowed_headers = "allowed_headers: { patterns: [{ exact: authorization }] }";
+    let edit = |text: String| replaced(&text, filter, &format!("{filter}\n{}{allowed_headers}", " ".repeat(22)));
     let envoy = Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, edit).await;
-    assert_forgeries_fail(&envoy.site, Wire::Http1, "/", Some(&token)).await;
-    assert_forgeries_fail(&envoy.site, Wire::Http1, "/open", None).await;
+    assert_forgeries_fail(&envoy.site, HttpVersion::Http1, "/", Some(&token)).await;
+    assert_forgeries_fail(&envoy.site, HttpVersion::Http1, "/open", None).await;
 }
 
 #[tokio::test]
@@ -72,14 +72,14 @@ async fn envoy_refuses_invalid_header_names() {
         ("a tab before the colon", b"x-agent-id\t: forged"),
         ("a space within", b"x agent id: forged"),
         ("a byte above ASCII", b"x\xadagent-id: forged"),
-        ("a dash that is not ASCII", "x‐agent‐id: forged".as_bytes()),
+        ("a dash outside ASCII", "x‐agent‐id: forged".as_bytes()),
         ("a letter that folds to ASCII", "x-agent-ıd: forged".as_bytes()),
         ("a zero byte", b"x-agent-id\0: forged"),
         ("a colon at the beginning", b":x-agent-id: forged"),
         ("a slash", b"x/agent/id: forged"),
     ] {
-        let answer = RawRequest::get("/").bearer(&token).line(line).send_until_checked(&environment.envoy.site).await;
-        assert_eq!(answer.status, 400, "{case}: {answer:?}");
+        let response = RawRequest::get("/").bearer(&token).line(line).send_until_checked(&environment.envoy.site).await;
+        assert_eq!(response.status, 400, "{case}: {response:?}");
     }
     assert_eq!(environment.upstream.received(), 0);
 }
@@ -87,25 +87,25 @@ async fn envoy_refuses_invalid_header_names() {
 #[tokio::test]
 async fn other_headers_neither_add_nor_remove_an_identity() {
     let (environment, token) = environment().await;
-    let bare = unstripped(&environment).await;
+    let unprotected = envoy_without_removal(&environment).await;
     let get = || RawRequest::get("/").bearer(&token);
-    for (envoy, site) in [("shipped", &environment.envoy.site), ("sidecar alone", &bare.site)] {
-        let truth = identity(&get().send_until_checked(site).await.expect(200));
-        let (id, roles) = (value(&truth, "x-agent-id"), value(&truth, "x-agent-roles"));
+    for (envoy, site) in [("example", &environment.envoy.site), ("sidecar alone", &unprotected.site)] {
+        let expected = identity_of(&get().send_until_checked(site).await.expect(200));
+        let (id, roles) = (value(&expected, "x-agent-id"), value(&expected, "x-agent-roles"));
         for (case, request) in [
-            ("the true value and another", get().with("x-agent-id", &id).with("x-agent-id", "agt_forged")),
-            ("another and the true value", get().with("X-Agent-Id", "agt_forged").with("x-agent-id", &id)),
-            ("both in one", get().with("x-agent-id", format!("{id},agt_forged"))),
-            ("roles beside the true ones", get().with("x-agent-roles", &roles).with("x-agent-roles", "admin")),
+            ("the real value and another", get().with("x-agent-id", &id).with("x-agent-id", "agt_forged")),
+            ("another and the real value", get().with("X-Agent-Id", "agt_forged").with("x-agent-id", &id)),
+            ("both in one value", get().with("x-agent-id", format!("{id},agt_forged"))),
+            ("roles and the real ones", get().with("x-agent-roles", &roles).with("x-agent-roles", "admin")),
             ("an empty value", get().with("x-agent-roles", "")),
             ("hop by hop", get().with("connection", "x-agent-id, x-agent-roles")),
             ("after a bare carriage return", get().line("x-note: a\rx-agent-id: forged")),
             ("after a bare line feed", get().line("x-note: a\nx-agent-id: forged")),
             ("a folded line", get().with("x-note", "a").line(" x-agent-id: forged")),
         ] {
-            let answer = request.send_until_checked(site).await;
-            let refused = case == "a folded line" && answer.status == 400;
-            assert!(refused || identity(&answer.expect(200)) == truth, "{case}, {envoy}");
+            let response = request.send_until_checked(site).await;
+            let refused = case == "a folded line" && response.status == 400;
+            assert!(refused || identity_of(&response.expect(200)) == expected, "{case}, {envoy}");
         }
     }
 }
@@ -118,13 +118,13 @@ async fn similar_header_names_pass_unchanged() {
         .chain(["my-x-agent-id", "xx-agent-id", "x-agent-id-", "agent-id", "x-agent-token-ids", "x-agent%2did"])
     {
         for (path, request) in [("/", RawRequest::get("/").bearer(&token)), ("/open", RawRequest::get("/open"))] {
-            let seen = request
+            let received_headers = request
                 .with(name, "blue")
                 .with(name, "green")
                 .send_until_checked(&environment.envoy.site)
                 .await
                 .expect(200);
-            assert_eq!(seen[name], json!(["blue", "green"]), "{name} on {path}");
+            assert_eq!(received_headers[name], json!(["blue", "green"]), "{name} on {path}");
         }
     }
 }
@@ -137,25 +137,29 @@ async fn envoy_removes_the_agent_token_and_passes_other_credentials() {
         let get = || RawRequest::get(path);
         for (case, request, authorization) in [
             ("in Authorization", get().with("Authorization", &bearer), Value::Null),
-            ("in Authorization, shouted", get().with("AUTHORIZATION", bearer.replace("Bearer", "BEARER")), Value::Null),
-            ("in its own header", get().with("X-Agent-Token", &bearer), Value::Null),
-            ("in its own header, bare", get().with("x-agent-token", &token), Value::Null),
             (
-                "beside Basic",
+                "in Authorization, upper case",
+                get().with("AUTHORIZATION", bearer.replace("Bearer", "BEARER")),
+                Value::Null,
+            ),
+            ("in its own header", get().with("X-Agent-Token", &bearer), Value::Null),
+            ("in its own header, without a scheme", get().with("x-agent-token", &token), Value::Null),
+            (
+                "with Basic credentials",
                 get().with("X-Agent-Token", &token).with("authorization", "Basic YTpi"),
                 json!(["Basic YTpi"]),
             ),
             (
-                "beside another bearer",
-                get().with("authorization", "Bearer theirs").with("x-agent-token", &token),
-                json!(["Bearer theirs"]),
+                "with another bearer token",
+                get().with("authorization", "Bearer other").with("x-agent-token", &token),
+                json!(["Bearer other"]),
             ),
         ] {
-            let seen = request.send_until_checked(&environment.envoy.site).await.expect(200);
-            assert_eq!(seen["authorization"], authorization, "{case} on {path}");
-            assert_eq!(seen["x-agent-token"], Value::Null, "{case} on {path}");
-            assert_eq!(identity(&seen).len(), 7, "{case} on {path}");
-            assert!(!seen.to_string().contains(&token), "{case} on {path}");
+            let received_headers = request.send_until_checked(&environment.envoy.site).await.expect(200);
+            assert_eq!(received_headers["authorization"], authorization, "{case} on {path}");
+            assert_eq!(received_headers["x-agent-token"], Value::Null, "{case} on {path}");
+            assert_eq!(identity_of(&received_headers).len(), 7, "{case} on {path}");
+            assert!(!received_headers.to_string().contains(&token), "{case} on {path}");
         }
     }
     let anonymous =
@@ -170,20 +174,21 @@ async fn other_spellings_of_the_token_header_are_ignored_and_removed() {
         let refused = RawRequest::get("/").with(name, &token).send_until_checked(&environment.envoy.site).await;
         assert_eq!(refused.error(), (401, "AUTHENTICATION_FAILED", "token_missing"), "{name}");
         for request in [RawRequest::get("/open"), RawRequest::get("/").bearer(&token)] {
-            let seen = request.with(name, "forged").send_until_checked(&environment.envoy.site).await.expect(200);
-            assert_eq!(seen[name.to_lowercase()], Value::Null, "{name}");
+            let received_headers =
+                request.with(name, "forged").send_until_checked(&environment.envoy.site).await.expect(200);
+            assert_eq!(received_headers[name.to_lowercase()], Value::Null, "{name}");
         }
     }
 }
 
 #[tokio::test]
-async fn names_arrive_percent_encoded() {
+async fn names_are_percent_encoded_in_headers() {
     let environment = Environment::start().await;
     let roles = ["billing, eu", "Größe 100%", "plain"];
     let permissions = ["a:read", "100%", "%2C", r#"say:"hi""#];
-    let mut made = Vec::new();
+    let mut role_ids = Vec::new();
     for role in roles {
-        made.push(environment.control.create_role(role, &permissions).await);
+        role_ids.push(environment.control.create_role(role, &permissions).await);
     }
     for (name, encoded) in [
         (r#"Zoë, "the" agent%"#, r#"Zo%C3%AB%2C "the" agent%25"#),
@@ -193,15 +198,15 @@ async fn names_arrive_percent_encoded() {
         ("tab-less, comma,full", "tab-less%2C comma%2Cfull"),
     ] {
         let agent = Agent::register(&environment.control, name).await;
-        for role in &made {
+        for role in &role_ids {
             environment.control.assign(&agent.id, role).await;
         }
         let request = RawRequest::get("/").bearer(&agent.token().await);
-        let seen = request.send_until_checked(&environment.envoy.site).await.expect(200);
-        assert_eq!(seen["x-agent-name"], json!([encoded]), "{name}");
-        assert_eq!(decoded(&seen["x-agent-name"]), [name]);
-        assert_eq!(sorted(decoded(&seen["x-agent-roles"])), sorted(roles), "{name}");
-        assert_eq!(sorted(decoded(&seen["x-agent-permissions"])), sorted(permissions), "{name}");
+        let received_headers = request.send_until_checked(&environment.envoy.site).await.expect(200);
+        assert_eq!(received_headers["x-agent-name"], json!([encoded]), "{name}");
+        assert_eq!(decoded(&received_headers["x-agent-name"]), [name]);
+        assert_eq!(sorted(decoded(&received_headers["x-agent-roles"])), sorted(roles), "{name}");
+        assert_eq!(sorted(decoded(&received_headers["x-agent-permissions"])), sorted(permissions), "{name}");
     }
 }
 
@@ -214,15 +219,18 @@ async fn configured_prefix_is_protected_like_the_default() {
     let envoy = Envoy::shipped(&sidecar.socket(), environment.upstream.port).await;
     for name in ["x-caller-id", "X-CALLER-ID", "x_caller.id", "x-caller_id"] {
         let request = |path| RawRequest::get(path).with(name, "forged");
-        let seen = request("/").bearer(&token).send_until_checked(&envoy.site).await.expect(200);
-        assert!(seen["x-caller-id"][0].as_str().unwrap().starts_with("agent_"), "{name}: {seen}");
-        assert!(!seen.to_string().contains("forged"), "{name}: {seen}");
-        let seen = request("/open").send_until_checked(&envoy.site).await.expect(200);
-        assert!(!seen.to_string().contains("forged"), "{name}: {seen}");
+        let received_headers = request("/").bearer(&token).send_until_checked(&envoy.site).await.expect(200);
+        assert!(
+            received_headers["x-caller-id"][0].as_str().unwrap().starts_with("agent_"),
+            "{name}: {received_headers}"
+        );
+        assert!(!received_headers.to_string().contains("forged"), "{name}: {received_headers}");
+        let received_headers = request("/open").send_until_checked(&envoy.site).await.expect(200);
+        assert!(!received_headers.to_string().contains("forged"), "{name}: {received_headers}");
     }
 }
 
-/// All servers, and the token of an agent with a role.
+/// Starts all servers. Returns the token of an agent with a role.
 async fn environment() -> (Environment, String) {
     let environment = Environment::start().await;
     let (agent, _) = environment.agent("reader", &["read"]).await;
@@ -231,54 +239,63 @@ async fn environment() -> (Environment, String) {
 }
 
 /// The example Envoy with a listener that removes no headers.
-async fn unstripped(environment: &Environment) -> Envoy {
+async fn envoy_without_removal(environment: &Environment) -> Envoy {
     let edit = |text: String| replaced(&text, "(?i)x[^a-z0-9]agent", "nothing");
     Envoy::edited(&environment.sidecar.socket(), environment.upstream.port, edit).await
 }
 
-/// Sends every spelling of the identity headers. The service must receive the same as without them: the real identity
-/// with a token, none without.
-async fn assert_forgeries_fail(site: &HttpClient, wire: Wire, path: &str, token: Option<&str>) {
-    let truth = identity(&sent(site, wire, path, token, &[]).await);
-    assert_eq!(truth.len(), if token.is_some() { 7 } else { 0 }, "{path}: {truth:?}");
+/// Sends every spelling of the identity headers. With a token, the service must receive the real identity; without one,
+/// it must receive none.
+async fn assert_forgeries_fail(site: &HttpClient, version: HttpVersion, path: &str, token: Option<&str>) {
+    let expected = identity_of(&send_forged(site, version, path, token, &[]).await);
+    assert_eq!(expected.len(), if token.is_some() { 7 } else { 0 }, "{path}: {expected:?}");
     let mut passed = Vec::new();
     for batch in spellings().chunks(BATCH) {
-        let seen = identity(&sent(site, wire, path, token, batch).await);
-        passed.extend(seen.into_iter().filter(|(name, value)| truth.get(name) != Some(value)));
+        let identity = identity_of(&send_forged(site, version, path, token, batch).await);
+        passed.extend(identity.into_iter().filter(|(name, value)| expected.get(name) != Some(value)));
     }
-    let few: Vec<_> = passed.iter().take(10).collect();
-    assert!(passed.is_empty(), "{} forgeries passed on {path} over {wire:?}, such as {few:?}", passed.len());
+    let examples: Vec<_> = passed.iter().take(10).collect();
+    assert!(passed.is_empty(), "{} forgeries passed on {path} over {version:?}, such as {examples:?}", passed.len());
 }
 
 /// The headers that the service receives for a request with these headers, each with a forged value.
-async fn sent(site: &HttpClient, wire: Wire, path: &str, token: Option<&str>, forged: &[String]) -> Value {
-    let answer = match wire {
-        Wire::Http1 => {
+async fn send_forged(
+    site: &HttpClient,
+    version: HttpVersion,
+    path: &str,
+    token: Option<&str>,
+    forged: &[String],
+) -> Value {
+    let response = match version {
+        HttpVersion::Http1 => {
             let request = forged.iter().fold(RawRequest::get(path), |request, name| request.with(name, "forged"));
             token.into_iter().fold(request, RawRequest::bearer).send_until_checked(site).await
         }
-        Wire::Http2 => {
+        HttpVersion::Http2 => {
             let client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
             let site = HttpClient { url: site.url.clone(), client };
-            let judged = async || {
+            let checked = async || {
                 let request =
                     forged.iter().fold(site.request("GET", path), |request, name| request.header(name, "forged"));
                 let request = token.into_iter().fold(request, reqwest::RequestBuilder::bearer_auth);
-                Some(HttpResponse::send(request).await).filter(|answer| answer.status != 503)
+                Some(HttpResponse::send(request).await).filter(|response| response.status != 503)
             };
-            eventually("the sidecar answers in time", judged, String::new).await
+            eventually("the sidecar responds in time", checked, String::new).await
         }
     };
-    answer.expect(200)
+    response.expect(200)
 }
 
 /// Every spelling of the identity headers with other separators and alternating case.
 fn spellings() -> Vec<String> {
-    let separated = OURS.into_iter().flat_map(|name| {
+    let separated = IDENTITY_HEADERS.into_iter().flat_map(|name| {
         let mut parts = name.split('-');
         let first = vec![parts.next().unwrap().to_owned()];
-        parts.fold(first, |begun, part| {
-            begun.iter().flat_map(|begun| SEPARATORS.map(|byte| format!("{begun}{}{part}", char::from(byte)))).collect()
+        parts.fold(first, |prefix, part| {
+            prefix
+                .iter()
+                .flat_map(|prefix| SEPARATORS.map(|byte| format!("{prefix}{}{part}", char::from(byte))))
+                .collect()
         })
     });
     separated.enumerate().map(|(position, name)| in_case(&name, position)).collect()
@@ -295,13 +312,13 @@ fn in_case(name: &str, style: usize) -> String {
 }
 
 /// The headers that a service could mistake for identity headers.
-fn identity(seen: &Value) -> BTreeMap<String, Value> {
-    let fold = |name: &str| -> String {
+fn identity_of(received_headers: &Value) -> BTreeMap<String, Value> {
+    let normalize = |name: &str| -> String {
         name.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect()
     };
-    let headers = seen.as_object().expect("an object of headers").iter();
+    let headers = received_headers.as_object().expect("an object of headers").iter();
     headers
-        .filter(|(name, _)| OURS.contains(&fold(name).as_str()))
+        .filter(|(name, _)| IDENTITY_HEADERS.contains(&normalize(name).as_str()))
         .map(|(name, value)| (name.clone(), value.clone()))
         .collect()
 }

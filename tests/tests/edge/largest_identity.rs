@@ -1,6 +1,6 @@
 //! The largest possible identity passes Envoy unchanged, and a larger one cannot be created.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 use countersign_tests::{Agent, Environment, HttpResponse, control_plane::text, eventually};
 use serde_json::{Value, json};
@@ -11,9 +11,9 @@ const WIDE: &str = "🤖";
 
 /// Role names: at most 64 characters each, and 2048 bytes joined by commas.
 fn role_names() -> Vec<String> {
-    let mut names: Vec<_> = ('\u{1f600}'..'\u{1f607}').map(|other| format!("{other}{}", WIDE.repeat(63))).collect();
-    let used: usize = names.iter().map(|name| name.len() + 1).sum();
-    let (wide, narrow) = ((2048 - used) / WIDE.len(), (2048 - used) % WIDE.len());
+    let mut names: Vec<_> = ('\u{1f600}'..'\u{1f607}').map(|first| format!("{first}{}", WIDE.repeat(63))).collect();
+    let used_bytes: usize = names.iter().map(|name| name.len() + 1).sum();
+    let (wide, narrow) = ((2048 - used_bytes) / WIDE.len(), (2048 - used_bytes) % WIDE.len());
     names.push(WIDE.repeat(wide) + &"x".repeat(narrow));
     assert!(names.last().unwrap().chars().count() <= 64);
     assert_eq!(names.join(",").len(), 2048);
@@ -41,22 +41,22 @@ async fn largest_identity_reaches_the_service_and_a_larger_one_returns_409() {
     let agent = Agent::register(control, &name).await;
     let (names, permissions) = (role_names(), permissions());
     let assignments = control.path(&format!("/agents/{}/roles", agent.id));
-    let all: Vec<_> = permissions.iter().map(String::as_str).collect();
+    let all_permissions: Vec<_> = permissions.iter().map(String::as_str).collect();
     for name in &names {
-        let role = control.create_role(name, &all).await;
+        let role = control.create_role(name, &all_permissions).await;
         control.assign(&agent.id, &role).await;
     }
 
-    let one_more = control.create_role("x", &[]).await;
-    let answer = control.api.send_as(control.key(), "POST", &assignments, json!({ "roleId": one_more })).await;
-    assert_eq!((answer.status, answer.text("/error/code")), (409, "CONFLICT"), "{}", answer.body);
-    let more = json!({ "name": "more", "permissions": ["x"] });
-    let answer = control.api.send_as(control.key(), "POST", &control.path("/roles"), more.clone()).await;
-    assert_eq!((answer.status, answer.text("/error/code")), (409, "CONFLICT"), "{}", answer.body);
-    let longer = json!({ "permissions": ["x".repeat(129)] });
-    let path = control.path(&format!("/roles/{one_more}"));
-    let answer = control.api.send_as(control.key(), "PATCH", &path, longer).await;
-    assert_eq!((answer.status, answer.text("/error/code")), (400, "VALIDATION_ERROR"), "{}", answer.body);
+    let extra_role = control.create_role("x", &[]).await;
+    let response = control.api.send_as(control.key(), "POST", &assignments, json!({ "roleId": extra_role })).await;
+    assert_eq!((response.status, response.text("/error/code")), (409, "CONFLICT"), "{}", response.body);
+    let extra_permission = json!({ "name": "more", "permissions": ["x"] });
+    let response = control.api.send_as(control.key(), "POST", &control.path("/roles"), extra_permission.clone()).await;
+    assert_eq!((response.status, response.text("/error/code")), (409, "CONFLICT"), "{}", response.body);
+    let long_permission = json!({ "permissions": ["x".repeat(129)] });
+    let path = control.path(&format!("/roles/{extra_role}"));
+    let response = control.api.send_as(control.key(), "PATCH", &path, long_permission).await;
+    assert_eq!((response.status, response.text("/error/code")), (400, "VALIDATION_ERROR"), "{}", response.body);
 
     let token = agent.token().await;
     let verified = control.verify(&token).await.expect(200);
@@ -65,21 +65,21 @@ async fn largest_identity_reaches_the_service_and_a_larger_one_returns_409() {
         (names.into_iter().collect(), permissions.into_iter().collect());
     assert_eq!((listed("roles"), listed("permissions")), (roles.clone(), permitted.clone()));
 
-    let over_2 = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
-    for client in [&environment.envoy.site.client, &over_2] {
+    let http2_client = reqwest::Client::builder().http2_prior_knowledge().build().unwrap();
+    for client in [&environment.envoy.site.client, &http2_client] {
         for header in ["authorization", "x-agent-token"] {
             let request = client.get(&environment.envoy.site.url).header(header, format!("Bearer {token}"));
-            // On a busy machine Envoy's timeout may pass before the authorizer answers.
-            let judged = async || {
-                Some(HttpResponse::send(request.try_clone().unwrap()).await).filter(|answer| answer.status != 503)
+            // On a busy machine Envoy's timeout may pass before the sidecar responds.
+            let checked = async || {
+                Some(HttpResponse::send(request.try_clone().unwrap()).await).filter(|response| response.status != 503)
             };
-            let seen =
-                eventually("the authorizer answers in time", judged, || environment.sidecar.log()).await.expect(200);
+            let received_headers =
+                eventually("the sidecar responds in time", checked, || environment.sidecar.log()).await.expect(200);
             assert_eq!(
-                (items(&seen["x-agent-roles"]), items(&seen["x-agent-permissions"])),
+                (items(&received_headers["x-agent-roles"]), items(&received_headers["x-agent-permissions"])),
                 (roles.clone(), permitted.clone())
             );
-            assert_eq!(items(&seen["x-agent-name"]), BTreeSet::from([name.clone()]));
+            assert_eq!(items(&received_headers["x-agent-name"]), BTreeSet::from([name.clone()]));
         }
     }
 }

@@ -1,6 +1,7 @@
-//! The sidecar and Envoy: what a request needs to pass, what the service receives, and how the sidecar follows the
-//! control plane.
+//! The sidecar and Envoy: which requests they allow, which headers the service receives, and how the sidecar
+//! follows the control plane.
 
+mod end_to_end;
 mod envoy_facts;
 mod forgeries;
 mod fuzz;
@@ -10,4 +11,3 @@ mod parity;
 mod rotation;
 mod sidecar;
 mod sync;
-mod walk;

@@ -1,10 +1,10 @@
-//! Signing keys: rotation without a refused token, and emergency revocation without an accepted one.
+//! Signing keys: a rotation invalidates no tokens, and an emergency revocation invalidates every token of the key.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a failed expectation fails the test")]
 
 mod commands;
 mod continuous;
-mod notice;
+mod key_schedule;
 mod published;
 mod replicas;
 mod revoked;

@@ -1,6 +1,6 @@
 //! The sidecar before its first view, without a connection to the control plane, and after reconnecting.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 use countersign_tests::{
     Agent, ControlPlane, HttpResponse, Sidecar, eventually,
@@ -10,33 +10,33 @@ use countersign_tests::{
 use envoy_types::pb::envoy::service::auth::v3::CheckRequest;
 use serde_json::json;
 
-/// A sidecar of the first service, and the token of an agent with a role there.
-async fn guarded() -> (ControlPlane, Sidecar, Agent, String) {
-    guarded_with(&[]).await
+/// Starts a control plane and a sidecar of its first service. Also returns an agent with a role there, and its token.
+async fn start_with_agent() -> (ControlPlane, Sidecar, Agent, String) {
+    start_with_agent_and_settings(&[]).await
 }
 
-async fn guarded_with(settings: &[&str]) -> (ControlPlane, Sidecar, Agent, String) {
+async fn start_with_agent_and_settings(settings: &[&str]) -> (ControlPlane, Sidecar, Agent, String) {
     let control = ControlPlane::start_with(settings).await;
     let sidecar = Sidecar::start(&control).await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
     let token = agent.token().await;
-    allowed(&sidecar, &token).await;
+    await_accepted(&sidecar, &token).await;
     (control, sidecar, agent, token)
 }
 
 /// Waits until the sidecar accepts the token.
-async fn allowed(sidecar: &Sidecar, token: &str) -> CheckResult {
-    let allowed = async || Some(sidecar.check_token(token).await).filter(|verdict| verdict.status == 200);
-    eventually("the token is accepted", allowed, || sidecar.log()).await
+async fn await_accepted(sidecar: &Sidecar, token: &str) -> CheckResult {
+    let accepted = async || Some(sidecar.check_token(token).await).filter(|result| result.status == 200);
+    eventually("the token is accepted", accepted, || sidecar.log()).await
 }
 
 /// Waits until the sidecar refuses the token. Returns status and reason.
-async fn refused(sidecar: &Sidecar, token: &str) -> (u16, String) {
-    let refused = async || Some(sidecar.check_token(token).await).filter(|verdict| verdict.status != 200);
-    let verdict = eventually("the token is refused", refused, || sidecar.log()).await;
-    (verdict.status, verdict.reason)
+async fn await_refused(sidecar: &Sidecar, token: &str) -> (u16, String) {
+    let refused = async || Some(sidecar.check_token(token).await).filter(|result| result.status != 200);
+    let result = eventually("the token is refused", refused, || sidecar.log()).await;
+    (result.status, result.reason)
 }
 
 #[tokio::test]
@@ -49,91 +49,97 @@ async fn sidecar_without_a_view_refuses_with_503() {
     let sidecar = Sidecar::start_with(&control, &[&key], &[]);
     for headers in [vec![], vec![("authorization", format!("Bearer {token}"))]] {
         let headers: Vec<_> = headers.iter().map(|(name, value)| (*name, value.as_str())).collect();
-        let verdict = sidecar.check(&headers).await;
-        assert_eq!((verdict.status, verdict.reason.as_str()), (503, "view_missing"));
-        assert_eq!(verdict.headers["retry-after"], "1");
+        let result = sidecar.check(&headers).await;
+        assert_eq!((result.status, result.reason.as_str()), (503, "view_missing"));
+        assert_eq!(result.headers["retry-after"], "1");
     }
     assert_eq!(sidecar.admin.get("/readyz").await.status, 503);
     assert_eq!(sidecar.admin.get("/livez").await.status, 200);
 
     control.restart().await;
     sidecar.await_ready().await;
-    let verdict =
+    let result =
         sidecar.check_with(&[("authorization", &format!("Bearer {token}"))], &[("allow_unassigned", "true")]).await;
-    assert_eq!(verdict.status, 200, "{}", verdict.reason);
+    assert_eq!(result.status, 200, "{}", result.reason);
 }
 
 #[tokio::test]
 async fn disconnected_sidecar_decides_until_its_view_is_stale() {
-    let (mut control, sidecar, _, token) = guarded_with(&["sync.max_staleness_seconds=3"]).await;
+    let (mut control, sidecar, _, token) = start_with_agent_and_settings(&["sync.max_staleness_seconds=3"]).await;
     control.kill();
-    assert_eq!(sidecar.check_token(&token).await.status, 200, "it still knows");
-    assert_eq!(refused(&sidecar, &token).await, (503, "view_stale".into()));
+    assert_eq!(sidecar.check_token(&token).await.status, 200, "the view is not stale yet");
+    assert_eq!(await_refused(&sidecar, &token).await, (503, "view_stale".into()));
     control.restart().await;
-    allowed(&sidecar, &token).await;
+    await_accepted(&sidecar, &token).await;
 }
 
 #[tokio::test]
 async fn changes_arrive_and_agent_revocation_is_final() {
-    let (control, sidecar, agent, token) = guarded().await;
+    let (control, sidecar, agent, token) = start_with_agent().await;
     control.set_status(&agent.id, "suspended").await.expect(200);
-    assert_eq!(refused(&sidecar, &token).await, (403, "agent_suspended".into()));
+    assert_eq!(await_refused(&sidecar, &token).await, (403, "agent_suspended".into()));
 
     control.set_status(&agent.id, "active").await.expect(200);
-    let dead = async || Some(sidecar.check_token(&token).await).filter(|verdict| verdict.reason != "agent_suspended");
-    let verdict = eventually("the reactivation arrives", dead, || sidecar.log()).await;
-    assert_eq!((verdict.status, verdict.reason.as_str()), (401, "token_revoked"), "its old token stays dead");
-    let fresh = agent.token().await;
-    allowed(&sidecar, &fresh).await;
+    let reactivated =
+        async || Some(sidecar.check_token(&token).await).filter(|result| result.reason != "agent_suspended");
+    let result = eventually("the sidecar receives the reactivation", reactivated, || sidecar.log()).await;
+    assert_eq!(
+        (result.status, result.reason.as_str()),
+        (401, "token_revoked"),
+        "tokens issued before the suspension stay revoked"
+    );
+    let new_token = agent.token().await;
+    await_accepted(&sidecar, &new_token).await;
 
     control.set_status(&agent.id, "revoked").await.expect(200);
-    assert_eq!(refused(&sidecar, &fresh).await, (403, "agent_revoked".into()));
-    let again = control.set_status(&agent.id, "active").await;
-    assert_eq!((again.status, again.text("/error/code")), (409, "CONFLICT"));
+    assert_eq!(await_refused(&sidecar, &new_token).await, (403, "agent_revoked".into()));
+    let reactivation = control.set_status(&agent.id, "active").await;
+    assert_eq!((reactivation.status, reactivation.text("/error/code")), (409, "CONFLICT"));
 }
 
 #[tokio::test]
 async fn refresh_token_reuse_revokes_access_tokens_of_its_session() {
-    let (control, sidecar, agent, _) = guarded().await;
+    let (control, sidecar, agent, _) = start_with_agent().await;
     let login = agent.login().await;
-    let second = agent.api.refresh(&login).await.unwrap();
-    let token = secrecy::ExposeSecret::expose_secret(&second.access_token).to_owned();
-    allowed(&sidecar, &token).await;
-    let reused = agent.api.refresh(&login).await.unwrap_err().to_string();
-    assert!(reused.starts_with("401 AUTHENTICATION_FAILED"), "{reused}");
-    assert_eq!(refused(&sidecar, &token).await, (401, "token_revoked".into()));
+    let refreshed = agent.api.refresh(&login).await.unwrap();
+    let token = secrecy::ExposeSecret::expose_secret(&refreshed.access_token).to_owned();
+    await_accepted(&sidecar, &token).await;
+    let reuse_error = agent.api.refresh(&login).await.unwrap_err().to_string();
+    assert!(reuse_error.starts_with("401 AUTHENTICATION_FAILED"), "{reuse_error}");
+    assert_eq!(await_refused(&sidecar, &token).await, (401, "token_revoked".into()));
     control.verify(&token).await.expect(401);
 }
 
 #[tokio::test]
 async fn token_does_not_grant_a_newer_role_of_the_same_name() {
-    let (control, sidecar, _, token) = guarded().await;
+    let (control, sidecar, _, token) = start_with_agent().await;
     let other = Agent::register(&control, "other").await;
-    let early = other.token_for(control.service()).await;
+    let earlier_token = other.token_for(control.service()).await;
     let role = control.create_role("late", &["late"]).await;
     control.assign(&other.id, &role).await;
-    let verdict = allowed(&sidecar, &early).await;
-    assert_eq!(verdict.headers["x-agent-roles"], "late", "the record is newer than the token");
-    assert_eq!(allowed(&sidecar, &token).await.headers["x-agent-roles"], "reader");
+    let result = await_accepted(&sidecar, &earlier_token).await;
+    assert_eq!(result.headers["x-agent-roles"], "late", "the agent record is newer than the token");
+    assert_eq!(await_accepted(&sidecar, &token).await.headers["x-agent-roles"], "reader");
 }
 
 #[tokio::test]
 async fn assignment_expires_while_the_control_plane_is_down() {
-    let (mut control, sidecar, agent, _) = guarded().await;
+    let (mut control, sidecar, agent, _) = start_with_agent().await;
     let role = control.create_role("visitor", &["visit"]).await;
-    let end = ahead(2);
-    control.assign_until(&agent.id, &role, Some(end.clone())).await;
+    let expires_at = whole_second_after(2);
+    control.assign_until(&agent.id, &role, Some(expires_at.clone())).await;
     let token = agent.token().await;
-    let roles_become = async |wanted: &str| {
-        let held =
-            async || sidecar.check_token(&token).await.headers.remove("x-agent-roles").filter(|held| held == wanted);
-        eventually("the roles change", held, || sidecar.log()).await
+    let await_roles = async |expected: &str| {
+        let matching_roles = async || {
+            sidecar.check_token(&token).await.headers.remove("x-agent-roles").filter(|roles| roles == expected)
+        };
+        eventually("the roles change", matching_roles, || sidecar.log()).await
     };
-    roles_become("reader,visitor").await;
+    await_roles("reader,visitor").await;
     control.kill();
-    roles_become("reader").await;
-    let late = now().duration_since(end.parse().unwrap());
-    assert!(!late.is_negative(), "the role ended {late} before its time");
+    await_roles("reader").await;
+    let delay = now().duration_since(expires_at.parse().unwrap());
+    assert!(!delay.is_negative(), "the assignment expired {delay} too early");
 }
 
 #[tokio::test]
@@ -147,14 +153,14 @@ async fn one_sidecar_serves_several_services_separately() {
     let sidecar = Sidecar::start_with(&control, &[control.key(), &other_key], &[]);
     sidecar.await_ready().await;
     let bearer = format!("Bearer {token}");
-    let at = async |extensions: &[(&str, &str)]| {
-        let verdict = sidecar.check_with(&[("authorization", &bearer)], extensions).await;
-        (verdict.status, verdict.reason)
+    let check = async |extensions: &[(&str, &str)]| {
+        let result = sidecar.check_with(&[("authorization", &bearer)], extensions).await;
+        (result.status, result.reason)
     };
-    assert_eq!(at(&[("service_id", control.service())]).await, (200, String::new()));
-    assert_eq!(at(&[("service_id", &other)]).await, (401, "token_audience_mismatch".into()));
-    assert_eq!(at(&[("service_id", "svc_unknown")]).await.0, 503);
-    assert_eq!(at(&[]).await.0, 503, "no default among several services");
+    assert_eq!(check(&[("service_id", control.service())]).await, (200, String::new()));
+    assert_eq!(check(&[("service_id", &other)]).await, (401, "token_audience_mismatch".into()));
+    assert_eq!(check(&[("service_id", "svc_unknown")]).await.0, 503);
+    assert_eq!(check(&[]).await.0, 503, "a sidecar of several services has no default service");
 }
 
 /// Context extensions and the expected outcome.
@@ -162,7 +168,7 @@ type Case = (&'static [(&'static str, &'static str)], (u16, &'static str));
 
 #[tokio::test]
 async fn route_rules_apply_and_unknown_ones_are_refused() {
-    let (_control, sidecar, _, token) = guarded().await;
+    let (_control, sidecar, _, token) = start_with_agent().await;
     let bearer = format!("Bearer {token}");
     let cases: [Case; 12] = [
         (&[("require_roles", "reader")], (200, "")),
@@ -179,20 +185,20 @@ async fn route_rules_apply_and_unknown_ones_are_refused() {
         (&[("forward_token", "true")], (200, "")),
     ];
     for (extensions, expected) in cases {
-        let verdict = sidecar.check_with(&[("authorization", &bearer)], extensions).await;
-        assert_eq!((verdict.status, verdict.reason.as_str()), expected, "{extensions:?}");
+        let result = sidecar.check_with(&[("authorization", &bearer)], extensions).await;
+        assert_eq!((result.status, result.reason.as_str()), expected, "{extensions:?}");
     }
 }
 
 #[tokio::test]
 async fn check_without_http_request_is_denied() {
-    let (_control, sidecar, _, _) = guarded().await;
+    let (_control, sidecar, _, _) = start_with_agent().await;
     let mut without_http = request(&[], &[]);
     without_http.attributes.as_mut().unwrap().request.as_mut().unwrap().http = None;
     for (name, request) in [("empty", CheckRequest::default()), ("without http", without_http)] {
         let response = sidecar.client().await.check(request).await.unwrap().into_inner();
-        let verdict = CheckResult::of(response);
-        assert_eq!((verdict.status, verdict.reason.as_str()), (503, "request_invalid"), "{name}");
+        let result = CheckResult::of(response);
+        assert_eq!((result.status, result.reason.as_str()), (503, "request_invalid"), "{name}");
     }
 }
 
@@ -212,29 +218,29 @@ async fn sidecar_listens_on_tcp_reports_metrics_and_stops_gracefully() {
         Some(1.0)
     );
     assert!(sidecar.metric("countersign_authz_build_info").await.is_some());
-    let figures = HttpResponse::send(control_admin(&control)).await.body;
-    assert!(figures.as_str().unwrap().contains("countersign_sync_streams 1"), "{figures}");
+    let metrics = HttpResponse::send(metrics_request(&control)).await.body;
+    assert!(metrics.as_str().unwrap().contains("countersign_sync_streams 1"), "{metrics}");
     assert!(sidecar.terminate().await.success());
 }
 
 #[tokio::test]
 async fn tokens_and_keys_are_not_logged() {
-    let (control, sidecar, agent, token) = guarded().await;
+    let (control, sidecar, agent, token) = start_with_agent().await;
     let login = agent.login().await;
     let refresh = secrecy::ExposeSecret::expose_secret(&login.refresh_token).to_owned();
     agent.api.refresh(&login).await.unwrap();
-    let spoiled = format!("{}x", &token[..token.len() - 1]);
-    sidecar.check_token(&spoiled).await;
-    control.verify(&spoiled).await.expect(401);
+    let tampered_token = format!("{}x", &token[..token.len() - 1]);
+    sidecar.check_token(&tampered_token).await;
+    control.verify(&tampered_token).await.expect(401);
     let log = format!("{}{}", control.log(), sidecar.log());
-    assert!(log.contains("refresh") && log.contains(control.env["URL"].as_str()), "the search would find them");
+    assert!(log.contains("refresh") && log.contains(control.env["URL"].as_str()), "requests and the URL are logged");
     let signature = token.rsplit('.').next().unwrap();
     for secret in [token.as_str(), signature, &refresh[30..], &control.key()[33..], control.human()] {
         assert!(!log.contains(secret), "{secret} is in the log");
     }
 }
 
-fn control_admin(control: &ControlPlane) -> reqwest::RequestBuilder {
+fn metrics_request(control: &ControlPlane) -> reqwest::RequestBuilder {
     reqwest::Client::new().get(format!("{}/metrics", control.env["ADMIN_URL"]))
 }
 
@@ -244,6 +250,6 @@ fn now() -> jiff::Timestamp {
 }
 
 /// A time at a whole second, at least `seconds` from now.
-fn ahead(seconds: i64) -> String {
+fn whole_second_after(seconds: i64) -> String {
     jiff::Timestamp::from_second(now().as_second() + seconds + 1).unwrap().to_string()
 }

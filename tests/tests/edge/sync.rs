@@ -1,6 +1,6 @@
 //! The sync stream, tested with an independent client.
 
-use countersign_proto::v1::{Ping, follow_request::Message as Ask, sync_client::SyncClient};
+use countersign_proto::v1::{Ping, follow_request::Message as ClientMessage, sync_client::SyncClient};
 use countersign_tests::{
     Agent, ControlPlane, Follower, eventually,
     follower::{channel, follow_request},
@@ -37,7 +37,7 @@ async fn stream_sends_snapshot_then_changes_in_commit_order_with_revisions() {
     let suspended = follower.delta().await;
     let facet = suspended.agents[0].status.as_ref().unwrap();
     assert_eq!((facet.revision, facet.cutoff), (suspended.revision, suspended.revision));
-    assert!(suspended.agents[0].roles.is_none(), "only what changed");
+    assert!(suspended.agents[0].roles.is_none(), "the delta contains only the change");
 }
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn pong_follows_every_change_that_it_covers() {
         control.assign(&agent.id, &role).await;
         let (deltas, pong) = follower.ping(number).await.unwrap();
         assert_eq!(pong.number, number);
-        let last = deltas.last().expect("the change came before the pong");
+        let last = deltas.last().expect("the change precedes the pong");
         assert!(last.revision > newest && last.revision == pong.revision && pong.floor <= pong.revision);
         newest = pong.revision;
     }
@@ -63,21 +63,21 @@ async fn stream_resumes_from_a_revision_or_sends_a_snapshot() {
     let role = control.create_role("reader", &["read"]).await;
     let agent = Agent::register(&control, "agent").await;
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
-    let known = follower.snapshot().await.revision;
+    let known_revision = follower.snapshot().await.revision;
     drop(follower);
     control.assign(&agent.id, &role).await;
     control.revoke(&agent.id, &role).await;
 
-    let mut resumed = Follower::start(&control, control.key(), known).await.unwrap();
-    let (terms, missed) = (resumed.delta().await, resumed.delta().await);
-    assert!(terms.info.is_some() && terms.revision == known, "the settings of the service come first");
-    assert_eq!(missed.agents.len(), 1, "two changes of one facet are one record");
-    assert!(missed.agents[0].roles.as_ref().unwrap().grants.is_empty());
-    assert!(missed.keys.is_none() && missed.roles.is_none());
+    let mut resumed = Follower::start(&control, control.key(), known_revision).await.unwrap();
+    let (settings, changes) = (resumed.delta().await, resumed.delta().await);
+    assert!(settings.info.is_some() && settings.revision == known_revision, "the settings of the service come first");
+    assert_eq!(changes.agents.len(), 1, "two changes of one facet are one record");
+    assert!(changes.agents[0].roles.as_ref().unwrap().grants.is_empty());
+    assert!(changes.keys.is_none() && changes.roles.is_none());
 
-    for unknown in [known + 1, i64::MAX, -1, 1] {
-        let mut lost = Follower::start(&control, control.key(), unknown).await.unwrap();
-        assert!(lost.snapshot().await.info.is_some(), "{unknown}");
+    for unknown in [known_revision + 1, i64::MAX, -1, 1] {
+        let mut follower = Follower::start(&control, control.key(), unknown).await.unwrap();
+        assert!(follower.snapshot().await.info.is_some(), "{unknown}");
     }
 }
 
@@ -121,8 +121,8 @@ async fn role_deletion_is_one_change_for_any_number_of_holders() {
     let (deltas, pong) = other.ping(1).await.unwrap();
     assert!(deltas.is_empty() && pong.revision == deleted.revision, "other services do not receive it");
 
-    let mut anew = Follower::start(&control, control.key(), 0).await.unwrap();
-    assert!(anew.snapshot().await.roles.unwrap().roles.is_empty());
+    let mut new_follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    assert!(new_follower.snapshot().await.roles.unwrap().roles.is_empty());
 }
 
 #[tokio::test]
@@ -137,26 +137,30 @@ async fn revocation_is_sent_once() {
     let first = [text(&login.access_token), "garbage".into(), text(&login.access_token)];
     let second = [text(&next.refresh_token), text(&next.refresh_token), text(&next.access_token)];
     let used = [text(&other.refresh_token), text(&other.access_token), text(&login.access_token)];
-    let mut told = Vec::new();
+    let mut results = Vec::new();
     for token in first.into_iter().chain(second).chain(used) {
         control.revoke_token(&token).await;
         let (deltas, pong) = follower.ping(1).await.unwrap();
         assert!(deltas.iter().all(|delta| delta.revision == pong.revision && delta.revocations.len() == 1));
-        told.push((deltas.len(), pong.revision));
+        results.push((deltas.len(), pong.revision));
     }
-    let (revisions, counts): (Vec<_>, Vec<_>) = told.iter().map(|(count, revision)| (*revision, *count)).unzip();
+    let (revisions, counts): (Vec<_>, Vec<_>) = results.iter().map(|(count, revision)| (*revision, *count)).unzip();
     assert_eq!(counts, [1, 0, 0, 1, 0, 0, 0, 0, 0]);
-    assert_eq!((revisions[0], revisions[3]), (revisions[2], revisions[8]), "revoking twice is no change");
+    assert_eq!(
+        (revisions[0], revisions[3]),
+        (revisions[2], revisions[8]),
+        "a second revocation does not advance the revision"
+    );
 }
 
 #[tokio::test]
-async fn revoking_an_expired_token_is_no_change() {
+async fn revoking_an_expired_token_sends_no_change() {
     let control = ControlPlane::start_with(&["tokens.access_seconds=1"]).await;
     let token = Agent::register(&control, "agent").await.token().await;
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
     follower.snapshot().await;
     let expired = async || (control.verify(&token).await.error().2 == "token_expired").then_some(());
-    eventually("it expires", expired, String::new).await;
+    eventually("the token expires", expired, String::new).await;
     control.revoke_token(&token).await;
     assert!(follower.ping(1).await.unwrap().0.is_empty());
 }
@@ -164,16 +168,16 @@ async fn revoking_an_expired_token_is_no_change() {
 #[tokio::test]
 async fn stream_requires_a_valid_key_and_ends_at_the_ping_after_its_revocation() {
     let control = ControlPlane::start().await;
-    for bad in ["", "nonsense", control.service(), control.human(), &format!("{}0", control.key())] {
-        let refused = Follower::start(&control, bad, 0).await.err().map(|status| status.code());
-        assert_eq!(refused, Some(Code::Unauthenticated), "{bad}");
+    for credential in ["", "nonsense", control.service(), control.human(), &format!("{}0", control.key())] {
+        let refused = Follower::start(&control, credential, 0).await.err().map(|status| status.code());
+        assert_eq!(refused, Some(Code::Unauthenticated), "{credential}");
     }
     let body = json!({ "name": "short-lived", "scope": "sync" });
-    let made = control.api.send_as(control.human(), "POST", &control.path("/keys"), body).await.expect(201);
-    let mut follower = Follower::start(&control, made["apiKey"].as_str().unwrap(), 0).await.unwrap();
+    let key = control.api.send_as(control.human(), "POST", &control.path("/keys"), body).await.expect(201);
+    let mut follower = Follower::start(&control, key["apiKey"].as_str().unwrap(), 0).await.unwrap();
     follower.snapshot().await;
     follower.ping(1).await.unwrap();
-    let path = control.path(&format!("/keys/{}", made["keyId"].as_str().unwrap()));
+    let path = control.path(&format!("/keys/{}", key["keyId"].as_str().unwrap()));
     let revoked = control.api.send_as(control.human(), "DELETE", &path, json!({})).await.expect(200);
     assert_eq!(revoked["revoked"], true);
     assert_eq!(follower.ping(2).await.unwrap_err().code(), Code::Unauthenticated);
@@ -183,10 +187,10 @@ async fn stream_requires_a_valid_key_and_ends_at_the_ping_after_its_revocation()
 async fn stream_of_a_revoked_key_ends_without_a_ping() {
     let control = ControlPlane::start().await;
     let body = json!({ "name": "silent", "scope": "sync" });
-    let made = control.api.send_as(control.human(), "POST", &control.path("/keys"), body).await.expect(201);
-    let mut follower = Follower::start(&control, made["apiKey"].as_str().unwrap(), 0).await.unwrap();
+    let key = control.api.send_as(control.human(), "POST", &control.path("/keys"), body).await.expect(201);
+    let mut follower = Follower::start(&control, key["apiKey"].as_str().unwrap(), 0).await.unwrap();
     follower.snapshot().await;
-    let path = control.path(&format!("/keys/{}", made["keyId"].as_str().unwrap()));
+    let path = control.path(&format!("/keys/{}", key["keyId"].as_str().unwrap()));
     control.api.send_as(control.human(), "DELETE", &path, json!({})).await.expect(200);
     assert_eq!(follower.next().await.unwrap_err().code(), Code::Unauthenticated);
 }
@@ -197,22 +201,22 @@ async fn large_change_is_split_and_only_the_last_message_advances_the_revision()
     let control = ControlPlane::start().await;
     let role = control.create_role("reader", &["read"]).await;
     let mut follower = Follower::start(&control, control.key(), 0).await.unwrap();
-    let known = follower.snapshot().await.revision;
+    let known_revision = follower.snapshot().await.revision;
     drop(follower);
     for number in 0..AGENTS {
         let agent = Agent::register(&control, &format!("agent {number}")).await;
         control.assign(&agent.id, &role).await;
     }
-    let mut resumed = Follower::start(&control, control.key(), known).await.unwrap();
-    let (terms, first, last) = (resumed.delta().await, resumed.delta().await, resumed.delta().await);
-    assert_eq!((terms.revision, first.revision), (known, known));
-    assert!(last.revision > known && terms.info.is_some() && last.info.is_none());
+    let mut resumed = Follower::start(&control, control.key(), known_revision).await.unwrap();
+    let (settings, first, last) = (resumed.delta().await, resumed.delta().await, resumed.delta().await);
+    assert_eq!((settings.revision, first.revision), (known_revision, known_revision));
+    assert!(last.revision > known_revision && settings.info.is_some() && last.info.is_none());
     assert_eq!(first.agents.len() + last.agents.len(), AGENTS);
     let (deltas, pong) = resumed.ping(1).await.unwrap();
     assert!(deltas.is_empty() && pong.revision == last.revision);
 
-    let mut anew = Follower::start(&control, control.key(), 0).await.unwrap();
-    let pages = [anew.snapshot().await, anew.snapshot().await, anew.snapshot().await];
+    let mut new_follower = Follower::start(&control, control.key(), 0).await.unwrap();
+    let pages = [new_follower.snapshot().await, new_follower.snapshot().await, new_follower.snapshot().await];
     assert_eq!(pages.iter().map(|page| page.agents.len()).sum::<usize>(), AGENTS);
     assert_eq!(pages.map(|page| page.last), [false, false, true]);
 }
@@ -220,10 +224,10 @@ async fn large_change_is_split_and_only_the_last_message_advances_the_revision()
 #[tokio::test]
 async fn stream_without_hello_is_refused() {
     let control = ControlPlane::start().await;
-    let (asks, receiver) = mpsc::channel(8);
-    asks.send(follow_request(Ask::Ping(Ping { number: 1 }))).await.unwrap();
+    let (requests, receiver) = mpsc::channel(8);
+    requests.send(follow_request(ClientMessage::Ping(Ping { number: 1 }))).await.unwrap();
     let mut request = Request::new(ReceiverStream::new(receiver));
     request.metadata_mut().insert("authorization", format!("Bearer {}", control.key()).parse().unwrap());
-    let mut told = SyncClient::new(channel(&control).await).follow(request).await.unwrap().into_inner();
-    assert_eq!(told.message().await.unwrap_err().code(), Code::InvalidArgument);
+    let mut responses = SyncClient::new(channel(&control).await).follow(request).await.unwrap().into_inner();
+    assert_eq!(responses.message().await.unwrap_err().code(), Code::InvalidArgument);
 }

@@ -1,8 +1,8 @@
 //! Facts 2 to 4: headers that the authorizer sets or removes, and headers that it does not receive.
 
 use super::{
-    Fixture, Said,
-    scripted::{allow, bare},
+    ConfigAdditions, Fixture,
+    scripted_authorizer::{allow, minimal_envoy},
 };
 use countersign_tests::{Environment, RawRequest};
 use envoy_types::{
@@ -11,12 +11,12 @@ use envoy_types::{
 };
 use serde_json::{Value, json};
 
-const FORGED: [&str; 3] = ["x_agent_id", "x-agent_id", "x-agent.id"];
+const SIMILAR_NAMES: [&str; 3] = ["x_agent_id", "x-agent_id", "x-agent.id"];
 const OVERWRITE: Option<HeaderAppendAction> = Some(HeaderAppendAction::OverwriteIfExistsOrAdd);
 
 #[tokio::test]
 async fn headers_are_removed_after_headers_are_set() {
-    let fixture = Fixture::start(Said::default()).await;
+    let fixture = Fixture::start(ConfigAdditions::default()).await;
     let name = || vec!["x-fact".to_owned()];
     let set = || vec![set(Some(false), OVERWRITE)];
     for (case, headers, headers_to_remove, expected) in [
@@ -27,26 +27,26 @@ async fn headers_are_removed_after_headers_are_set() {
     ] {
         let response = allow(OkHttpResponse { headers, headers_to_remove, ..OkHttpResponse::default() });
         let request = RawRequest::get("/").with("x-fact", "client");
-        let seen = fixture.judged(response, request).await.expect(200);
-        assert_eq!(seen["x-fact"], expected, "{case}");
+        let received_headers = fixture.send_with_response(response, request).await.expect(200);
+        assert_eq!(received_headers["x-fact"], expected, "{case}");
     }
 }
 
 #[tokio::test]
 async fn set_overwrites_if_either_field_requests_it() {
-    let fixture = Fixture::start(Said::default()).await;
+    let fixture = Fixture::start(ConfigAdditions::default()).await;
     for (case, option) in [
         ("append: false alone", set(Some(false), None)),
         ("OVERWRITE_IF_EXISTS_OR_ADD alone", set(None, OVERWRITE)),
         ("both, as the sidecar does", set(Some(false), OVERWRITE)),
     ] {
-        assert_eq!(twice_with(&fixture, option).await, json!(["authorizer"]), "{case}");
+        assert_eq!(received_values_of_repeated_header(&fixture, option).await, json!(["authorizer"]), "{case}");
     }
 }
 
 #[tokio::test]
 async fn envoy_treats_absent_append_as_false() {
-    let fixture = Fixture::start(Said::default()).await;
+    let fixture = Fixture::start(ConfigAdditions::default()).await;
     let (overwritten, appended) = (json!(["authorizer"]), json!(["client,authorizer", "client"]));
     let absent = Some(HeaderAppendAction::AddIfAbsent);
     for (case, option, expected) in [
@@ -56,7 +56,7 @@ async fn envoy_treats_absent_append_as_false() {
         ("append: true", set(Some(true), None), &appended),
         ("append: true with OVERWRITE_IF_EXISTS_OR_ADD", set(Some(true), OVERWRITE), &appended),
     ] {
-        assert_eq!(twice_with(&fixture, option).await, *expected, "{case}");
+        assert_eq!(received_values_of_repeated_header(&fixture, option).await, *expected, "{case}");
     }
 }
 
@@ -65,62 +65,67 @@ async fn sidecar_identity_overwrites_client_headers() {
     let environment = Environment::start().await;
     let (agent, _) = environment.agent("reader", &["read"]).await;
     let token = agent.token().await;
-    let bare = bare(&environment.sidecar.socket(), environment.upstream.port, Said::default()).await;
+    let minimal =
+        minimal_envoy(&environment.sidecar.socket(), environment.upstream.port, ConfigAdditions::default()).await;
     let get = || RawRequest::get("/").bearer(&token);
     for (case, request) in [
         ("none sent", get()),
         ("one sent", get().with("x-agent-id", "agt_forged")),
         ("two sent", get().with("x-agent-id", "agt_forged").with("X-Agent-Id", "agt_other")),
-        ("the true one among them", get().with("x-agent-id", &agent.id).with("x-agent-id", "agt_forged")),
+        ("the real one and a forged one", get().with("x-agent-id", &agent.id).with("x-agent-id", "agt_forged")),
         ("an empty one", get().with("x-agent-id", "")),
     ] {
-        for (envoy, site) in [("the bare Envoy", &bare.site), ("the shipped one", &environment.envoy.site)] {
-            let seen = request.send_until_checked(site).await.expect(200);
-            assert_eq!(seen["x-agent-id"], json!([agent.id]), "{case}, {envoy}");
+        for (envoy, site) in [("the minimal Envoy", &minimal.site), ("the example Envoy", &environment.envoy.site)] {
+            let received_headers = request.send_until_checked(site).await.expect(200);
+            assert_eq!(received_headers["x-agent-id"], json!([agent.id]), "{case}, {envoy}");
         }
     }
 }
 
 #[tokio::test]
 async fn similar_header_names_reach_the_service_unless_removed() {
-    let fixture = Fixture::start(Said::default()).await;
-    for name in FORGED {
-        let seen = fixture.allowed(RawRequest::get("/").with(name, "forged")).await.expect(200);
-        assert_eq!(seen[name], json!(["forged"]), "{name}");
-        assert_eq!(fixture.authorizer.asked().headers[name], "forged", "{name}");
+    let fixture = Fixture::start(ConfigAdditions::default()).await;
+    for name in SIMILAR_NAMES {
+        let received_headers = fixture.send_allowed(RawRequest::get("/").with(name, "forged")).await.expect(200);
+        assert_eq!(received_headers[name], json!(["forged"]), "{name}");
+        assert_eq!(fixture.authorizer.last_request().headers[name], "forged", "{name}");
     }
 }
 
 #[tokio::test]
 async fn rejecting_underscores_does_not_reject_dots() {
     let reject = "common_http_protocol_options: { headers_with_underscores_action: REJECT_REQUEST }";
-    let fixture = Fixture::start(Said { manager: reject, ..Said::default() }).await;
-    for (name, status) in FORGED.into_iter().zip([400, 400, 200]) {
-        let answer = fixture.allowed(RawRequest::get("/").with(name, "forged")).await;
-        assert_eq!(answer.status, status, "{name}: {answer:?}");
+    let fixture = Fixture::start(ConfigAdditions { connection_manager: reject, ..ConfigAdditions::default() }).await;
+    for (name, status) in SIMILAR_NAMES.into_iter().zip([400, 400, 200]) {
+        let response = fixture.send_allowed(RawRequest::get("/").with(name, "forged")).await;
+        assert_eq!(response.status, status, "{name}: {response:?}");
     }
-    assert_eq!((fixture.authorizer.times_asked(), fixture.upstream.received()), (1, 1), "the one with the dot");
+    assert_eq!(
+        (fixture.authorizer.check_count(), fixture.upstream.received()),
+        (1, 1),
+        "only the name with the dot reaches the service"
+    );
 }
 
 #[tokio::test]
 async fn allowed_headers_hides_similar_names_from_the_authorizer_only() {
     let filter = "allowed_headers: { patterns: [{ exact: authorization }] }";
-    let fixture = Fixture::start(Said { filter, ..Said::default() }).await;
-    for name in FORGED {
+    let fixture = Fixture::start(ConfigAdditions { filter, ..ConfigAdditions::default() }).await;
+    for name in SIMILAR_NAMES {
         let request = RawRequest::get("/").bearer("token").with(name, "forged");
-        let seen = fixture.allowed(request).await.expect(200);
-        assert_eq!(seen[name], json!(["forged"]), "{name}");
-        let asked = fixture.authorizer.asked().headers;
-        assert_eq!(asked["authorization"], "Bearer token", "{name}");
-        assert_eq!(asked.get(name), None, "{name}");
+        let received_headers = fixture.send_allowed(request).await.expect(200);
+        assert_eq!(received_headers[name], json!(["forged"]), "{name}");
+        let checked_headers = fixture.authorizer.last_request().headers;
+        assert_eq!(checked_headers["authorization"], "Bearer token", "{name}");
+        assert_eq!(checked_headers.get(name), None, "{name}");
     }
 }
 
-/// What the service receives of a header that the client sent twice.
-async fn twice_with(fixture: &Fixture, option: HeaderValueOption) -> Value {
+/// The values that the service receives of a header that the client sends twice.
+async fn received_values_of_repeated_header(fixture: &Fixture, option: HeaderValueOption) -> Value {
     let response = allow(OkHttpResponse { headers: vec![option], ..OkHttpResponse::default() });
     let request = RawRequest::get("/").with("x-fact", "client").with("x-fact", "client");
-    fixture.judged(response, request).await.expect(200)["x-fact"].clone()
+    fixture.send_with_response(response, request).await.expect(200)["x-fact"].clone()
 }
 
 /// Sets `x-fact`. Fields that are `None` are not sent.

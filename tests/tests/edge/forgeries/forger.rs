@@ -21,10 +21,10 @@ pub struct Forger {
 }
 
 impl Forger {
-    pub async fn of(at: &ControlPlane, token: &str) -> Self {
+    pub async fn new(control: &ControlPlane, token: &str) -> Self {
         let parts: [String; 3] = token.split('.').map(str::to_owned).collect::<Vec<_>>().try_into().unwrap();
         let header: Value = serde_json::from_slice(&BASE64.decode(&parts[0]).unwrap()).unwrap();
-        let jwk = at.api.get("/.well-known/jwks.json").await.expect(200)["keys"][0].clone();
+        let jwk = control.api.get("/.well-known/jwks.json").await.expect(200)["keys"][0].clone();
         Self { header, parts, attacker: SecretKey::generate(), jwk }
     }
 

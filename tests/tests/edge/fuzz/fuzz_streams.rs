@@ -1,9 +1,10 @@
 //! Fuzzed sync streams are answered or closed, and the next stream is served.
 
-use super::{PATIENCE, figure, is_well};
+use super::{RESPONSE_TIMEOUT, assert_healthy, metric};
 use countersign_mangle::{any_bytes, cases_divided_by, mutated_bytes};
 use countersign_proto::v1::{
-    FollowRequest, FollowResponse, Hello, Ping, follow_request::Message as Ask, follow_response::Message as Told,
+    FollowRequest, FollowResponse, Hello, Ping, follow_request::Message as ClientMessage,
+    follow_response::Message as ServerMessage,
 };
 use countersign_tests::{ControlPlane, eventually};
 use proptest::{collection::vec, prelude::*, sample::select, test_runner::TestRunner};
@@ -22,9 +23,9 @@ use tonic::{
 
 /// A codec that passes bytes unchanged in both directions.
 #[derive(Default)]
-struct Raw;
+struct RawCodec;
 
-impl Codec for Raw {
+impl Codec for RawCodec {
     type Encode = Vec<u8>;
     type Decode = Vec<u8>;
     type Encoder = Self;
@@ -39,7 +40,7 @@ impl Codec for Raw {
     }
 }
 
-impl Encoder for Raw {
+impl Encoder for RawCodec {
     type Item = Vec<u8>;
     type Error = Status;
 
@@ -49,7 +50,7 @@ impl Encoder for Raw {
     }
 }
 
-impl Decoder for Raw {
+impl Decoder for RawCodec {
     type Item = Vec<u8>;
     type Error = Status;
 
@@ -61,43 +62,44 @@ impl Decoder for Raw {
 async fn channel(control: &ControlPlane) -> Channel {
     let authority = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(control.authority()));
     let endpoint = Endpoint::from_shared(control.env["SYNC_URL"].clone()).expect("a URL");
-    endpoint.tls_config(authority).expect("TLS").connect().await.expect("the sync port answers")
+    endpoint.tls_config(authority).expect("TLS").connect().await.expect("the sync port accepts connections")
 }
 
 /// Sends these messages and ends the request stream. Returns the responses and the final status.
-async fn follow(channel: Channel, key: &str, said: Vec<Vec<u8>>) -> (Vec<Told>, Code) {
+async fn follow(channel: Channel, key: &str, messages: Vec<Vec<u8>>) -> (Vec<ServerMessage>, Code) {
     let mut client = Grpc::new(channel);
     client.ready().await.expect("the server listens");
-    let mut request = Request::new(tokio_stream::iter(said));
+    let mut request = Request::new(tokio_stream::iter(messages));
     request.metadata_mut().insert("authorization", format!("Bearer {key}").parse().expect("a header"));
     let path = PathAndQuery::from_static("/countersign.sync.v1.Sync/Follow");
-    let mut told = Vec::new();
-    let mut stream = match client.streaming(request, path, Raw).await {
+    let mut responses = Vec::new();
+    let mut stream = match client.streaming(request, path, RawCodec).await {
         Ok(response) => response.into_inner(),
-        Err(status) => return (told, status.code()),
+        Err(status) => return (responses, status.code()),
     };
     loop {
         match stream.message().await {
             Ok(Some(bytes)) => {
-                let message = FollowResponse::decode(&bytes[..]).expect("the server keeps to the contract");
-                told.push(message.message.expect("the server says something"));
+                let message = FollowResponse::decode(&bytes[..]).expect("the server sends a valid message");
+                responses.push(message.message.expect("the message is not empty"));
             }
-            Ok(None) => return (told, Code::Ok),
-            Err(status) => return (told, status.code()),
+            Ok(None) => return (responses, Code::Ok),
+            Err(status) => return (responses, status.code()),
         }
     }
 }
 
-fn ask(message: Ask) -> Vec<u8> {
+fn encode(message: ClientMessage) -> Vec<u8> {
     FollowRequest { message: Some(message) }.encode_to_vec()
 }
 
-fn said() -> BoxedStrategy<Vec<Vec<u8>>> {
+/// Sequences of valid, mutated and random messages.
+fn message_sequences() -> BoxedStrategy<Vec<Vec<u8>>> {
     let number = || prop_oneof![select(&[0, 1, -1, i64::MIN, i64::MAX][..]), any::<i64>()];
-    let hello = || number().prop_map(|revision| ask(Ask::Hello(Hello { revision })));
-    let ping = any::<u64>().prop_map(|number| ask(Ask::Ping(Ping { number })));
-    let near = prop_oneof![hello(), ping.clone()].prop_flat_map(|good| mutated_bytes(&good));
-    let any_message = prop_oneof![6 => ping, 1 => hello(), 2 => near, 1 => any_bytes()];
+    let hello = || number().prop_map(|revision| encode(ClientMessage::Hello(Hello { revision })));
+    let ping = any::<u64>().prop_map(|number| encode(ClientMessage::Ping(Ping { number })));
+    let mutated = prop_oneof![hello(), ping.clone()].prop_flat_map(|valid| mutated_bytes(&valid));
+    let any_message = prop_oneof![6 => ping, 1 => hello(), 2 => mutated, 1 => any_bytes()];
     let first = prop_oneof![6 => hello(), 1 => any_message.clone()];
     // Sometimes more pings than the server queues.
     let count = prop_oneof![8 => 0..5_usize, 1 => 60..80_usize];
@@ -105,19 +107,22 @@ fn said() -> BoxedStrategy<Vec<Vec<u8>>> {
     (first, rest).prop_map(|(first, rest)| [vec![first], rest].concat()).boxed()
 }
 
-/// The stream sends a snapshot only after Hello, and answers a prefix of the pings.
-fn makes_sense(said: &[Vec<u8>], told: &[Told]) -> Result<(), TestCaseError> {
-    let asked = |bytes: &Vec<u8>| FollowRequest::decode(&bytes[..]).ok().and_then(|request| request.message);
-    let begun = matches!(said.first().and_then(asked), Some(Ask::Hello(_)));
-    prop_assert_eq!(!told.is_empty(), begun, "{:?}", told);
-    prop_assert!(told.first().is_none_or(|first| !matches!(first, Told::Pong(_))), "{:?}", told);
-    let pings = said.iter().skip(1).map_while(asked).map_while(|message| match message {
-        Ask::Ping(ping) => Some(ping.number),
-        Ask::Hello(_) => None,
+/// Requires that the server responds only after Hello, first with something other than a pong, and then sends pongs in
+/// the order of the pings without gaps.
+fn check_responses(messages: &[Vec<u8>], responses: &[ServerMessage]) -> Result<(), TestCaseError> {
+    let decode = |bytes: &Vec<u8>| FollowRequest::decode(&bytes[..]).ok().and_then(|request| request.message);
+    let starts_with_hello = matches!(messages.first().and_then(decode), Some(ClientMessage::Hello(_)));
+    prop_assert_eq!(!responses.is_empty(), starts_with_hello, "{:?}", responses);
+    prop_assert!(responses.first().is_none_or(|first| !matches!(first, ServerMessage::Pong(_))), "{:?}", responses);
+    let pings = messages.iter().skip(1).map_while(decode).map_while(|message| match message {
+        ClientMessage::Ping(ping) => Some(ping.number),
+        ClientMessage::Hello(_) => None,
     });
-    let answered: Vec<u64> =
-        told.iter().filter_map(|it| if let Told::Pong(pong) = it { Some(pong.number) } else { None }).collect();
-    prop_assert!(pings.take(answered.len()).eq(answered.iter().copied()), "{:?}", answered);
+    let pongs: Vec<u64> = responses
+        .iter()
+        .filter_map(|response| if let ServerMessage::Pong(pong) = response { Some(pong.number) } else { None })
+        .collect();
+    prop_assert!(pings.take(pongs.len()).eq(pongs.iter().copied()), "{:?}", pongs);
     Ok(())
 }
 
@@ -126,19 +131,21 @@ fn fuzzed_streams_do_not_disturb_the_server() {
     let runtime = Runtime::new().expect("a runtime");
     let control = runtime.block_on(ControlPlane::start());
     let channel = runtime.block_on(channel(&control));
-    let outcome = TestRunner::new(cases_divided_by(4)).run(&said(), |said| {
-        let followed = follow(channel.clone(), control.key(), said.clone());
-        let (told, _) = runtime.block_on(async { timeout(PATIENCE, followed).await }).expect("the stream ends");
-        makes_sense(&said, &told)
+    let outcome = TestRunner::new(cases_divided_by(4)).run(&message_sequences(), |messages| {
+        let responses_of_stream = follow(channel.clone(), control.key(), messages.clone());
+        let (responses, _) =
+            runtime.block_on(async { timeout(RESPONSE_TIMEOUT, responses_of_stream).await }).expect("the stream ends");
+        check_responses(&messages, &responses)
     });
     runtime.block_on(async {
-        is_well(&control).await;
-        let none = async || figure(&control, "countersign_sync_streams ").await.filter(|count| *count == 0.0);
-        eventually("every stream has ended", none, || control.log()).await;
-        let good = vec![ask(Ask::Hello(Hello { revision: 0 })), ask(Ask::Ping(Ping { number: 7 }))];
-        let (told, code) = follow(channel.clone(), control.key(), good).await;
+        assert_healthy(&control).await;
+        let no_streams = async || metric(&control, "countersign_sync_streams ").await.filter(|count| *count == 0.0);
+        eventually("every stream has ended", no_streams, || control.log()).await;
+        let valid =
+            vec![encode(ClientMessage::Hello(Hello { revision: 0 })), encode(ClientMessage::Ping(Ping { number: 7 }))];
+        let (responses, code) = follow(channel.clone(), control.key(), valid).await;
         assert_eq!(code, Code::Ok);
-        assert!(matches!(told[..], [Told::Snapshot(_), Told::Pong(_)]), "{told:?}");
+        assert!(matches!(responses[..], [ServerMessage::Snapshot(_), ServerMessage::Pong(_)]), "{responses:?}");
     });
     outcome.unwrap_or_else(|error| panic!("{error}"));
 }

@@ -11,106 +11,110 @@ use std::{
 
 const ROTATIONS: usize = 3;
 
-/// A service that verifies tokens with the published JWKS and caches it as long as allowed.
+/// A process that verifies tokens with the published JWKS, and caches it for as long as the response allows.
 struct Verifier {
     child: Child,
     tokens: ChildStdin,
-    said: BufReader<ChildStdout>,
+    output: BufReader<ChildStdout>,
 }
 
 impl Verifier {
-    fn start(at: &ControlPlane) -> Self {
+    fn start(control: &ControlPlane) -> Self {
         let mut command = Command::new(tools::python());
-        command.arg(tools::root().join("tests/clients/verifier.py")).arg(at.service());
-        command.env("COUNTERSIGN_URL", &at.env["URL"]).env("COUNTERSIGN_CA", &at.env["CA"]);
+        command.arg(tools::root().join("tests/clients/verifier.py")).arg(control.service());
+        command.env("COUNTERSIGN_URL", &control.env["URL"]).env("COUNTERSIGN_CA", &control.env["CA"]);
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("Python starts");
-        let (tokens, said) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
-        Self { child, tokens, said }
+        let (tokens, output) = (child.stdin.take().unwrap(), BufReader::new(child.stdout.take().unwrap()));
+        Self { child, tokens, output }
     }
 
-    fn ask(&mut self, token: &str) -> String {
-        writeln!(self.tokens, "{token}").expect("it reads");
-        let mut said = String::new();
-        self.said.read_line(&mut said).expect("it answers");
-        said.trim().to_owned()
+    fn verify(&mut self, token: &str) -> String {
+        writeln!(self.tokens, "{token}").expect("the verifier reads its input");
+        let mut line = String::new();
+        self.output.read_line(&mut line).expect("the verifier responds");
+        line.trim().to_owned()
     }
 }
 
 impl Drop for Verifier {
     fn drop(&mut self) {
-        let _ended_already = self.child.kill();
+        let _kill_result = self.child.kill();
         let _status = self.child.wait();
     }
 }
 
-/// Results of the client.
+/// What the client counted, and the responses that refused a token.
 #[derive(Debug, Default)]
-struct Seen {
+struct CallResults {
     logins: usize,
     requests: usize,
     kids: BTreeSet<String>,
-    refused: Vec<String>,
+    refusals: Vec<String>,
 }
 
 /// Logs in and calls continuously, with the newest token and an older one in turn.
-async fn call(control: &ControlPlane, envoy: &Envoy, agent: &Agent, until: &AtomicBool) -> Seen {
-    let (mut seen, mut verifier) = (Seen::default(), Verifier::start(control));
+async fn call_until_stopped(control: &ControlPlane, envoy: &Envoy, agent: &Agent, stop: &AtomicBool) -> CallResults {
+    let (mut results, mut verifier) = (CallResults::default(), Verifier::start(control));
     let mut tokens = Vec::new();
-    while !until.load(Ordering::SeqCst) {
+    while !stop.load(Ordering::SeqCst) {
         tokens.push(agent.token().await);
-        seen.logins += 1;
+        results.logins += 1;
         let newest = tokens.last().unwrap();
-        seen.kids.insert(kid(newest));
-        for token in [newest, &tokens[seen.logins * 7 % tokens.len()]] {
-            let at_envoy = envoy.site.get_as(token, "/").await;
-            let at_api = control.verify(token).await;
-            let published = tokio::task::block_in_place(|| verifier.ask(token));
-            seen.requests += 3;
-            for (who, answer) in [("Envoy", at_envoy), ("the API", at_api)] {
-                seen.refused
-                    .extend((answer.status != 200).then(|| format!("{who}: {} {}", answer.status, answer.body)));
+        results.kids.insert(kid(newest));
+        for token in [newest, &tokens[results.logins * 7 % tokens.len()]] {
+            let envoy_response = envoy.site.get_as(token, "/").await;
+            let api_response = control.verify(token).await;
+            let jwks_result = tokio::task::block_in_place(|| verifier.verify(token));
+            results.requests += 3;
+            for (source, response) in [("Envoy", envoy_response), ("the API", api_response)] {
+                results.refusals.extend(
+                    (response.status != 200).then(|| format!("{source}: {} {}", response.status, response.body)),
+                );
             }
-            seen.refused.extend((published != format!("ok {}", kid(token))).then_some(published));
+            results.refusals.extend((jwks_result != format!("ok {}", kid(token))).then_some(jwks_result));
         }
     }
-    seen
+    results
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn rotation_refuses_no_token() {
+async fn tokens_are_accepted_during_rotations() {
     let control = ControlPlane::start_with(&["sync.max_staleness_seconds=3"]).await;
     let (sidecar, upstream) = tokio::join!(Sidecar::start(&control), Upstream::start());
     let envoy = Envoy::shipped(&sidecar.socket(), upstream.port).await;
     let agent = Agent::register(&control, "Test Agent").await;
     let role = control.create_role("reader", &["read"]).await;
     control.assign(&agent.id, &role).await;
-    let known = async || (sidecar.check_token(&agent.token().await).await.status == 200).then_some(());
-    eventually("the role is known at the sidecar", known, || sidecar.log()).await;
+    let accepted = async || (sidecar.check_token(&agent.token().await).await.status == 200).then_some(());
+    eventually("the sidecar receives the role", accepted, || sidecar.log()).await;
 
     let first = control.signing_key("signing").await;
-    let done = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     let rotate = async {
         let mut signers = vec![first];
         for _ in 0..ROTATIONS {
             let rotation = control.rotate().await;
             assert!([200, 202].contains(&rotation.status), "{}", rotation.body);
-            let signs = async || (control.signing_key("signing").await == rotation.text("/kid")).then_some(());
-            eventually("the next key signs", signs, || control.log()).await;
+            let switched = async || (control.signing_key("signing").await == rotation.text("/kid")).then_some(());
+            eventually("the next key signs", switched, || control.log()).await;
             signers.push(rotation.text("/kid").to_owned());
             // A client logs in with the new key before the next rotation.
             agent.token().await;
         }
-        done.store(true, Ordering::SeqCst);
+        stop.store(true, Ordering::SeqCst);
         signers
     };
-    let (seen, signers) = tokio::join!(call(&control, &envoy, &agent, &done), rotate);
+    let (results, signers) = tokio::join!(call_until_stopped(&control, &envoy, &agent, &stop), rotate);
     eprintln!(
         "{ROTATIONS} rotations, {} logins, {} requests, {} refused",
-        seen.logins,
-        seen.requests,
-        seen.refused.len()
+        results.logins,
+        results.requests,
+        results.refusals.len()
     );
-    assert_eq!(seen.refused, Vec::<String>::new());
-    assert!(seen.logins > 10 * ROTATIONS, "too few logins: {}", seen.logins);
-    assert!(seen.kids.is_subset(&signers.iter().cloned().collect()) && seen.kids.len() >= ROTATIONS, "{seen:?}");
+    assert_eq!(results.refusals, Vec::<String>::new());
+    assert!(results.logins > 10 * ROTATIONS, "too few logins: {}", results.logins);
+    assert!(
+        results.kids.is_subset(&signers.iter().cloned().collect()) && results.kids.len() >= ROTATIONS,
+        "{results:?}"
+    );
 }

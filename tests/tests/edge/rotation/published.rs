@@ -7,9 +7,9 @@ use serde_json::json;
 async fn jwks_lists_every_key_that_may_sign_in_order_of_publication() {
     let control = ControlPlane::start_with(&["sync.max_staleness_seconds=7"]).await;
     let before = control.api.get("/.well-known/jwks.json").await;
-    assert_eq!(before.header("cache-control"), "public, max-age=7", "never kept for as long as a key waits");
-    let kids = |answer: &HttpResponse| {
-        let keys = answer.body["keys"].as_array().unwrap();
+    assert_eq!(before.header("cache-control"), "public, max-age=7", "caches expire before the next key signs");
+    let kids = |response: &HttpResponse| {
+        let keys = response.body["keys"].as_array().unwrap();
         keys.iter().map(|key| key["kid"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
     let (signing, next) = (control.signing_key("signing").await, control.signing_key("next").await);
@@ -25,24 +25,29 @@ async fn jwks_lists_every_key_that_may_sign_in_order_of_publication() {
     assert!(control.revoke_signing_key(&signing).await);
     let revoked = control.api.get("/.well-known/jwks.json").await;
     assert_eq!(kids(&revoked), kids(&after)[1..]);
-    let known = control.api.request("GET", "/.well-known/jwks.json").header("if-none-match", after.header("etag"));
-    assert_eq!(HttpResponse::send(known).await.status, 200, "a client with the old key set receives the new one");
+    let conditional_request =
+        control.api.request("GET", "/.well-known/jwks.json").header("if-none-match", after.header("etag"));
+    assert_eq!(
+        HttpResponse::send(conditional_request).await.status,
+        200,
+        "a client with the old key set receives the new one"
+    );
 }
 
 #[tokio::test]
-async fn server_metadata_matches_the_server() {
+async fn server_metadata_lists_the_endpoints_of_the_server() {
     let control = ControlPlane::start().await;
     let path = "/.well-known/oauth-authorization-server";
-    let answer = control.api.get(path).await;
-    let (tag, url) = (answer.header("etag").to_owned(), &control.env["URL"]);
+    let response = control.api.get(path).await;
+    let (tag, url) = (response.header("etag").to_owned(), &control.env["URL"]);
     assert_eq!(
-        (answer.header("content-type"), answer.header("cache-control")),
+        (response.header("content-type"), response.header("cache-control")),
         ("application/json", "public, max-age=300")
     );
-    let told = HttpResponse::send(control.api.request("GET", path).header("if-none-match", &tag)).await;
-    assert_eq!((told.status, told.header("etag")), (304, tag.as_str()));
+    let not_modified = HttpResponse::send(control.api.request("GET", path).header("if-none-match", &tag)).await;
+    assert_eq!((not_modified.status, not_modified.header("etag")), (304, tag.as_str()));
     assert_eq!(
-        answer.expect(200),
+        response.expect(200),
         json!({
             "issuer": url,
             "jwks_uri": format!("{url}/.well-known/jwks.json"),
@@ -63,19 +68,19 @@ async fn signing_key_list_shows_their_history() {
     let keys = control.signing_keys().await;
     let statuses: Vec<_> = keys.iter().map(|key| key["status"].as_str().unwrap()).collect();
     assert_eq!(statuses, ["next", "signing", "revoked"]);
-    let [next, heir, revoked] = [&keys[0], &keys[1], &keys[2]];
+    let [next, successor, revoked] = [&keys[0], &keys[1], &keys[2]];
     assert!(keys.iter().all(|key| key["algorithm"] == "ES256" && key["publishedAt"].is_string()));
-    assert!(["signsFrom", "retiredAt", "removedAt"].iter().all(|at| next[at].is_null()), "{next}");
-    assert_eq!((&heir["signsFrom"], &heir["retiredAt"]), (&revoked["removedAt"], &json!(null)));
+    assert!(["signsFrom", "retiredAt", "removedAt"].iter().all(|field| next[field].is_null()), "{next}");
+    assert_eq!((&successor["signsFrom"], &successor["retiredAt"]), (&revoked["removedAt"], &json!(null)));
     assert_eq!((&revoked["kid"], &revoked["retiredAt"]), (&json!(signing), &revoked["removedAt"]));
     let page = control.api.get_as(control.human(), "/signing-keys?limit=1&offset=1").await.expect(200);
-    assert_eq!((&page["data"], &page["pagination"]["total"]), (&json!([heir]), &json!(3)));
+    assert_eq!((&page["data"], &page["pagination"]["total"]), (&json!([successor]), &json!(3)));
 
     let unknown = "a".repeat(42) + "A";
-    let none = HttpResponse::send(
+    let deletion = HttpResponse::send(
         control.api.request("DELETE", &format!("/signing-keys/{unknown}")).bearer_auth(control.human()),
     );
-    assert_eq!(none.await.error(), (404, "NOT_FOUND", ""));
+    assert_eq!(deletion.await.error(), (404, "NOT_FOUND", ""));
     let bob = control.mint_human("bob");
     let refused = control.api.get_as(&bob, "/signing-keys").await;
     assert_eq!(refused.error(), (403, "INSUFFICIENT_PERMISSIONS", "admin_required"));
@@ -85,18 +90,18 @@ async fn signing_key_list_shows_their_history() {
 async fn metrics_show_the_keys_and_the_start_of_the_signing_key() {
     let control = ControlPlane::start().await;
     let admin = countersign_tests::HttpClient::plain(control.env["ADMIN_URL"].clone());
-    let figure = async |line: &str| {
+    let metric = async |line: &str| {
         let text = admin.get("/metrics").await.body;
         let line = format!("{line} ");
-        text.as_str()?.lines().find_map(|found| found.strip_prefix(&line)?.parse::<f64>().ok())
+        text.as_str()?.lines().find_map(|candidate| candidate.strip_prefix(&line)?.parse::<f64>().ok())
     };
     let count = |status| format!("countersign_signing_keys{{status=\"{status}\"}}");
     let since = "countersign_signing_key_signs_from_timestamp_seconds";
-    let there = async || Some(figure(since).await?).filter(|since| *since > 1e9);
-    let before = eventually("the key is shown", there, || control.log()).await;
+    let shown = async || Some(metric(since).await?).filter(|since| *since > 1e9);
+    let before = eventually("the metric is exported", shown, || control.log()).await;
     control.rotate().await.expect(202);
     control.revoke_signing_key(&control.signing_key("signing").await).await;
-    let shown = async || (figure(&count("next")).await == Some(1.0) && figure(since).await? > before).then_some(());
-    eventually("the figures follow", shown, || control.log()).await;
-    assert_eq!((figure(&count("signing")).await, figure(&count("retired")).await), (Some(1.0), Some(0.0)));
+    let updated = async || (metric(&count("next")).await == Some(1.0) && metric(since).await? > before).then_some(());
+    eventually("the metrics are updated", updated, || control.log()).await;
+    assert_eq!((metric(&count("signing")).await, metric(&count("retired")).await), (Some(1.0), Some(0.0)));
 }

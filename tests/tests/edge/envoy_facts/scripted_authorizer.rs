@@ -17,68 +17,67 @@ use tokio::{net::UnixListener, task::JoinHandle};
 use tokio_stream::wrappers::UnixListenerStream;
 use tonic::{Request, Response, transport::Server};
 
-/// The authorizer.
-pub struct Scripted {
-    folder: TempDir,
-    script: Arc<Script>,
+/// An authorizer that records the checks and sends the response that the test sets.
+pub struct ScriptedAuthorizer {
+    directory: TempDir,
+    service: Arc<ScriptedService>,
     task: JoinHandle<()>,
 }
 
 #[derive(Default)]
-struct Script {
-    /// `None`: it never answers.
+struct ScriptedService {
+    /// `None`: it never responds.
     response: Mutex<Option<CheckResponse>>,
-    asked: Mutex<Vec<HttpRequest>>,
+    requests: Mutex<Vec<HttpRequest>>,
 }
 
-impl Scripted {
-    /// Starts it on a Unix socket. It does not answer until a response is set.
+impl ScriptedAuthorizer {
+    /// Starts it on a Unix socket. It does not respond until a response is set.
     pub fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(socket(folder.path())).unwrap();
-        let script = Arc::new(Script::default());
-        let serving = Server::builder().add_service(AuthorizationServer::from_arc(script.clone()));
-        let task =
-            tokio::spawn(async { serving.serve_with_incoming(UnixListenerStream::new(listener)).await.unwrap() });
-        Self { folder, script, task }
+        let directory = tempfile::tempdir().unwrap();
+        let listener = UnixListener::bind(socket(directory.path())).unwrap();
+        let service = Arc::new(ScriptedService::default());
+        let server = Server::builder().add_service(AuthorizationServer::from_arc(service.clone()));
+        let task = tokio::spawn(async { server.serve_with_incoming(UnixListenerStream::new(listener)).await.unwrap() });
+        Self { directory, service, task }
     }
 
     /// Path of the socket.
     pub fn socket(&self) -> PathBuf {
-        socket(self.folder.path())
+        socket(self.directory.path())
     }
 
-    /// Sets the response from now on.
-    pub fn says(&self, response: CheckResponse) {
-        *self.script.response.lock().unwrap() = Some(response);
+    /// Sets the response to every later check.
+    pub fn set_response(&self, response: CheckResponse) {
+        *self.service.response.lock().unwrap() = Some(response);
     }
 
     /// The request of the last check.
-    pub fn asked(&self) -> HttpRequest {
-        self.script.asked.lock().unwrap().last().cloned().expect("it was asked")
+    pub fn last_request(&self) -> HttpRequest {
+        self.service.requests.lock().unwrap().last().cloned().expect("the authorizer received a check")
     }
 
     /// Number of checks.
-    pub fn times_asked(&self) -> usize {
-        self.script.asked.lock().unwrap().len()
+    pub fn check_count(&self) -> usize {
+        self.service.requests.lock().unwrap().len()
     }
 }
 
-impl Drop for Scripted {
+impl Drop for ScriptedAuthorizer {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-fn socket(folder: &Path) -> PathBuf {
-    folder.join("authz.sock")
+fn socket(directory: &Path) -> PathBuf {
+    directory.join("authz.sock")
 }
 
 #[tonic::async_trait]
-impl Authorization for Script {
+impl Authorization for ScriptedService {
     async fn check(&self, request: Request<CheckRequest>) -> Result<Response<CheckResponse>, tonic::Status> {
         let http = request.into_inner().attributes.and_then(|attributes| attributes.request?.http);
-        self.asked.lock().unwrap().push(http.expect("it is about a request"));
+        self.requests.lock().unwrap().push(http.expect("the check contains an HTTP request"));
         let response = self.response.lock().unwrap().clone();
         match response {
             Some(response) => Ok(Response::new(response)),
@@ -88,53 +87,53 @@ impl Authorization for Script {
 }
 
 /// Additions to the minimal configuration, each a line of YAML.
-pub struct Said<'a> {
+pub struct ConfigAdditions<'a> {
     /// In the HTTP connection manager.
-    pub manager: &'a str,
+    pub connection_manager: &'a str,
     /// In the filter.
     pub filter: &'a str,
     /// In the gRPC service of the filter.
-    pub call: &'a str,
+    pub grpc_service: &'a str,
 }
 
-/// A timeout that a busy machine does not exceed.
-impl Default for Said<'_> {
+/// A gRPC timeout that a busy machine does not exceed.
+impl Default for ConfigAdditions<'_> {
     fn default() -> Self {
-        Self { manager: "", filter: "", call: "timeout: 20s" }
+        Self { connection_manager: "", filter: "", grpc_service: "timeout: 20s" }
     }
 }
 
 /// The authorizer, Envoy, and a service that returns the headers it received.
 pub struct Fixture {
-    pub authorizer: Scripted,
+    pub authorizer: ScriptedAuthorizer,
     pub upstream: Upstream,
     pub envoy: Envoy,
 }
 
 impl Fixture {
-    pub async fn start(said: Said<'_>) -> Self {
-        let (authorizer, upstream) = (Scripted::start(), Upstream::start().await);
-        let envoy = bare(&authorizer.socket(), upstream.port, said).await;
+    pub async fn start(additions: ConfigAdditions<'_>) -> Self {
+        let (authorizer, upstream) = (ScriptedAuthorizer::start(), Upstream::start().await);
+        let envoy = minimal_envoy(&authorizer.socket(), upstream.port, additions).await;
         Self { authorizer, upstream, envoy }
     }
 
     /// Sets the response of the authorizer and sends a request.
-    pub async fn judged(&self, response: CheckResponse, request: RawRequest) -> HttpResponse {
-        self.authorizer.says(response);
+    pub async fn send_with_response(&self, response: CheckResponse, request: RawRequest) -> HttpResponse {
+        self.authorizer.set_response(response);
         request.send(&self.envoy.site).await
     }
 
     /// Sends a request that the authorizer allows without changes.
-    pub async fn allowed(&self, request: RawRequest) -> HttpResponse {
-        self.judged(allow(OkHttpResponse::default()), request).await
+    pub async fn send_allowed(&self, request: RawRequest) -> HttpResponse {
+        self.send_with_response(allow(OkHttpResponse::default()), request).await
     }
 }
 
 /// Starts the minimal Envoy for an authorizer.
-pub async fn bare(socket: &Path, upstream: u16, said: Said<'_>) -> Envoy {
-    let text = replaced(include_str!("bare.yaml"), "# <manager>", said.manager);
-    let text = replaced(&text, "# <filter>", said.filter);
-    Envoy::start(&replaced(&text, "# <call>", said.call), socket, upstream).await
+pub async fn minimal_envoy(socket: &Path, upstream: u16, additions: ConfigAdditions<'_>) -> Envoy {
+    let text = replaced(include_str!("minimal.yaml"), "# <connection_manager>", additions.connection_manager);
+    let text = replaced(&text, "# <filter>", additions.filter);
+    Envoy::start(&replaced(&text, "# <grpc_service>", additions.grpc_service), socket, upstream).await
 }
 
 /// An allow that changes the request.

@@ -1,4 +1,4 @@
-//! Modified tokens: the text is no longer the one that was issued.
+//! Valid tokens whose text was modified.
 
 use super::{
     BAD_SIGNATURE, MALFORMED,
@@ -12,18 +12,18 @@ use base64::{
 const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// Modifications of the token's text.
-pub fn texts(forger: &Forger, token: &str) -> Vec<Case> {
+pub fn modified_texts(forger: &Forger, token: &str) -> Vec<Case> {
     let [header, payload, signature] = &forger.parts;
     let padded = URL_SAFE.encode(BASE64.decode(signature).unwrap());
     let mut cases = vec![
-        case("a dot before", format!(".{token}"), MALFORMED),
-        case("a dot behind", format!("{token}."), MALFORMED),
+        case("leading dot", format!(".{token}"), MALFORMED),
+        case("trailing dot", format!("{token}."), MALFORMED),
         case("two dots", token.replacen('.', "..", 1), MALFORMED),
         case("four parts", format!("{token}.{signature}"), MALFORMED),
         case("five parts", format!("{header}.{payload}.{signature}.{payload}.{signature}"), MALFORMED),
         case("two parts", format!("{header}.{payload}"), MALFORMED),
         case("one part", header.clone(), MALFORMED),
-        case("dots", "..".into(), MALFORMED),
+        case("dots only", "..".into(), MALFORMED),
         case("signature padded", forger.with_signature(&padded), MALFORMED),
         case("header padded", format!("{header}=.{payload}.{signature}"), MALFORMED),
         case("payload padded", format!("{header}.{payload}=.{signature}"), BAD_SIGNATURE),
@@ -32,7 +32,7 @@ pub fn texts(forger: &Forger, token: &str) -> Vec<Case> {
         case("plus for minus", format!("{header}.{payload}.+{}", &signature[1..]), MALFORMED),
         case("40 KiB of signature", forger.with_signature(&"A".repeat(40 * 1024)), MALFORMED),
         case("40 KiB of payload", format!("{header}.{}.{signature}", "A".repeat(40 * 1024)), MALFORMED),
-        case("words", "not-a-token".into(), MALFORMED),
+        case("plain text", "not-a-token".into(), MALFORMED),
         case("a JSON object", r#"{"alg":"ES256"}"#.into(), MALFORMED),
         case("percent-encoded", token.replace('.', "%2E"), MALFORMED),
         case("quoted", format!("\"{token}\""), MALFORMED),
@@ -57,8 +57,8 @@ fn unused_bits(forger: &Forger) -> Vec<Case> {
 pub fn changed_characters(token: &str) -> Vec<(String, String)> {
     let replaced = |position: usize, character: u8| {
         let character = char::from(character);
-        let bent = format!("{}{character}{}", &token[..position], &token[position + 1..]);
-        (format!("{character:?} at {position} of {}", token.len()), bent)
+        let modified = format!("{}{character}{}", &token[..position], &token[position + 1..]);
+        (format!("{character:?} at {position} of {}", token.len()), modified)
     };
     let next = |position: usize| {
         let value = ALPHABET.iter().position(|character| *character == token.as_bytes()[position]);

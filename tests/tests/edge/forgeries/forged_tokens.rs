@@ -1,7 +1,7 @@
 //! Forged tokens: another algorithm, key, header or claims.
 
 use super::{
-    BAD_SIGNATURE, MALFORMED, UNKNOWN,
+    BAD_SIGNATURE, KEY_UNKNOWN, MALFORMED,
     forger::{Case, Forger, case},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD as BASE64};
@@ -18,9 +18,9 @@ pub fn algorithms(forger: &Forger) -> Vec<Case> {
         "HS256",
     ] {
         let header = forger.header(&json!({ "alg": alg }));
-        let bare = format!("{}.{}.", BASE64.encode(&header), forger.parts[1]);
-        cases.push(case(format!("alg {alg:?}, no signature"), bare, MALFORMED));
-        cases.push(case(format!("alg {alg:?}, our signature"), forger.with_header(&header), MALFORMED));
+        let unsigned = format!("{}.{}.", BASE64.encode(&header), forger.parts[1]);
+        cases.push(case(format!("alg {alg:?}, no signature"), unsigned, MALFORMED));
+        cases.push(case(format!("alg {alg:?}, the issuer's signature"), forger.with_header(&header), MALFORMED));
     }
     for alg in [json!(null), json!(0), json!(["ES256"]), json!({ "alg": "ES256" })] {
         let mut header = forger.header.clone();
@@ -39,13 +39,13 @@ pub fn public_key_as_secret(forger: &Forger) -> Vec<Case> {
     let claims: Value = serde_json::from_slice(&forger.payload()).unwrap();
     let secrets = [
         ("PEM", pem.clone().into_bytes()),
-        ("PEM without its end", pem.trim_end().as_bytes().to_vec()),
+        ("PEM without the final newline", pem.trim_end().as_bytes().to_vec()),
         ("DER", der),
         ("point", forger.point()),
         ("JWK", forger.jwk.to_string().into_bytes()),
         ("x", BASE64.decode(forger.jwk["x"].as_str().unwrap()).unwrap()),
         ("kid", forger.header["kid"].as_str().unwrap().as_bytes().to_vec()),
-        ("nothing", Vec::new()),
+        ("empty secret", Vec::new()),
     ];
     let mut cases = Vec::new();
     for (name, secret) in secrets {
@@ -61,29 +61,29 @@ pub fn public_key_as_secret(forger: &Forger) -> Vec<Case> {
 }
 
 /// Headers that contain or name the attacker's key.
-pub fn keys(forger: &Forger) -> Vec<Case> {
+pub fn attacker_keys(forger: &Forger) -> Vec<Case> {
     let public = forger.attacker.public_key().to_sec1_bytes();
     let (x, y) = (BASE64.encode(&public[1..33]), BASE64.encode(&public[33..]));
-    let ours = &forger.header["kid"];
-    let jwk = json!({ "kty": "EC", "crv": "P-256", "x": x, "y": y, "kid": ours, "alg": "ES256", "use": "sig" });
+    let issuer_kid = &forger.header["kid"];
+    let jwk = json!({ "kty": "EC", "crv": "P-256", "x": x, "y": y, "kid": issuer_kid, "alg": "ES256", "use": "sig" });
     let changes = [
-        ("nothing but the attacker's key", json!({}), BAD_SIGNATURE),
+        ("unchanged header", json!({}), BAD_SIGNATURE),
         ("jwk", json!({ "jwk": jwk }), MALFORMED),
         ("jwk without kid", json!({ "jwk": jwk, "kid": null }), MALFORMED),
         ("jku", json!({ "jku": "https://attacker.example/jwks.json" }), MALFORMED),
         ("x5u", json!({ "x5u": "https://attacker.example/cert.pem" }), MALFORMED),
         ("x5c", json!({ "x5c": [BASE64.encode(&public)] }), MALFORMED),
         ("kid missing", json!({ "kid": null }), MALFORMED),
-        ("kid empty", json!({ "kid": "" }), UNKNOWN),
-        ("kid unknown", json!({ "kid": "another" }), UNKNOWN),
-        ("kid a path", json!({ "kid": "../../../../../../dev/null" }), UNKNOWN),
-        ("kid a URL", json!({ "kid": "https://attacker.example/key" }), UNKNOWN),
-        ("kid SQL", json!({ "kid": "' OR 1=1 --" }), UNKNOWN),
-        ("kid with NUL", json!({ "kid": format!("{}\0", ours.as_str().unwrap()) }), UNKNOWN),
-        ("kid in lower case", json!({ "kid": ours.as_str().unwrap().to_lowercase() }), UNKNOWN),
+        ("kid empty", json!({ "kid": "" }), KEY_UNKNOWN),
+        ("kid unknown", json!({ "kid": "another" }), KEY_UNKNOWN),
+        ("kid a path", json!({ "kid": "../../../../../../dev/null" }), KEY_UNKNOWN),
+        ("kid a URL", json!({ "kid": "https://attacker.example/key" }), KEY_UNKNOWN),
+        ("kid SQL", json!({ "kid": "' OR 1=1 --" }), KEY_UNKNOWN),
+        ("kid with NUL", json!({ "kid": format!("{}\0", issuer_kid.as_str().unwrap()) }), KEY_UNKNOWN),
+        ("kid in lower case", json!({ "kid": issuer_kid.as_str().unwrap().to_lowercase() }), KEY_UNKNOWN),
         ("kid a number", json!({ "kid": 0 }), MALFORMED),
-        ("kid an array", json!({ "kid": [ours] }), MALFORMED),
-        ("kid long", json!({ "kid": "k".repeat(5000) }), UNKNOWN),
+        ("kid an array", json!({ "kid": [issuer_kid] }), MALFORMED),
+        ("kid long", json!({ "kid": "k".repeat(5000) }), KEY_UNKNOWN),
     ];
     changes
         .into_iter()
@@ -97,7 +97,7 @@ pub fn headers(forger: &Forger) -> Vec<Case> {
         ("typ missing", json!({ "typ": null }), MALFORMED),
         ("typ JWT", json!({ "typ": "JWT" }), MALFORMED),
         ("typ empty", json!({ "typ": "" }), MALFORMED),
-        ("typ of a person", json!({ "typ": "human+jwt" }), MALFORMED),
+        ("typ of a human token", json!({ "typ": "human+jwt" }), MALFORMED),
         ("typ a number", json!({ "typ": 1 }), MALFORMED),
         ("typ in upper case", json!({ "typ": "AT+JWT" }), BAD_SIGNATURE),
         ("crit", json!({ "crit": ["exp"] }), MALFORMED),
@@ -105,18 +105,18 @@ pub fn headers(forger: &Forger) -> Vec<Case> {
         ("crit empty", json!({ "crit": [] }), MALFORMED),
         ("enc", json!({ "enc": "A256GCM" }), MALFORMED),
         ("zip", json!({ "zip": "DEF" }), MALFORMED),
-        ("a member more", json!({ "more": 1 }), BAD_SIGNATURE),
+        ("additional member", json!({ "more": 1 }), BAD_SIGNATURE),
     ];
     let mut cases: Vec<Case> = changes
         .into_iter()
         .map(|(name, change, reason)| case(name, forger.with_header(&forger.header(&change)), reason))
         .collect();
     let header = forger.header.to_string();
-    let behind = header.trim_end_matches('}').to_owned();
+    let unclosed_header = header.trim_end_matches('}').to_owned();
     let texts = [
-        ("alg twice, none last", format!(r#"{behind},"alg":"none"}}"#), MALFORMED),
+        ("alg twice, none last", format!(r#"{unclosed_header},"alg":"none"}}"#), MALFORMED),
         ("alg twice, none first", header.replacen('{', r#"{"alg":"none","#, 1), MALFORMED),
-        ("kid twice", format!(r#"{behind},"kid":"another"}}"#), MALFORMED),
+        ("kid twice", format!(r#"{unclosed_header},"kid":"another"}}"#), MALFORMED),
         ("white space", format!("{header} "), BAD_SIGNATURE),
         ("header no object", "[]".into(), MALFORMED),
         ("header null", "null".into(), MALFORMED),
@@ -128,33 +128,45 @@ pub fn headers(forger: &Forger) -> Vec<Case> {
     cases
 }
 
-/// Other claims, or the right claims with an invalid signature.
-pub fn payloads_and_signatures(forger: &Forger, other: &str) -> Vec<Case> {
+/// Other claims, or unchanged claims with an invalid signature.
+pub fn payloads_and_signatures(forger: &Forger, other_token: &str) -> Vec<Case> {
     let [header, _, signature] = &forger.parts;
     let raw = BASE64.decode(signature).unwrap();
     let der = Signature::from_slice(&raw).unwrap().to_der();
-    let other: Vec<_> = other.split('.').collect();
-    let plain = forger.header.to_string();
+    let other_token: Vec<_> = other_token.split('.').collect();
+    let original_header = forger.header.to_string();
     let text = String::from_utf8(forger.payload()).unwrap();
-    let twice = format!(r#"{},"sub":"agent_00000000000000000000000001"}}"#, text.trim_end_matches('}'));
-    let later = forger.claims(&json!({ "exp": 4_000_000_000_u64, "roles": ["admin"], "permissions": ["*"] }));
+    let duplicate_sub = format!(r#"{},"sub":"agent_00000000000000000000000001"}}"#, text.trim_end_matches('}'));
+    let extended_claims = forger.claims(&json!({ "exp": 4_000_000_000_u64, "roles": ["admin"], "permissions": ["*"] }));
     let [r, s] = [&raw[..32], &raw[32..]];
     vec![
-        case("another token's payload", format!("{header}.{}.{signature}", other[1]), BAD_SIGNATURE),
-        case("another token's signature", forger.with_signature(other[2]), BAD_SIGNATURE),
-        case("later exp and more roles", format!("{header}.{}.{signature}", BASE64.encode(&later)), BAD_SIGNATURE),
-        case("the same, signed by the attacker", forger.signed(&plain, &later), BAD_SIGNATURE),
-        case("sub twice", format!("{header}.{}.{signature}", BASE64.encode(&twice)), BAD_SIGNATURE),
-        case("sub twice, signed by the attacker", forger.signed(&plain, twice.as_bytes()), BAD_SIGNATURE),
+        case("another token's payload", format!("{header}.{}.{signature}", other_token[1]), BAD_SIGNATURE),
+        case("another token's signature", forger.with_signature(other_token[2]), BAD_SIGNATURE),
+        case(
+            "later exp and more roles",
+            format!("{header}.{}.{signature}", BASE64.encode(&extended_claims)),
+            BAD_SIGNATURE,
+        ),
+        case(
+            "later exp and more roles, signed by the attacker",
+            forger.signed(&original_header, &extended_claims),
+            BAD_SIGNATURE,
+        ),
+        case("sub twice", format!("{header}.{}.{signature}", BASE64.encode(&duplicate_sub)), BAD_SIGNATURE),
+        case(
+            "sub twice, signed by the attacker",
+            forger.signed(&original_header, duplicate_sub.as_bytes()),
+            BAD_SIGNATURE,
+        ),
         case("payload empty", format!("{header}..{signature}"), BAD_SIGNATURE),
-        case("payload no JSON", forger.signed(&plain, b"claims"), BAD_SIGNATURE),
+        case("payload no JSON", forger.signed(&original_header, b"claims"), BAD_SIGNATURE),
         case("signature in DER", forger.with_signature(&BASE64.encode(der.as_bytes())), BAD_SIGNATURE),
         case("signature empty", forger.with_signature(""), BAD_SIGNATURE),
         case("signature of zeros", forger.with_signature(&BASE64.encode([0; 64])), BAD_SIGNATURE),
         case("signature of ones", forger.with_signature(&BASE64.encode([0xff; 64])), BAD_SIGNATURE),
-        case("r and s exchanged", forger.with_signature(&BASE64.encode([s, r].concat())), BAD_SIGNATURE),
-        case("63 bytes", forger.with_signature(&BASE64.encode(&raw[..63])), BAD_SIGNATURE),
-        case("65 bytes", forger.with_signature(&BASE64.encode([&raw[..], &[0]].concat())), BAD_SIGNATURE),
+        case("r and s swapped", forger.with_signature(&BASE64.encode([s, r].concat())), BAD_SIGNATURE),
+        case("signature of 63 bytes", forger.with_signature(&BASE64.encode(&raw[..63])), BAD_SIGNATURE),
+        case("signature of 65 bytes", forger.with_signature(&BASE64.encode([&raw[..], &[0]].concat())), BAD_SIGNATURE),
         case("signature in hex", forger.with_signature(&hex::encode(&raw)), BAD_SIGNATURE),
     ]
 }
