@@ -250,6 +250,6 @@ fn server_command(program: &str) -> Command {
 }
 
 fn is_root() -> bool {
-    let who = Command::new("id").arg("-u").output().expect("id exists");
-    who.stdout.trim_ascii() == b"0"
+    let output = Command::new("id").arg("-u").output().expect("id exists");
+    output.stdout.trim_ascii() == b"0"
 }

@@ -180,9 +180,9 @@ impl Receiver {
 
     /// Waits for this number of requests and returns all.
     pub async fn until(&self, count: usize) -> Vec<Received> {
-        let what = format!("{} gets {count} requests", self.url);
+        let condition = format!("{} gets {count} requests", self.url);
         let enough = async || (self.count() >= count).then(|| self.received());
-        eventually(&what, enough, || format!("received {}: {:#?}", self.count(), self.received().last())).await
+        eventually(&condition, enough, || format!("received {}: {:#?}", self.count(), self.received().last())).await
     }
 
     /// Times since boot at which senders closed a connection without a complete reply.

@@ -72,11 +72,11 @@ impl Sentinel {
 
     async fn knows(&self, replicas: usize, others: usize) {
         let all = format!("slaves={replicas},sentinels={}", others + 1);
-        let knows = async || self.told().await.ok().filter(|told| told.contains(&all)).map(drop);
+        let knows = async || self.info().await.ok().filter(|info| info.contains(&all)).map(drop);
         eventually("Sentinel knows all servers", knows, || self.process.log()).await;
     }
 
-    async fn told(&self) -> redis::RedisResult<String> {
+    async fn info(&self) -> redis::RedisResult<String> {
         let url = match &self.asker {
             Some((user, password)) => self.url().replace("://", &format!("://{user}:{password}@")),
             None => self.url(),

@@ -5,15 +5,15 @@
 #![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 #![expect(clippy::print_stdout, reason = "prints measurements")]
 
-mod hang;
-mod line;
 mod order;
 mod outage;
 mod revocation;
 mod schema;
 mod single_use;
-mod small;
+mod small_disk;
 mod start;
+mod tcp_proxy;
+mod unavailable;
 mod unwritable;
 
 use countersign_client::PrivateKey;
@@ -23,11 +23,11 @@ use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::sync::{Mutex, MutexGuard};
 
-static ALONE: Mutex<()> = Mutex::const_new(());
+static LOAD_LOCK: Mutex<()> = Mutex::const_new(());
 
 /// Serializes the tests that put the machine under load.
-async fn alone() -> MutexGuard<'static, ()> {
-    ALONE.lock().await
+async fn lock_load() -> MutexGuard<'static, ()> {
+    LOAD_LOCK.lock().await
 }
 
 /// A replica on this database.
@@ -36,31 +36,31 @@ async fn replica(database: &str) -> ControlPlane {
 }
 
 /// An agent that can call any replica.
-struct Member {
+struct FleetAgent {
     id: String,
     key: PrivateKey,
 }
 
-impl Member {
-    async fn register(at: &ControlPlane) -> Self {
+impl FleetAgent {
+    async fn register(control: &ControlPlane) -> Self {
         let key = PrivateKey::generate();
         let body = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key.public_pem().unwrap() });
-        Self { id: text(&at.api.post("/auth/register", body).await.expect(201)["agentId"]), key }
+        Self { id: text(&control.api.post("/auth/register", body).await.expect(201)["agentId"]), key }
     }
 
     /// A challenge id and its signature, as the body of a login.
-    async fn answered(&self, at: &HttpClient) -> Value {
-        let challenge = at.post("/auth/challenge", json!({ "agentId": self.id })).await.expect(200);
+    async fn login_body(&self, api: &HttpClient) -> Value {
+        let challenge = api.post("/auth/challenge", json!({ "agentId": self.id })).await.expect(200);
         json!({ "challengeId": challenge["challengeId"], "signature": self.key.sign(&text(&challenge["nonce"])) })
     }
 
     /// The response to a login.
-    async fn login(&self, at: &ControlPlane) -> Value {
-        at.api.post("/auth/authenticate", self.answered(&at.api).await).await.expect(200)
+    async fn login(&self, control: &ControlPlane) -> Value {
+        control.api.post("/auth/authenticate", self.login_body(&control.api).await).await.expect(200)
     }
 
-    async fn token(&self, at: &ControlPlane) -> String {
-        text(&self.login(at).await["accessToken"])
+    async fn token(&self, control: &ControlPlane) -> String {
+        text(&self.login(control).await["accessToken"])
     }
 }
 
@@ -70,7 +70,7 @@ fn now() -> Duration {
 }
 
 /// A quantile of durations: 0.5 is the median.
-fn quantile(durations: &mut [Duration], share: f64) -> Duration {
+fn quantile(durations: &mut [Duration], fraction: f64) -> Duration {
     durations.sort_unstable();
     #[expect(
         clippy::cast_possible_truncation,
@@ -78,6 +78,6 @@ fn quantile(durations: &mut [Duration], share: f64) -> Duration {
         clippy::cast_precision_loss,
         reason = "an index"
     )]
-    let index = (durations.len() as f64 * share) as usize;
+    let index = (durations.len() as f64 * fraction) as usize;
     durations[index.min(durations.len() - 1)]
 }

@@ -1,16 +1,16 @@
 //! Rate limits and change messages of replicas that share a Redis.
 //!
-//! `together` tests the counts, `lost` a Redis that hangs, dies, is full or is missing, `places` passwords, users and
-//! a single-node cluster, `cluster` and `sentinels` failovers, `certificates` TLS, and `wakes` the messages about
+//! `shared_counts` tests the counts, `outages` a Redis that hangs, dies, is full or is missing, `users` passwords and
+//! permissions, `cluster` and `sentinels` failovers, `certificates` TLS, and `change_messages` the messages about
 //! changes. `fixture` starts the replicas.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "a failed expectation fails the test")]
 
 mod certificates;
+mod change_messages;
 mod cluster;
 mod fixture;
-mod lost;
-mod places;
+mod outages;
 mod sentinels;
-mod together;
-mod wakes;
+mod shared_counts;
+mod users;

@@ -32,8 +32,8 @@ async fn assign(api: &HttpClient, key: &str, path: &str, role: &str) {
 /// Agent and role of each event id. An assignment that was delivered under two ids is listed twice.
 fn delivered(all: &[Received]) -> Vec<(String, String)> {
     let text = |data: &Value, name: &str| data[name].as_str().unwrap().to_owned();
-    let mut seen = BTreeSet::new();
-    let unique = all.iter().filter(|request| seen.insert(request.id().to_owned()));
+    let mut ids = BTreeSet::new();
+    let unique = all.iter().filter(|request| ids.insert(request.id().to_owned()));
     unique.map(|request| (text(&request.data(), "agentId"), text(&request.data(), "roleId"))).collect()
 }
 

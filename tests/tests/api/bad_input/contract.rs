@@ -10,7 +10,7 @@ const EVERYWHERE: [&str; 5] =
 
 /// One row of the table.
 #[derive(Debug)]
-pub struct Line {
+pub struct RouteRow {
     pub method: String,
     pub path: String,
     pub access: Access,
@@ -21,27 +21,27 @@ pub struct Line {
 }
 
 /// All rows in order.
-pub static LINES: LazyLock<Vec<Line>> = LazyLock::new(|| {
+pub static ROUTE_ROWS: LazyLock<Vec<RouteRow>> = LazyLock::new(|| {
     let text = std::fs::read_to_string(tools::root().join("docs/use/api.md")).unwrap();
     let routes = text.split("\n## Routes\n").nth(1).expect("a chapter of routes");
-    routes.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Method ")).map(read).collect()
+    routes.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| Method ")).map(parse_row).collect()
 });
 
-fn read(line: &str) -> Line {
+fn parse_row(line: &str) -> RouteRow {
     let cells: Vec<_> = line.trim_matches('|').split('|').map(str::trim).collect();
-    let [method, path, who, category, good, errors] = cells[..] else { panic!("six cells: {line}") };
-    Line {
+    let [method, path, caller, category, good, errors] = cells[..] else { panic!("six cells: {line}") };
+    RouteRow {
         method: method.to_owned(),
         path: path.to_owned(),
-        access: access(who),
+        access: access(caller),
         category: Some(category.to_owned()).filter(|category| category != "free"),
         good: good.parse().expect(line),
         errors: errors.split(',').map(str::trim).filter(|code| !code.is_empty()).map(str::to_owned).collect(),
     }
 }
 
-fn access(who: &str) -> Access {
-    match who {
+fn access(caller: &str) -> Access {
+    match caller {
         "none" => Access::Public,
         "none or human" => Access::PublicOrHuman,
         "human" => Access::HumanUser,
@@ -55,12 +55,12 @@ fn access(who: &str) -> Access {
 }
 
 /// The row of a route.
-pub fn line(method: &str, path: &str) -> &'static Line {
-    let found = LINES.iter().find(|line| (line.method.as_str(), line.path.as_str()) == (method, path));
-    found.unwrap_or_else(|| panic!("docs/use/api.md has no row for {method} {path}"))
+pub fn route_row(method: &str, path: &str) -> &'static RouteRow {
+    let row = ROUTE_ROWS.iter().find(|row| (row.method.as_str(), row.path.as_str()) == (method, path));
+    row.unwrap_or_else(|| panic!("docs/use/api.md has no row for {method} {path}"))
 }
 
-impl Line {
+impl RouteRow {
     /// Whether the table lists this error code.
     pub fn allows(&self, code: &str) -> bool {
         self.errors.contains(code)

@@ -1,7 +1,7 @@
 //! The OpenAPI document lists every route, with the tested fields and the errors of docs/use/api.md.
 
 use super::{
-    contract::{Line, line},
+    contract::{RouteRow, route_row},
     fixture::assert_none,
     routes::{Field, FieldType, ROUTES},
 };
@@ -71,7 +71,7 @@ fn described_errors_match_the_documentation() {
     let description = read();
     let mut faults = Vec::new();
     for (method, path, operation) in operations(&description) {
-        let Line { errors, good, .. } = line(&method, path);
+        let RouteRow { errors, good, .. } = route_row(&method, path);
         let responses = operation["responses"].as_object().unwrap();
         let examples = responses.values().filter_map(|response| {
             response["content"]["application/json"]["examples"].as_object().map(serde_json::Map::values)
@@ -79,8 +79,8 @@ fn described_errors_match_the_documentation() {
         let described: BTreeSet<_> =
             examples.flatten().filter_map(|example| example["value"]["error"]["code"].as_str()).collect();
         let missing: Vec<_> = errors.iter().filter(|code| !described.contains(code.as_str())).collect();
-        let surplus: Vec<_> = described.iter().filter(|code| !line(&method, path).allows(code)).collect();
-        let limited = line(&method, path).category.is_some() == responses.contains_key("429");
+        let surplus: Vec<_> = described.iter().filter(|code| !route_row(&method, path).allows(code)).collect();
+        let limited = route_row(&method, path).category.is_some() == responses.contains_key("429");
         let right = limited && missing.is_empty() && surplus.is_empty() && responses.contains_key(&good.to_string());
         let message = || format!("{method} {path}: described {described:?}, documented {errors:?} and {good}");
         faults.extend((!right).then(message));

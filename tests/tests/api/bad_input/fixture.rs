@@ -1,7 +1,7 @@
 //! A control plane with one resource of each kind, and requests built from the table of routes.
 
 use super::{
-    contract::line,
+    contract::route_row,
     routes::{Access, Field, Route},
 };
 use countersign_client::PrivateKey;
@@ -248,7 +248,7 @@ pub fn malformed_error(response: &HttpResponse) -> Option<&'static str> {
 /// Describes an error code that docs/use/api.md does not list for the route.
 pub fn undocumented(route: &Route, response: &HttpResponse) -> Option<String> {
     let code = response.text("/error/code");
-    let fine = response.status < 400 || line(route.method, route.path).allows(code);
+    let fine = response.status < 400 || route_row(route.method, route.path).allows(code);
     (!fine).then(|| format!("{} {}: docs/use/api.md does not list {code}", route.method, route.path))
 }
 

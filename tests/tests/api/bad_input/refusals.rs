@@ -1,7 +1,7 @@
 //! Each error that docs/use/api.md documents for a route is returned for a request that causes it.
 
 use super::{
-    contract::{LINES, Line, line},
+    contract::{ROUTE_ROWS, RouteRow, route_row},
     fixture::{Fixture, assert_none, malformed_error},
     routes::{Access, ROUTES, Route},
 };
@@ -182,13 +182,13 @@ impl RefusalFixture {
 
 #[test]
 fn documented_routes_match_the_tested_routes() {
-    let shown = |method: &str, path: &str, access: Access, good: u16| format!("{method} {path} {access:?} {good}");
+    let describe = |method: &str, path: &str, access: Access, good: u16| format!("{method} {path} {access:?} {good}");
     let documented: BTreeSet<_> =
-        LINES.iter().map(|line| shown(&line.method, &line.path, line.access, line.good)).collect();
+        ROUTE_ROWS.iter().map(|row| describe(&row.method, &row.path, row.access, row.good)).collect();
     let tested: BTreeSet<_> =
-        ROUTES.iter().map(|route| shown(route.method, route.path, route.access, route.good)).collect();
+        ROUTES.iter().map(|route| describe(route.method, route.path, route.access, route.good)).collect();
     assert_eq!(documented, tested, "left: docs/use/api.md, right: the table in routes.rs");
-    assert_eq!(LINES.len(), documented.len(), "no route is listed twice");
+    assert_eq!(ROUTE_ROWS.len(), documented.len(), "no route is listed twice");
 }
 
 #[tokio::test]
@@ -196,7 +196,7 @@ async fn every_documented_error_occurs() {
     let scenario = RefusalFixture::new().await;
     let mut faults = Vec::new();
     for route in ROUTES {
-        let Line { errors, .. } = line(route.method, route.path);
+        let RouteRow { errors, .. } = route_row(route.method, route.path);
         for code in errors {
             let response = HttpResponse::send(scenario.request_causing(route, code).await).await;
             let right = response.text("/error/code") == code && malformed_error(&response).is_none();
@@ -218,7 +218,7 @@ async fn every_route_has_its_documented_rate_limit() {
         let request = if route.fields.is_empty() { request } else { request.json(&fixture.body(route).await) };
         let response = HttpResponse::send(request).await;
         let policy = response.header("ratelimit-policy");
-        let Line { category, .. } = line(route.method, route.path);
+        let RouteRow { category, .. } = route_row(route.method, route.path);
         let right = match category {
             Some(category) => policy.starts_with(&format!("\"{category}\";")),
             None => policy.is_empty(),

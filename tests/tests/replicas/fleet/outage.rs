@@ -1,6 +1,6 @@
 //! Requests of clients during a failure, and their responses.
 
-use super::{Member, now};
+use super::{FleetAgent, now};
 use countersign_tests::{
     ControlPlane, HttpResponse, Sidecar,
     control_plane::text,
@@ -21,24 +21,24 @@ use std::{
 use tokio::task::JoinHandle;
 
 /// Deadline of a request during a failure.
-const LONGEST: Duration = Duration::from_secs(20);
+const DEADLINE: Duration = Duration::from_secs(20);
 
 /// Concurrent requests of each kind: together more than there are database connections.
-const AT_ONCE: usize = 4;
+const CONCURRENCY: usize = 4;
 
-/// A response and its duration.
+/// A response and its duration. Status 0 means that no response arrived.
 #[derive(Debug)]
-pub struct Asked {
-    pub what: &'static str,
+pub struct TimedResponse {
+    pub name: &'static str,
     pub status: u16,
-    pub took: Duration,
+    pub duration: Duration,
     pub body: Value,
 }
 
 /// A client with all credentials.
 pub struct Clients<'a> {
-    pub at: &'a ControlPlane,
-    agent: Member,
+    pub control: &'a ControlPlane,
+    agent: FleetAgent,
     pub token: String,
     refresh: String,
     role: String,
@@ -47,158 +47,165 @@ pub struct Clients<'a> {
 }
 
 impl<'a> Clients<'a> {
-    pub async fn of(at: &'a ControlPlane) -> Self {
-        let agent = Member::register(at).await;
-        let role = at.create_role(&format!("role of {}", agent.id), &["read"]).await;
-        at.assign(&agent.id, &role).await;
-        let pair = agent.login(at).await;
-        let (token, refresh) = (text(&pair["accessToken"]), text(&pair["refreshToken"]));
-        let login = agent.answered(&at.api).await;
-        Self { at, agent, token, refresh, role, login }
+    pub async fn of(control: &'a ControlPlane) -> Self {
+        let agent = FleetAgent::register(control).await;
+        let role = control.create_role(&format!("role of {}", agent.id), &["read"]).await;
+        control.assign(&agent.id, &role).await;
+        let tokens = agent.login(control).await;
+        let (token, refresh) = (text(&tokens["accessToken"]), text(&tokens["refreshToken"]));
+        let login = agent.login_body(&control.api).await;
+        Self { control, agent, token, refresh, role, login }
     }
 
     /// Requests that only read.
     pub fn reads(&self) -> Vec<(&'static str, RequestBuilder)> {
-        let at = self.at;
-        let verify = at.api.request("GET", &at.path("/verify")).bearer_auth(at.key());
-        let get = |path: &str| at.api.request("GET", path);
+        let control = self.control;
+        let verify = control.api.request("GET", &control.path("/verify")).bearer_auth(control.key());
+        let get = |path: &str| control.api.request("GET", path);
         vec![
             ("verify", verify.header("x-agent-token", format!("Bearer {}", self.token))),
-            ("roles", get(&at.path("/roles")).bearer_auth(at.key())),
-            ("agent", get(&at.path(&format!("/agents/{}", self.agent.id))).bearer_auth(at.key())),
-            ("challenge", at.api.request("POST", "/auth/challenge").json(&json!({ "agentId": self.agent.id }))),
-            ("audit", get("/audit").bearer_auth(at.human())),
+            ("roles", get(&control.path("/roles")).bearer_auth(control.key())),
+            ("agent", get(&control.path(&format!("/agents/{}", self.agent.id))).bearer_auth(control.key())),
+            ("challenge", control.api.request("POST", "/auth/challenge").json(&json!({ "agentId": self.agent.id }))),
+            ("audit", get("/audit").bearer_auth(control.human())),
         ]
     }
 
     /// Requests that write.
     pub fn writes(&self) -> Vec<(&'static str, RequestBuilder)> {
-        let at = self.at;
+        let control = self.control;
         let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
         let agent = json!({ "email": "o@example.org", "name": "Agent", "publicKey": key });
         let role = json!({ "name": format!("role {}", now().as_nanos()), "permissions": [] });
-        let held = at.path(&format!("/agents/{}/roles/{}", self.agent.id, self.role));
+        let assignment = control.path(&format!("/agents/{}/roles/{}", self.agent.id, self.role));
         let status = json!({ "status": "active" });
         vec![
-            ("register", at.api.request("POST", "/auth/register").json(&agent)),
-            ("authenticate", at.api.request("POST", "/auth/authenticate").json(&self.login)),
-            ("refresh", at.api.request("POST", "/auth/refresh").json(&json!({ "refreshToken": self.refresh }))),
-            ("make a role", at.api.request("POST", &at.path("/roles")).bearer_auth(at.key()).json(&role)),
-            ("revoke a role", at.api.request("DELETE", &held).bearer_auth(at.key())),
+            ("register", control.api.request("POST", "/auth/register").json(&agent)),
+            ("authenticate", control.api.request("POST", "/auth/authenticate").json(&self.login)),
+            ("refresh", control.api.request("POST", "/auth/refresh").json(&json!({ "refreshToken": self.refresh }))),
+            (
+                "create a role",
+                control.api.request("POST", &control.path("/roles")).bearer_auth(control.key()).json(&role),
+            ),
+            ("revoke a role", control.api.request("DELETE", &assignment).bearer_auth(control.key())),
             (
                 "status",
-                at.api
+                control
+                    .api
                     .request("PUT", &format!("/agents/{}/status", self.agent.id))
-                    .bearer_auth(at.human())
+                    .bearer_auth(control.human())
                     .json(&status),
             ),
-            ("revoke", at.api.request("POST", "/auth/revoke").json(&json!({ "token": self.token }))),
+            ("revoke", control.api.request("POST", "/auth/revoke").json(&json!({ "token": self.token }))),
         ]
     }
 
     /// Sends all requests several times concurrently, and asserts the deadline.
-    pub async fn ask_all(&self) -> Vec<Asked> {
-        let all = (0..AT_ONCE).flat_map(|_| self.reads().into_iter().chain(self.writes()));
-        let asked = join_all(all.map(|(what, request)| ask(what, request))).await;
-        for Asked { what, took, status, .. } in &asked {
-            assert!(*took < LONGEST, "{what}: {status} after {took:?}\n{}", self.at.log());
+    pub async fn send_all(&self) -> Vec<TimedResponse> {
+        let all = (0..CONCURRENCY).flat_map(|_| self.reads().into_iter().chain(self.writes()));
+        let responses = join_all(all.map(|(name, request)| send_timed(name, request))).await;
+        for TimedResponse { name, duration, status, .. } in &responses {
+            assert!(*duration < DEADLINE, "{name}: {status} after {duration:?}\n{}", self.control.log());
         }
-        asked
+        responses
     }
 
     /// Asserts that all requests return 503. Returns the longest duration.
     pub async fn assert_all_unavailable(&self) -> Duration {
-        let asked = self.ask_all().await;
-        for Asked { what, status, body, took } in &asked {
-            assert_eq!(*status, 503, "{what} after {took:?}: {body}");
-            assert_eq!(body["error"]["code"], "SERVICE_UNAVAILABLE", "{what}");
+        let responses = self.send_all().await;
+        for TimedResponse { name, status, body, duration } in &responses {
+            assert_eq!(*status, 503, "{name} after {duration:?}: {body}");
+            assert_eq!(body["error"]["code"], "SERVICE_UNAVAILABLE", "{name}");
         }
-        asked.iter().map(|asked| asked.took).max().unwrap()
+        responses.iter().map(|response| response.duration).max().unwrap()
     }
 
     /// Waits until reads and writes succeed. Returns the duration.
     pub async fn await_recovery(&self) -> Duration {
         let began = now();
-        let good = async || {
+        let all_succeed = async || {
             let mut statuses = BTreeSet::new();
             for _ in 0..3 {
                 let all = self.reads().into_iter().chain([self.writes().swap_remove(0)]);
-                let asked = join_all(
-                    (0..AT_ONCE).flat_map(|_| self.reads()).chain(all).map(|(what, request)| ask(what, request)),
+                let responses = join_all(
+                    (0..CONCURRENCY)
+                        .flat_map(|_| self.reads())
+                        .chain(all)
+                        .map(|(name, request)| send_timed(name, request)),
                 );
-                statuses.extend(asked.await.iter().map(|asked| asked.status));
+                statuses.extend(responses.await.iter().map(|response| response.status));
             }
             statuses.is_subset(&BTreeSet::from([200, 201])).then_some(())
         };
-        eventually("all requests succeed again", good, || self.at.log()).await;
+        eventually("all requests succeed again", all_succeed, || self.control.log()).await;
         now().saturating_sub(began)
     }
 
     /// Status code, overall status and database check of `/health`, which responds although the database hangs.
     pub async fn health(&self) -> (u16, String, String) {
-        let asked = ask("health", self.at.api.request("GET", "/health")).await;
-        assert!(asked.took < LONGEST, "health took {:?}", asked.took);
-        (asked.status, text(&asked.body["status"]), text(&asked.body["checks"]["database"]))
+        let response = send_timed("health", self.control.api.request("GET", "/health")).await;
+        assert!(response.duration < DEADLINE, "health took {:?}", response.duration);
+        (response.status, text(&response.body["status"]), text(&response.body["checks"]["database"]))
     }
 
-    /// Waits until `/health` returns this.
+    /// Waits until `/health` returns this status code, overall status and database check.
     pub async fn await_health(&self, status: u16, overall: &str, database: &str) {
-        let wanted = (status, overall.to_owned(), database.to_owned());
+        let expected = (status, overall.to_owned(), database.to_owned());
         let mut last = None;
-        let says = async || {
+        let reported = async || {
             last = Some(self.health().await);
-            (last.as_ref() == Some(&wanted)).then_some(())
+            (last.as_ref() == Some(&expected)).then_some(())
         };
-        eventually(&format!("health is {wanted:?}"), says, || self.at.log()).await;
+        eventually(&format!("health is {expected:?}"), reported, || self.control.log()).await;
     }
 }
 
-async fn ask(what: &'static str, request: RequestBuilder) -> Asked {
+async fn send_timed(name: &'static str, request: RequestBuilder) -> TimedResponse {
     let began = now();
-    let answer = HttpResponse::try_send(request.timeout(LONGEST)).await;
-    let took = now().saturating_sub(began);
-    let (status, body) = answer.map_or((0, Value::Null), |answer| (answer.status, answer.body));
-    Asked { what, status, took, body }
+    let response = HttpResponse::try_send(request.timeout(DEADLINE)).await;
+    let duration = now().saturating_sub(began);
+    let (status, body) = response.map_or((0, Value::Null), |response| (response.status, response.body));
+    TimedResponse { name, status, duration, body }
 }
 
-/// Checks a token at a sidecar, again and again.
+/// Checks a token at a sidecar repeatedly in the background.
 pub struct Checks {
-    ends: Arc<AtomicBool>,
+    stop: Arc<AtomicBool>,
     count: Arc<AtomicU32>,
-    asking: JoinHandle<Duration>,
+    task: JoinHandle<Duration>,
 }
 
 impl Checks {
-    /// Starts. The sidecar must allow every check.
-    pub async fn begin(sidecar: &Sidecar, token: &str) -> Self {
-        let (ends, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
-        let (over, answered, mut client) = (Arc::clone(&ends), Arc::clone(&count), sidecar.client().await);
-        let asked = request(&[("authorization", &format!("Bearer {token}"))], &[]);
-        let asking = tokio::spawn(async move {
+    /// Starts the checks. The sidecar must allow each one.
+    pub async fn start(sidecar: &Sidecar, token: &str) -> Self {
+        let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU32::new(0)));
+        let (stop_requested, counter, mut client) = (Arc::clone(&stop), Arc::clone(&count), sidecar.client().await);
+        let check = request(&[("authorization", &format!("Bearer {token}"))], &[]);
+        let task = tokio::spawn(async move {
             let mut longest = Duration::ZERO;
-            while !over.load(Ordering::SeqCst) {
+            while !stop_requested.load(Ordering::SeqCst) {
                 let began = now();
-                let verdict = CheckResult::of(client.check(asked.clone()).await.unwrap().into_inner());
-                assert_eq!(verdict.status, 200, "{}", verdict.reason);
+                let result = CheckResult::of(client.check(check.clone()).await.unwrap().into_inner());
+                assert_eq!(result.status, 200, "{}", result.reason);
                 longest = longest.max(now().saturating_sub(began));
-                answered.fetch_add(1, Ordering::SeqCst);
+                counter.fetch_add(1, Ordering::SeqCst);
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
             longest
         });
-        Self { ends, count, asking }
+        Self { stop, count, task }
     }
 
     /// Waits until the sidecar has answered this many more checks.
-    pub async fn more(&self, checks: u32) {
-        let enough = self.count.load(Ordering::SeqCst) + checks;
-        let answered = async || (self.count.load(Ordering::SeqCst) >= enough).then_some(());
+    pub async fn await_more(&self, checks: u32) {
+        let target = self.count.load(Ordering::SeqCst) + checks;
+        let answered = async || (self.count.load(Ordering::SeqCst) >= target).then_some(());
         eventually("the sidecar answers checks", answered, String::new).await;
     }
 
-    /// Ends. Returns the number of checks and the longest time that one took.
-    pub async fn end(self) -> (u32, Duration) {
-        self.ends.store(true, Ordering::SeqCst);
-        (self.count.load(Ordering::SeqCst), self.asking.await.unwrap())
+    /// Stops the checks. Returns their number and the longest duration.
+    pub async fn stop(self) -> (u32, Duration) {
+        self.stop.store(true, Ordering::SeqCst);
+        (self.count.load(Ordering::SeqCst), self.task.await.unwrap())
     }
 }

@@ -1,38 +1,38 @@
 //! Rolling upgrades: replicas of the old version run with a newer schema, and can start with it.
 
-use super::{Member, replica};
+use super::{FleetAgent, replica};
 use countersign_tests::{ControlPlane, Database, Postgres};
 use serde_json::json;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
 /// Additive changes, which CONTRIBUTING.md allows to a later version.
-const LATER: [&str; 5] = [
+const LATER_CHANGES: [&str; 5] = [
     "ALTER TABLE agents ADD COLUMN later_text TEXT",
     "ALTER TABLE services ADD COLUMN later_number BIGINT NOT NULL DEFAULT 7",
-    "ALTER TABLE feed ADD COLUMN later_instant BIGINT",
+    "ALTER TABLE feed ADD COLUMN later_time BIGINT",
     "CREATE TABLE later (id TEXT PRIMARY KEY, agent_id TEXT NOT NULL REFERENCES agents (id))",
     "CREATE INDEX later_by_agent ON later (agent_id)",
 ];
 
-/// Applies the changes with an unknown schema version.
+/// Applies the changes and records a schema version that the replicas do not know.
 async fn upgrade(database: &str, postgres: bool) {
     sqlx::any::install_default_drivers();
     let mut connection = AnyConnection::connect(database).await.unwrap();
-    for sql in LATER {
+    for sql in LATER_CHANGES {
         connection.execute(sql).await.unwrap();
     }
-    let (done, sum) = if postgres { ("true", r"'\x00'::bytea") } else { ("1", "x'00'") };
-    let noted = format!(
+    let (success, checksum) = if postgres { ("true", r"'\x00'::bytea") } else { ("1", "x'00'") };
+    let insert_version = format!(
         "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) \
-         VALUES (9000, 'later', {done}, {sum}, 1)"
+         VALUES (9000, 'later', {success}, {checksum}, 1)"
     );
-    connection.execute(AssertSqlSafe(noted)).await.unwrap();
+    connection.execute(AssertSqlSafe(insert_version)).await.unwrap();
     connection.close().await.unwrap();
 }
 
 /// Calls endpoints that use the changed tables.
-async fn use_it(one: &ControlPlane, other: &ControlPlane, role: &str) {
-    let agent = Member::register(one).await;
+async fn use_changed_tables(one: &ControlPlane, other: &ControlPlane, role: &str) {
+    let agent = FleetAgent::register(one).await;
     other
         .api
         .send_as(one.key(), "POST", &one.path(&format!("/agents/{}/roles", agent.id)), json!({ "roleId": role }))
@@ -51,19 +51,19 @@ async fn upgrade_under_replicas(database: &str, postgres: bool) {
     let role = one.create_role("reader", &["read"]).await;
     // Several times, so that statements are prepared on every connection.
     for _ in 0..5 {
-        use_it(&one, &other, &role).await;
+        use_changed_tables(&one, &other, &role).await;
     }
     upgrade(database, postgres).await;
     for _ in 0..5 {
-        use_it(&one, &other, &role).await;
+        use_changed_tables(&one, &other, &role).await;
     }
     // A replica of the old version that starts during the upgrade.
     other.restart().await;
-    use_it(&one, &other, &role).await;
-    use_it(&one, &replica(database).await, &role).await;
+    use_changed_tables(&one, &other, &role).await;
+    use_changed_tables(&one, &replica(database).await, &role).await;
     let versions =
         Database::connect(database).await.texts("SELECT CAST(MAX(version) AS TEXT) FROM _sqlx_migrations").await;
-    assert_eq!(versions, ["9000"], "nobody took it back");
+    assert_eq!(versions, ["9000"], "the newer version stays applied");
 }
 
 #[tokio::test(flavor = "multi_thread")]

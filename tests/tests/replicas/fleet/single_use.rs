@@ -1,7 +1,7 @@
 //! A challenge yields one token pair and a refresh token one successor across all replicas, even if one is killed
 //! while it responds.
 
-use super::{Member, replica};
+use super::{FleetAgent, replica};
 use countersign_tests::{ControlPlane, Database, HttpResponse, Postgres, Redis, control_plane::text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ struct Outcome {
     pairs: Vec<Value>,
 }
 
-/// Sends a request concurrently to the replicas in turn. An attempt without a response counts as `gone`.
+/// Sends a request concurrently to the replicas in turn. An attempt without a response counts as `no_response`.
 fn submit(replicas: &[&ControlPlane], path: &str, body: &Value) -> JoinSet<Option<HttpResponse>> {
     let mut attempts = JoinSet::new();
     for number in 0..ATTEMPTS {
@@ -29,19 +29,19 @@ fn submit(replicas: &[&ControlPlane], path: &str, body: &Value) -> JoinSet<Optio
 
 async fn outcome(mut attempts: JoinSet<Option<HttpResponse>>) -> Outcome {
     let (mut counts, mut pairs) = (BTreeMap::new(), Vec::new());
-    while let Some(answer) = attempts.join_next().await {
-        let answer = answer.unwrap();
-        let told = answer.as_ref().map_or((0, "", "gone"), HttpResponse::error);
-        *counts.entry(format!("{} {}", told.0, told.2).trim().to_owned()).or_default() += 1;
-        pairs.extend(answer.filter(|answer| answer.status == 200).map(|answer| answer.body));
+    while let Some(response) = attempts.join_next().await {
+        let response = response.unwrap();
+        let (status, _, reason) = response.as_ref().map_or((0, "", "no_response"), HttpResponse::error);
+        *counts.entry(format!("{status} {reason}").trim().to_owned()).or_default() += 1;
+        pairs.extend(response.filter(|response| response.status == 200).map(|response| response.body));
     }
     Outcome { counts, pairs }
 }
 
 /// Number of sessions in the database.
 async fn logins(database: &str) -> usize {
-    let counted = Database::connect(database).await.texts("SELECT CAST(COUNT(*) AS TEXT) FROM sessions").await;
-    counted[0].parse().unwrap()
+    let count = Database::connect(database).await.texts("SELECT CAST(COUNT(*) AS TEXT) FROM sessions").await;
+    count[0].parse().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -49,14 +49,15 @@ async fn challenges_submitted_fifty_times_at_two_replicas_yield_one_pair_each() 
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let (one, other) = tokio::join!(replica(&database), replica(&database));
-    let agent = Member::register(&one).await;
+    let agent = FleetAgent::register(&one).await;
     let mut pairs = 0;
     for number in 0..CHALLENGES {
-        let login = agent.answered(&[&one, &other][number % 2].api).await;
-        let Outcome { counts, pairs: got } = outcome(submit(&[&one, &other], "/auth/authenticate", &login)).await;
+        let login = agent.login_body(&[&one, &other][number % 2].api).await;
+        let Outcome { counts, pairs: token_pairs } =
+            outcome(submit(&[&one, &other], "/auth/authenticate", &login)).await;
         let expected = BTreeMap::from([("200".into(), 1), ("401 challenge_used".into(), ATTEMPTS - 1)]);
         assert_eq!(counts, expected, "challenge {number}");
-        pairs += got.len();
+        pairs += token_pairs.len();
     }
     assert_eq!((pairs, logins(&database).await), (CHALLENGES, CHALLENGES));
 }
@@ -66,7 +67,7 @@ async fn refresh_token_used_fifty_times_at_two_replicas_yields_one_successor_and
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let (one, other) = tokio::join!(replica(&database), replica(&database));
-    let agent = Member::register(&one).await;
+    let agent = FleetAgent::register(&one).await;
     for round in 0..REFRESHES {
         let login = agent.login(&one).await;
         let refresh = json!({ "refreshToken": login["refreshToken"] });
@@ -75,10 +76,10 @@ async fn refresh_token_used_fifty_times_at_two_replicas_yields_one_successor_and
         assert_eq!((counts.get("200"), refused.sum()), (Some(&1), ATTEMPTS - 1), "round {round}: {counts:?}");
         // The reuse ended the session at both replicas.
         let successor = json!({ "refreshToken": pairs[0]["refreshToken"] });
-        for at in [&one, &other] {
-            assert_eq!(at.api.post("/auth/refresh", successor.clone()).await.error().2, "refresh_revoked");
-            let dead = at.verify(&text(&pairs[0]["accessToken"])).await;
-            assert_eq!(dead.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"));
+        for control in [&one, &other] {
+            assert_eq!(control.api.post("/auth/refresh", successor.clone()).await.error().2, "refresh_revoked");
+            let verification = control.verify(&text(&pairs[0]["accessToken"])).await;
+            assert_eq!(verification.error(), (401, "AUTHENTICATION_FAILED", "token_revoked"));
         }
     }
 }
@@ -89,10 +90,10 @@ async fn single_use_holds_if_a_replica_is_killed_while_it_responds() {
     let postgres = Postgres::start().await;
     let database = postgres.database().await;
     let (one, mut other) = tokio::join!(replica(&database), replica(&database));
-    let agent = Member::register(&one).await;
-    let mut gone = 0;
+    let agent = FleetAgent::register(&one).await;
+    let mut interrupted = 0;
     for number in 0..KILLS {
-        let login = agent.answered(&one.api).await;
+        let login = agent.login_body(&one.api).await;
         let refresh = json!({ "refreshToken": agent.login(&one).await["refreshToken"] });
         let before = logins(&database).await;
         let submitted = submit(&[&one, &other], "/auth/authenticate", &login);
@@ -101,17 +102,18 @@ async fn single_use_holds_if_a_replica_is_killed_while_it_responds() {
         tokio::time::sleep(std::time::Duration::from_millis(15 * number as u64)).await;
         other.kill();
         let (logged_in, refreshed) = (outcome(submitted).await, outcome(refreshed).await);
-        gone += logged_in.counts.get("0 gone").unwrap_or(&0) + refreshed.counts.get("0 gone").unwrap_or(&0);
+        interrupted +=
+            logged_in.counts.get("0 no_response").unwrap_or(&0) + refreshed.counts.get("0 no_response").unwrap_or(&0);
         assert!(logged_in.pairs.len() <= 1 && refreshed.pairs.len() <= 1, "{number}");
         assert_eq!(logins(&database).await - before, 1, "at most one login succeeded");
         other.restart().await;
-        for at in [&one, &other] {
-            let again = at.api.post("/auth/authenticate", login.clone()).await;
-            assert_eq!(again.error(), (401, "AUTHENTICATION_FAILED", "challenge_used"), "{number}");
-            assert_eq!(at.api.post("/auth/refresh", refresh.clone()).await.status, 401, "{number}");
+        for control in [&one, &other] {
+            let repeated = control.api.post("/auth/authenticate", login.clone()).await;
+            assert_eq!(repeated.error(), (401, "AUTHENTICATION_FAILED", "challenge_used"), "{number}");
+            assert_eq!(control.api.post("/auth/refresh", refresh.clone()).await.status, 401, "{number}");
         }
     }
-    assert!(gone > 0, "no kill interrupted a request");
+    assert!(interrupted > 0, "no kill interrupted a request");
 }
 
 /// Single use does not depend on Redis, which may lose data or restore old data.
@@ -124,24 +126,24 @@ async fn single_use_holds_if_redis_loses_or_restores_data() {
         ControlPlane::start_replica(&database, &settings),
         ControlPlane::start_replica(&database, &settings)
     );
-    let agent = Member::register(&one).await;
-    let old = redis.dump().await;
+    let agent = FleetAgent::register(&one).await;
+    let dump = redis.dump().await;
     for round in 0..3 {
-        let login = agent.answered(&one.api).await;
+        let login = agent.login_body(&one.api).await;
         let refresh = json!({ "refreshToken": agent.login(&one).await["refreshToken"] });
         let (logins, refreshes) =
             (submit(&[&one, &other], "/auth/authenticate", &login), submit(&[&one, &other], "/auth/refresh", &refresh));
         match round {
             0 => redis.flush().await,
-            1 => redis.restore(&old).await,
+            1 => redis.restore(&dump).await,
             _ => redis.kill(),
         }
         let (logins, refreshes) = (outcome(logins).await, outcome(refreshes).await);
         assert_eq!((logins.pairs.len(), refreshes.pairs.len()), (1, 1), "{:?} {:?}", logins.counts, refreshes.counts);
-        for at in [&one, &other] {
-            let again = at.api.post("/auth/authenticate", login.clone()).await;
-            assert_eq!(again.error(), (401, "AUTHENTICATION_FAILED", "challenge_used"));
-            assert_eq!(at.api.post("/auth/refresh", refresh.clone()).await.status, 401);
+        for control in [&one, &other] {
+            let repeated = control.api.post("/auth/authenticate", login.clone()).await;
+            assert_eq!(repeated.error(), (401, "AUTHENTICATION_FAILED", "challenge_used"));
+            assert_eq!(control.api.post("/auth/refresh", refresh.clone()).await.status, 401);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Replicas that start concurrently on an empty database create one deployment.
 
-use super::{Member, replica};
+use super::{FleetAgent, replica};
 use countersign_tests::{
     ControlPlane, Database, Issuer, Postgres, ProductionServer, SigningKey, control_plane::MASTER_KEY, issuer::jwks,
 };
@@ -30,13 +30,13 @@ async fn ten_concurrent_replicas_on_an_empty_database_create_one_deployment() {
     let database = postgres.database().await;
     let replicas = join_all((0..REPLICAS).map(|_| replica(&database))).await;
     assert_one_deployment(&database).await;
-    let agent = Member::register(&replicas[0]).await;
+    let agent = FleetAgent::register(&replicas[0]).await;
     let keys = replicas[0].signing_keys().await;
-    for (number, at) in replicas.iter().enumerate() {
-        assert_eq!(at.signing_keys().await, keys);
-        let token = agent.token(at).await;
-        let elsewhere = &replicas[(number + 3) % REPLICAS];
-        elsewhere.verify(&token).await.expect(200);
+    for (number, control) in replicas.iter().enumerate() {
+        assert_eq!(control.signing_keys().await, keys);
+        let token = agent.token(control).await;
+        let other = &replicas[(number + 3) % REPLICAS];
+        other.verify(&token).await.expect(200);
     }
     let verified = replicas[0].command(&["audit", "verify"]);
     assert!(verified.status.success(), "{}", String::from_utf8_lossy(&verified.stdout));
@@ -57,12 +57,12 @@ async fn concurrent_production_replicas_create_one_deployment() {
     let replicas = join_all((0..REPLICAS).map(|_| ProductionServer::start_as(human.clone(), &settings))).await;
     assert_one_deployment(&database).await;
     let first = replicas[0].api.get("/.well-known/jwks.json").await.expect(200);
-    for at in &replicas {
-        assert_eq!(at.api.get("/.well-known/jwks.json").await.expect(200), first);
+    for control in &replicas {
+        assert_eq!(control.api.get("/.well-known/jwks.json").await.expect(200), first);
         let role = json!({ "name": "reader", "description": "", "permissions": [] });
         let path = format!("/services/{}/roles", replicas[0].service);
-        let made = at.api.send_as(&replicas[0].key, "POST", &path, role).await.status;
-        assert!(made == 201 || made == 409, "{made}");
+        let status = control.api.send_as(&replicas[0].key, "POST", &path, role).await.status;
+        assert!(status == 201 || status == 409, "{status}");
     }
 }
 
@@ -82,9 +82,9 @@ async fn replica_with_another_master_key_refuses_to_start() {
     for setting in &settings {
         command.args(["--set", setting]);
     }
-    let refused = command.output().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(!refused.status.success() && said.contains("master key") && !said.contains("cdcd"), "{said}");
-    one.verify(&Member::register(&one).await.token(&one).await).await.expect(200);
+    let output = command.output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && error.contains("master key") && !error.contains("cdcd"), "{error}");
+    one.verify(&FleetAgent::register(&one).await.token(&one).await).await.expect(200);
     drop::<ControlPlane>(one);
 }

@@ -4,44 +4,44 @@
 use super::{
     outage::{Checks, Clients},
     replica,
-    small::Small,
+    small_disk::SmallDisk,
 };
 use countersign_tests::{ControlPlane, HttpResponse, Postgres, Sidecar, eventually};
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
 
 async fn statuses(requests: Vec<(&'static str, RequestBuilder)>) -> Vec<(&'static str, u16)> {
-    let asked =
-        requests.into_iter().map(|(what, request)| async move { (what, HttpResponse::send(request).await.status) });
-    join_all(asked).await
+    let responses =
+        requests.into_iter().map(|(name, request)| async move { (name, HttpResponse::send(request).await.status) });
+    join_all(responses).await
 }
 
-/// `begin` starts the failure and `end` ends it.
-async fn go_through(control: &ControlPlane, begin: impl AsyncFn(), end: impl AsyncFn()) {
+/// Tests a database that refuses writes from `begin` to `end`.
+async fn assert_outage_is_survived(control: &ControlPlane, begin: impl AsyncFn(), end: impl AsyncFn()) {
     let (steady, clients) = (Clients::of(control).await, Clients::of(control).await);
     let sidecar = Sidecar::start(control).await;
-    let checks = Checks::begin(&sidecar, &steady.token).await;
+    let checks = Checks::start(&sidecar, &steady.token).await;
     clients.await_health(200, "healthy", "up").await;
     begin().await;
     // Some writes still fit on a full disk.
     let mut refused = 0;
     let degraded = async || {
-        let answers = statuses(clients.writes()).await;
-        assert!(answers.iter().all(|(_, status)| *status < 500 || *status == 503), "{answers:?}\n{}", control.log());
-        refused += answers.iter().filter(|(_, status)| *status == 503).count();
+        let results = statuses(clients.writes()).await;
+        assert!(results.iter().all(|(_, status)| *status < 500 || *status == 503), "{results:?}\n{}", control.log());
+        refused += results.iter().filter(|(_, status)| *status == 503).count();
         (clients.health().await == (200, "degraded".to_owned(), "degraded".to_owned())).then_some(())
     };
     eventually("health is degraded", degraded, || control.log()).await;
     assert!(refused > 0, "no write was refused");
     for _ in 0..3 {
-        for (what, status) in statuses(steady.reads()).await {
-            assert_eq!(status, 200, "{what}\n{}", control.log());
+        for (name, status) in statuses(steady.reads()).await {
+            assert_eq!(status, 200, "{name}\n{}", control.log());
         }
     }
     end().await;
     steady.await_recovery().await;
     steady.await_health(200, "healthy", "up").await;
-    let (count, longest) = checks.end().await;
+    let (count, longest) = checks.stop().await;
     println!("{refused} writes refused; {count} checks at the sidecar, the longest took {longest:?}");
 }
 
@@ -51,34 +51,34 @@ async fn read_only_postgresql_degrades_and_recovers() {
     let database = postgres.database().await;
     let control = replica(&database).await;
     let name = database.rsplit('/').next().unwrap();
-    let switch = async |to: &str| {
-        postgres.run(format!("ALTER DATABASE {name} SET default_transaction_read_only = {to}")).await;
+    let set_read_only = async |value: &str| {
+        postgres.run(format!("ALTER DATABASE {name} SET default_transaction_read_only = {value}")).await;
     };
     let begin = async || {
-        switch("on").await;
+        set_read_only("on").await;
         // As after a failover. The setting applies to new connections.
         postgres.run(format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'")).await;
     };
     // Nothing closes the read-only connections: the control plane must drop them itself.
-    go_through(&control, begin, async || switch("off").await).await;
+    assert_outage_is_survived(&control, begin, async || set_read_only("off").await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn postgresql_on_a_full_disk_degrades_and_recovers() {
-    let disk = Small::make(64);
+    let disk = SmallDisk::mount(64);
     let postgres = Postgres::start().await;
     let folder = disk.path().join("space");
     postgres.make_folder_at(&folder);
     postgres.run(format!("CREATE TABLESPACE small LOCATION '{}'", folder.display())).await;
     let control = replica(&postgres.database_with("TABLESPACE small").await).await;
-    go_through(&control, async || disk.fill(), async || disk.empty()).await;
+    assert_outage_is_survived(&control, async || disk.fill(), async || disk.empty()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sqlite_on_a_full_disk_degrades_and_recovers() {
-    let disk = Small::make(32);
+    let disk = SmallDisk::mount(32);
     let file = disk.path().join("countersign.db");
     let control = replica(&format!("sqlite://{}", file.display())).await;
-    go_through(&control, async || disk.fill(), async || disk.empty()).await;
+    assert_outage_is_survived(&control, async || disk.fill(), async || disk.empty()).await;
     drop(control);
 }

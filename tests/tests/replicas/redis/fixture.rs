@@ -8,22 +8,22 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 /// Management calls per minute.
-pub const MOST: usize = 40;
+pub const LIMIT: usize = 40;
 
-/// Concurrent calls in a crowd.
-const CROWD: usize = 100;
+/// Concurrent calls in a burst.
+const CALLS: usize = 100;
 
 /// Attempts, because on a busy machine a call to Redis may time out, which other tests cover.
-pub const TRIES: usize = 5;
+pub const ATTEMPTS: usize = 5;
 
-/// Calls with a measured duration: fewer than a crowd, so that they do not wait for each other.
-const FEW: usize = 6;
+/// Calls with a measured duration: fewer than a burst, so that they do not wait for each other.
+const MEASURED_CALLS: usize = 6;
 
 /// Deadline of a failover: it takes seconds, and windows last a minute.
-const FOR_EVER: Duration = Duration::from_secs(45);
+const FAILOVER_DEADLINE: Duration = Duration::from_secs(45);
 
-/// Deadline of a request while Redis is lost. A request that waits for Redis gets 503 earlier.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Deadline of a request while Redis is lost. The control plane returns 503 earlier if a request waits for Redis.
+const REQUEST_DEADLINE: Duration = Duration::from_secs(20);
 
 pub struct Fleet {
     pub one: ControlPlane,
@@ -38,9 +38,9 @@ pub struct Caller {
     path: String,
 }
 
-/// Remaining calls in the responses of a crowd, in descending order.
+/// Remaining calls in the responses of a burst, in descending order.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Crowd(Vec<usize>);
+pub struct RemainingCalls(Vec<usize>);
 
 impl Fleet {
     /// Starts two replicas with these `[redis]` settings.
@@ -62,46 +62,46 @@ impl Fleet {
         Caller { path: format!("/services/{service}/roles"), key }
     }
 
-    /// Sends concurrent calls, alternating between the replicas.
-    pub async fn crowd(&self, caller: &Caller) -> Crowd {
-        self.crowd_at(caller, &self.both()).await
+    /// Sends a burst of concurrent calls, alternating between the replicas.
+    pub async fn send_burst(&self, caller: &Caller) -> RemainingCalls {
+        self.send_burst_to(caller, &self.both()).await
     }
 
     /// Sends concurrent calls to these replicas.
-    pub async fn crowd_at(&self, caller: &Caller, at: &[&ControlPlane]) -> Crowd {
-        let mut crowd = JoinSet::new();
-        for call in 0..CROWD {
-            let (site, caller) = (at[call % at.len()].api.clone(), caller.clone());
-            crowd.spawn(async move { call_once(&site, &caller).await });
+    pub async fn send_burst_to(&self, caller: &Caller, replicas: &[&ControlPlane]) -> RemainingCalls {
+        let mut burst = JoinSet::new();
+        for call in 0..CALLS {
+            let (api, caller) = (replicas[call % replicas.len()].api.clone(), caller.clone());
+            burst.spawn(async move { call_once(&api, &caller).await });
         }
-        let mut left: Vec<_> = crowd.join_all().await.into_iter().flatten().collect();
-        left.sort_unstable_by(|one, other| other.cmp(one));
-        Crowd(left)
+        let mut remaining: Vec<_> = burst.join_all().await.into_iter().flatten().collect();
+        remaining.sort_unstable_by(|one, other| other.cmp(one));
+        RemainingCalls(remaining)
     }
 
     /// Asserts that requests do not wait for a lost Redis, including the first ones that notice it.
     #[expect(clippy::disallowed_methods, reason = "measures durations in the test")]
-    pub async fn nobody_waits(&self) {
-        let mut few = JoinSet::new();
-        for call in 0..FEW {
-            let site = self.both()[call % 2].api.clone();
-            few.spawn(async move {
+    pub async fn assert_no_request_waits(&self) {
+        let mut requests = JoinSet::new();
+        for call in 0..MEASURED_CALLS {
+            let api = self.both()[call % 2].api.clone();
+            requests.spawn(async move {
                 let began = Instant::now();
-                // This request asks Redis twice: before the token is looked up, and for the limit.
-                site.post("/auth/revoke", json!({ "token": format!("nonsense {call}") })).await.expect(200);
+                // This request calls Redis twice: before the token is looked up, and for the limit.
+                api.post("/auth/revoke", json!({ "token": format!("nonsense {call}") })).await.expect(200);
                 began.elapsed()
             });
         }
-        let longest = few.join_all().await.into_iter().max().unwrap();
-        assert!(longest < PATIENCE, "{longest:?}");
+        let longest = requests.join_all().await.into_iter().max().unwrap();
+        assert!(longest < REQUEST_DEADLINE, "{longest:?}");
     }
 
-    /// Asserts that a crowd is counted in Redis, together for both replicas. Returns its caller.
-    pub async fn counts_together(&self) -> Caller {
-        for _ in 0..TRIES {
+    /// Asserts that a burst is counted in Redis, together for both replicas. Returns its caller.
+    pub async fn assert_counted_together(&self) -> Caller {
+        for _ in 0..ATTEMPTS {
             let caller = self.caller().await;
-            if let Some(crowd) = self.undisturbed_crowd(&caller).await {
-                crowd.is_counted(MOST);
+            if let Some(burst) = self.undisturbed_burst(&caller).await {
+                burst.assert_passed(LIMIT);
                 return caller;
             }
         }
@@ -109,10 +109,10 @@ impl Fleet {
     }
 
     /// Asserts that the calls of a caller are still counted: the limit is exhausted.
-    pub async fn remembers(&self, caller: &Caller) {
-        for _ in 0..TRIES {
-            if let Some(crowd) = self.undisturbed_crowd(caller).await {
-                return crowd.is_counted(0);
+    pub async fn assert_limit_exhausted(&self, caller: &Caller) {
+        for _ in 0..ATTEMPTS {
+            if let Some(burst) = self.undisturbed_burst(caller).await {
+                return burst.assert_passed(0);
             }
         }
         panic!("Redis was too slow every time");
@@ -126,7 +126,7 @@ impl Fleet {
     /// Calls both replicas in turn until both have lost Redis since `losses` and reconnected. Returns the duration
     /// and the calls that passed at each.
     #[expect(clippy::disallowed_methods, reason = "measures durations in the test")]
-    pub async fn hammered_through_a_loss(&self, caller: &Caller, losses: usize) -> (Duration, [usize; 2]) {
+    pub async fn call_until_reconnected(&self, caller: &Caller, losses: usize) -> (Duration, [usize; 2]) {
         let (began, mut passed) = (Instant::now(), [0, 0]);
         loop {
             let mut up = 0;
@@ -137,22 +137,22 @@ impl Fleet {
             if up == 2 && self.losses() >= losses + 2 {
                 return (began.elapsed(), passed);
             }
-            assert!(began.elapsed() < FOR_EVER, "Redis is not back\n{}", self.one.log());
+            assert!(began.elapsed() < FAILOVER_DEADLINE, "Redis is not back\n{}", self.one.log());
         }
     }
 
     /// Asserts that each replica allowed at most the limit to a caller who has exhausted it in Redis.
     #[track_caller]
-    pub fn is_limited_alone(&self, passed: [usize; 2]) {
-        assert!(passed.iter().all(|passed| *passed <= MOST), "{passed:?}\n{}", self.one.log());
+    pub fn assert_limited_per_replica(&self, passed: [usize; 2]) {
+        assert!(passed.iter().all(|passed| *passed <= LIMIT), "{passed:?}\n{}", self.one.log());
     }
 
-    /// A crowd, if neither replica lost Redis meanwhile.
-    pub async fn undisturbed_crowd(&self, caller: &Caller) -> Option<Crowd> {
-        self.says("up").await;
+    /// Sends a burst. Returns `None` if a replica lost Redis meanwhile.
+    pub async fn undisturbed_burst(&self, caller: &Caller) -> Option<RemainingCalls> {
+        self.await_redis_check("up").await;
         let losses = self.losses();
-        let crowd = self.crowd(caller).await;
-        (self.losses() == losses).then_some(crowd)
+        let burst = self.send_burst(caller).await;
+        (self.losses() == losses).then_some(burst)
     }
 
     /// Number of losses of Redis at both replicas.
@@ -161,49 +161,50 @@ impl Fleet {
     }
 
     /// Waits until both replicas report this check.
-    pub async fn says(&self, check: &str) {
+    pub async fn await_redis_check(&self, check: &str) {
         for control in self.both() {
-            says(control, check).await;
+            await_redis_check(control, check).await;
         }
     }
 }
 
-impl Crowd {
+impl RemainingCalls {
     /// Asserts that exactly this many calls passed, each counted once.
     #[track_caller]
-    pub fn is_counted(&self, passed: usize) {
+    pub fn assert_passed(&self, passed: usize) {
         assert_eq!(self.0, (0..passed).rev().collect::<Vec<_>>());
     }
 }
 
-async fn call_once(site: &HttpClient, caller: &Caller) -> Option<usize> {
-    let answer = site.get_as(&caller.key, &caller.path).await;
-    if answer.status == 429 {
+async fn call_once(api: &HttpClient, caller: &Caller) -> Option<usize> {
+    let response = api.get_as(&caller.key, &caller.path).await;
+    if response.status == 429 {
         return None;
     }
-    let left = left(&answer);
-    answer.expect(200);
-    Some(left)
+    let remaining = remaining_calls(&response);
+    response.expect(200);
+    Some(remaining)
 }
 
-/// Waits until a replica has everything that the master has now.
-pub async fn is_copied(master: &Redis, replica: &Redis) {
-    let now = offset(master, "master_repl_offset:").await;
-    let copied = async || (offset(replica, "slave_repl_offset:").await >= now).then_some(());
-    eventually("it is copied", copied, || replica.log()).await;
+/// Waits until a replica has all writes of the master so far.
+pub async fn await_replication(master: &Redis, replica: &Redis) {
+    let written = replication_offset(master, "master_repl_offset:").await;
+    let replicated = async || (replication_offset(replica, "slave_repl_offset:").await >= written).then_some(());
+    eventually("the replica has all writes", replicated, || replica.log()).await;
 }
 
-async fn offset(redis: &Redis, name: &str) -> Option<u64> {
-    let said: String = redis.command(&["INFO", "replication"]).await;
-    said.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
+async fn replication_offset(redis: &Redis, name: &str) -> Option<u64> {
+    let info: String = redis.command(&["INFO", "replication"]).await;
+    info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse().ok())
 }
 
 /// Remaining calls in the `RateLimit` header.
-fn left(answer: &HttpResponse) -> usize {
-    let said = answer.header("ratelimit");
-    said.split_once(";r=")
+fn remaining_calls(response: &HttpResponse) -> usize {
+    let header = response.header("ratelimit");
+    header
+        .split_once(";r=")
         .and_then(|(_, rest)| rest.split(';').next()?.parse().ok())
-        .unwrap_or_else(|| panic!("{said}"))
+        .unwrap_or_else(|| panic!("{header}"))
 }
 
 pub async fn health(control: &ControlPlane) -> Value {
@@ -211,14 +212,14 @@ pub async fn health(control: &ControlPlane) -> Value {
 }
 
 /// Waits until health reports this Redis check and the overall status that follows from it.
-pub async fn says(control: &ControlPlane, check: &str) {
+pub async fn await_redis_check(control: &ControlPlane, check: &str) {
     let expected = if check == "up" { "healthy" } else { "degraded" };
-    let said = async || {
+    let reported = async || {
         let health = health(control).await;
         (health["checks"]["redis"] == check && health["status"] == expected && health["backends"]["redis"] == "redis")
             .then_some(())
     };
-    eventually(&format!("redis is {check}"), said, || control.log()).await;
+    eventually(&format!("redis is {check}"), reported, || control.log()).await;
 }
 
 /// A value of `/metrics`.
@@ -234,7 +235,7 @@ pub fn logged(control: &ControlPlane, text: &str) -> usize {
 }
 
 async fn replica(database: &str, redis: &[String]) -> ControlPlane {
-    let (own, limit) = (replica_settings(database), format!("limits.management_per_minute={MOST}"));
-    let settings: Vec<_> = own.iter().chain([&limit]).chain(redis).map(String::as_str).collect();
+    let (base, limit) = (replica_settings(database), format!("limits.management_per_minute={LIMIT}"));
+    let settings: Vec<_> = base.iter().chain([&limit]).chain(redis).map(String::as_str).collect();
     ControlPlane::start_with_default_limits_and(&settings).await
 }

@@ -24,22 +24,22 @@ const READS: f64 = 50.0;
 /// Deadline on a busy machine.
 const DEADLINE: Duration = Duration::from_mins(1);
 
-pub async fn listen(redis: &Redis, channel: &str) -> PubSubStream {
+pub async fn subscribe(redis: &Redis, channel: &str) -> PubSubStream {
     let client = redis.client();
     let mut connection = client.get_async_pubsub().await.unwrap();
     connection.subscribe(channel).await.unwrap();
     connection.into_on_message()
 }
 
-/// Waits until both replicas subscribe; returns the channel.
-async fn channel(redis: &Redis) -> String {
-    let both = async || {
+/// Waits until both replicas subscribe. Returns the channel.
+async fn await_subscriptions(redis: &Redis) -> String {
+    let both_subscribed = async || {
         let channels: Vec<String> = redis.command(&["PUBSUB", "CHANNELS", "{countersign:*"]).await;
         let [channel] = <[String; 1]>::try_from(channels).ok()?;
-        let (_, listeners): (String, i64) = redis.command(&["PUBSUB", "NUMSUB", &channel]).await;
-        (listeners == 2).then_some(channel)
+        let (_, subscribers): (String, i64) = redis.command(&["PUBSUB", "NUMSUB", &channel]).await;
+        (subscribers == 2).then_some(channel)
     };
-    eventually("both listen", both, || redis.log()).await
+    eventually("both replicas subscribe", both_subscribed, || redis.log()).await
 }
 
 /// Waits for the next message, which is empty.
@@ -64,14 +64,14 @@ async fn each_change_is_published_once_and_not_repeated_by_the_other_replica() {
     let redis = Redis::start().await;
     let settings = [format!("redis.url={}", redis.url()), "limits.management_per_minute=100000".to_owned()];
     let fleet = Fleet::start(&settings).await;
-    let channel = channel(&redis).await;
-    let mut messages = listen(&redis, &channel).await;
+    let channel = await_subscriptions(&redis).await;
+    let mut messages = subscribe(&redis, &channel).await;
     for change in 0..CHANGES {
         fleet.one.create_role(&format!("role-{change}"), &[]).await;
         next_message(&mut messages).await;
     }
-    let more = tokio::time::timeout(Duration::from_secs(1), messages.next()).await;
-    assert!(more.is_err(), "{more:?}");
+    let repeated = tokio::time::timeout(Duration::from_secs(1), messages.next()).await;
+    assert!(repeated.is_err(), "{repeated:?}");
 }
 
 /// Without messages a replica reads only when it polls. So the test counts reads: more than polls and background jobs
@@ -81,7 +81,7 @@ async fn each_change_is_published_once_and_not_repeated_by_the_other_replica() {
 async fn a_message_makes_a_replica_read_changes_without_waiting_for_its_poll() {
     let redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
-    let channel = channel(&redis).await;
+    let channel = await_subscriptions(&redis).await;
     let (before, began) = (reads(&fleet.other).await, Instant::now());
     loop {
         for _ in 0..MESSAGES {
@@ -100,15 +100,15 @@ async fn a_message_makes_a_replica_read_changes_without_waiting_for_its_poll() {
 async fn replicas_subscribe_again_after_a_loss() {
     let mut redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
-    channel(&redis).await;
+    await_subscriptions(&redis).await;
     redis.kill();
-    fleet.says("down").await;
+    fleet.await_redis_check("down").await;
     // The other replica finds the change by polling.
     let before = metric(&fleet.other, "countersign_feed_revision").await;
     fleet.one.create_role("meanwhile", &[]).await;
-    let known = async || (metric(&fleet.other, "countersign_feed_revision").await > before).then_some(());
-    eventually("the other replica has the change", known, || fleet.other.log()).await;
+    let updated = async || (metric(&fleet.other, "countersign_feed_revision").await > before).then_some(());
+    eventually("the other replica has the change", updated, || fleet.other.log()).await;
     redis.restart().await;
-    fleet.says("up").await;
-    channel(&redis).await;
+    fleet.await_redis_check("up").await;
+    await_subscriptions(&redis).await;
 }

@@ -1,38 +1,38 @@
-//! Counts of both replicas together.
+//! Calls are counted across replicas, and separately for each deployment.
 
-use super::fixture::{Fleet, MOST, TRIES};
+use super::fixture::{ATTEMPTS, Fleet, LIMIT};
 use countersign_tests::{ControlPlane, Redis};
 use serde_json::json;
 
-/// Calls whose window ends while the crowd runs.
-const FREE: usize = 15;
+/// Counted calls that [`age_calls`] moves out of the window.
+const EXPIRED_CALLS: usize = 15;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn exactly_the_limit_passes_also_at_the_end_of_a_window() {
+async fn exactly_the_limit_passes_even_at_the_end_of_a_window() {
     let redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
-    for _ in 0..TRIES {
-        let caller = fleet.counts_together().await;
-        fleet.remembers(&caller).await;
-        half_a_minute_passes(&redis).await;
-        let first = fleet.undisturbed_crowd(&caller).await;
-        if let (Some(first), Some(second)) = (first, fleet.undisturbed_crowd(&caller).await) {
-            first.is_counted(FREE);
-            return second.is_counted(0);
+    for _ in 0..ATTEMPTS {
+        let caller = fleet.assert_counted_together().await;
+        fleet.assert_limit_exhausted(&caller).await;
+        age_calls(&redis).await;
+        let first = fleet.undisturbed_burst(&caller).await;
+        if let (Some(first), Some(second)) = (first, fleet.undisturbed_burst(&caller).await) {
+            first.assert_passed(EXPIRED_CALLS);
+            return second.assert_passed(0);
         }
     }
     panic!("Redis was too slow every time");
 }
 
 /// Moves some counted calls a minute back and the others half a minute.
-async fn half_a_minute_passes(redis: &Redis) {
+async fn age_calls(redis: &Redis) {
     let keys: Vec<String> = redis.command(&["KEYS", "*:proven:*"]).await;
     for key in keys {
         let calls: Vec<i64> = redis.command(&["LRANGE", &key, "0", "-1"]).await;
-        if calls.len() == MOST {
-            for (place, call) in calls.iter().enumerate() {
-                let back = if place < FREE { 60_000_000 } else { 30_000_000 };
-                redis.command::<()>(&["LSET", &key, &place.to_string(), &(call - back).to_string()]).await;
+        if calls.len() == LIMIT {
+            for (index, call) in calls.iter().enumerate() {
+                let age = if index < EXPIRED_CALLS { 60_000_000 } else { 30_000_000 };
+                redis.command::<()>(&["LSET", &key, &index.to_string(), &(call - age).to_string()]).await;
             }
         }
     }
@@ -42,19 +42,19 @@ async fn half_a_minute_passes(redis: &Redis) {
 async fn agents_and_services_are_counted_across_replicas() {
     let redis = Redis::start().await;
     let fleet = Fleet::start(&[format!("redis.url={}", redis.url())]).await;
-    fleet.says("up").await;
+    fleet.await_redis_check("up").await;
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let body = json!({ "email": "owner@example.org", "name": "Agent", "publicKey": key });
     let agent = fleet.one.api.post("/auth/register", body).await.expect(201)["agentId"].clone();
     let mut passed = 0;
     for call in 0..24 {
-        let answer = fleet.both()[call % 2].api.post("/auth/challenge", json!({ "agentId": agent })).await;
-        passed += usize::from(answer.status == 200);
+        let response = fleet.both()[call % 2].api.post("/auth/challenge", json!({ "agentId": agent })).await;
+        passed += usize::from(response.status == 200);
     }
     assert_eq!(passed, 10);
-    let wrong = async |control: &ControlPlane| control.api.get_as("svc_sk_nobody", "/services").await;
-    let before = wrong(&fleet.one).await;
-    let after = wrong(&fleet.other).await;
+    let call_with_unknown_key = async |control: &ControlPlane| control.api.get_as("svc_sk_nobody", "/services").await;
+    let before = call_with_unknown_key(&fleet.one).await;
+    let after = call_with_unknown_key(&fleet.other).await;
     assert!(before.header("ratelimit").contains("r=299"), "{before:?}");
     assert!(after.header("ratelimit").contains("r=298"), "{after:?}");
 }
@@ -70,8 +70,8 @@ async fn deployments_that_share_a_redis_are_counted_separately() {
     for control in [&one, &other] {
         let mut passed = 0;
         for _ in 0..8 {
-            let answer = control.api.post("/auth/revoke", json!({ "token": "nonsense" })).await;
-            passed += usize::from(answer.status != 429);
+            let response = control.api.post("/auth/revoke", json!({ "token": "nonsense" })).await;
+            passed += usize::from(response.status != 429);
         }
         assert_eq!(passed, 5);
     }

@@ -9,21 +9,21 @@ use std::{
 use tempfile::TempDir;
 
 /// A tmpfs. Only root can mount one.
-pub struct Small {
+pub struct SmallDisk {
     folder: TempDir,
 }
 
-impl Small {
-    pub fn make(megabytes: u32) -> Self {
+impl SmallDisk {
+    pub fn mount(megabytes: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let size = format!("size={megabytes}m,mode=0777");
-        let mounted = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(folder.path()).output();
-        let mounted = mounted.unwrap();
-        let said = String::from_utf8_lossy(&mounted.stderr);
+        let output = Command::new("mount").args(["-t", "tmpfs", "-o", &size, "none"]).arg(folder.path()).output();
+        let output = output.unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
         assert!(
-            mounted.status.success(),
-            "a small disk could not be made ({said}): run the tests as root that may mount, \
-             or leave out what needs it: cargo test -- --skip disk_that_is_full"
+            output.status.success(),
+            "cannot mount a tmpfs ({error}): run the tests as a root user that may mount, \
+             or skip the tests that need it: cargo test -- --skip on_a_full_disk"
         );
         Self { folder }
     }
@@ -40,7 +40,7 @@ impl Small {
         }
     }
 
-    /// Deletes the file that fills it.
+    /// Deletes the file that fills the file system.
     pub fn empty(&self) {
         std::fs::remove_file(self.ballast()).unwrap();
     }
@@ -50,8 +50,8 @@ impl Small {
     }
 }
 
-impl Drop for Small {
+impl Drop for SmallDisk {
     fn drop(&mut self) {
-        let _busy = Command::new("umount").arg("--lazy").arg(self.folder.path()).status();
+        let _status = Command::new("umount").arg("--lazy").arg(self.folder.path()).status();
     }
 }
