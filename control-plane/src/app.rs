@@ -1,6 +1,6 @@
 //! Assembles the control plane from its settings, runs its servers and jobs, and stops them gracefully.
 //!
-//! The only module that depends on all others. [`wiring`] builds the parts, [`servers`] runs the three ports, [`jobs`] the
+//! The only module that depends on all others. [`wiring`] builds the shared, [`servers`] runs the three ports, [`jobs`] the
 //! background tasks; the other modules implement the commands that work on the database.
 
 mod audit;
@@ -58,7 +58,7 @@ impl Default for Dependencies {
 pub struct App {
     config: Config,
     state: AppState,
-    parts: ContextParts,
+    shared: ContextParts,
     redis: Option<Arc<RedisClient>>,
     http_sender: Arc<HttpSender>,
     dispatcher_health: Arc<DispatcherHealth>,
@@ -87,11 +87,11 @@ impl App {
         let dispatcher_health = Arc::new(DispatcherHealth::new(dependencies.clock.clone()));
         let health = dispatcher_health.clone();
         let queue_health = Arc::new(move || health.current());
-        let (context, parts) = wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
-        let pools = parts.store.clone();
+        let (context, shared) = wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
+        let pools = shared.store.clone();
         metrics.expose_connection_pools(move || pools.connection_pools())?;
-        let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &parts.address_guard)?);
-        let operator_key = humans::operator_key(&config, parts.rng.as_ref())?.map(Arc::new);
+        let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &shared.address_guard)?);
+        let operator_key = humans::operator_key(&config, shared.rng.as_ref())?.map(Arc::new);
         let (certificate, authority) = wiring::certificate(&config, context.now())?;
         metrics.certificate_expiry.set(certificate.expires_at()?.seconds());
         if let (true, Some(operator_key)) = (config.dev, &operator_key) {
@@ -102,14 +102,14 @@ impl App {
         let humans = Arc::new(HumanTokenVerifier::new(operator_key, issuers));
         let terminate_tls = config.tls.mode == TlsMode::Terminated;
         let proxies = Arc::new(TrustedProxies { trusted: config.proxies.networks(), terminate_tls });
-        let redis = redis::connect(&config, &parts.keyring, &metrics).await?.map(Arc::new);
-        let limiter = redis::rate_limiter(redis.clone(), parts.clock.clone());
+        let redis = redis::connect(&config, &shared.keyring, &metrics).await?.map(Arc::new);
+        let limiter = redis::rate_limiter(redis.clone(), shared.clock.clone());
         let limits = Arc::new(Limits::new(wiring::limits_per_minute(config.limits), limiter));
         let state = AppState { context, humans, metrics, limits, proxies, started_at };
         Ok(Self {
             config,
             state,
-            parts,
+            shared,
             redis,
             http_sender,
             dispatcher_health,
@@ -142,7 +142,7 @@ impl App {
         let Self {
             config,
             state,
-            parts,
+            shared,
             redis,
             http_sender,
             dispatcher_health,
@@ -156,24 +156,24 @@ impl App {
         let mut tasks = Tasks::new();
         servers::serve_admin(&mut tasks, ports.admin, readiness, state.metrics.clone(), &shutdown);
         let settings = SidecarSettings { issuer: context.issuer().to_owned(), max_staleness: config.max_staleness() };
-        let sync_service = servers::sync_service(&mut tasks, &parts.store, settings, &state.metrics, &shutdown);
+        let sync_service = servers::sync_service(&mut tasks, &shared.store, settings, &state.metrics, &shutdown);
         servers::serve_sync(&mut tasks, ports.sync, &certificate, sync_service, &shutdown)?;
-        servers::serve_api(&mut tasks, ports.api, (&certificate, parts.rng.clone()), state.clone(), &shutdown)?;
+        servers::serve_api(&mut tasks, ports.api, (&certificate, shared.rng.clone()), state.clone(), &shutdown)?;
         jobs::spawn_periodic(&mut tasks, &state, &shutdown);
-        jobs::spawn_database_check(&mut tasks, parts.store.clone(), &shutdown);
+        jobs::spawn_database_check(&mut tasks, shared.store.clone(), &shutdown);
         if let Some(redis) = redis {
-            jobs::spawn_redis_tasks(&mut tasks, &redis, &parts.store, &shutdown);
+            jobs::spawn_redis_tasks(&mut tasks, &redis, &shared.store, &shutdown);
         }
         let health = dispatcher_health.clone();
-        let dispatcher = wiring::webhook_dispatcher(&config.webhooks, &parts, &state.metrics, http_sender, health);
-        jobs::spawn_webhook_delivery(&mut tasks, &parts, &state.metrics, (dispatcher, dispatcher_health), &shutdown);
+        let dispatcher = wiring::webhook_dispatcher(&config.webhooks, &shared, &state.metrics, http_sender, health);
+        jobs::spawn_webhook_delivery(&mut tasks, &shared, &state.metrics, (dispatcher, dispatcher_health), &shutdown);
         tracing::info!(url = context.issuer(), %api, %sync, %admin, "ready");
         drop(startup);
         let result = servers::wait(tasks, &shutdown).await;
         if let Err(error) = flush_suppressed_bursts(&context).await {
             tracing::warn!(%error, "webhook events about suppressed failed logins could not be written");
         }
-        parts.store.close().await;
+        shared.store.close().await;
         drop(database_lock);
         result
     }

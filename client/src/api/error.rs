@@ -4,7 +4,7 @@ use super::redact::redacted_url;
 use crate::KeyError;
 use reqwest::{Response, header::RETRY_AFTER};
 use serde_json::{Map, Value};
-use std::{fmt::Write, time::Duration};
+use std::time::Duration;
 
 /// The status of a request that exceeds a rate limit.
 const TOO_MANY_REQUESTS: u16 = 429;
@@ -66,7 +66,7 @@ impl ApiError {
         let header = |name: &str| response.headers().get(name)?.to_str().ok().map(str::to_owned);
         let (request_id, retry_after) = (header("x-request-id"), header(RETRY_AFTER.as_str()));
         let body: Value = response.json().await.ok()?;
-        let text = |pointer| body.pointer(pointer).and_then(Value::as_str).map(str::to_owned);
+        let text = |pointer| body.pointer(pointer).and_then(Value::as_str).map(plain);
         Some(Self::Refused {
             status,
             code: text("/error/code").unwrap_or_default(),
@@ -122,35 +122,31 @@ pub fn innermost(error: &reqwest::Error) -> String {
     text.split(" for url (").next().unwrap_or_default().to_owned()
 }
 
-/// What the request required and what the caller holds, as far as `error.details` says so: `" (required: …; held: …)"`.
+/// What the request required and what the caller has, as far as `error.details` says so: `" (required: …; actual: …)"`.
 pub fn requirement(details: &Map<String, Value>) -> String {
-    let stated = details.iter().filter(|(name, _)| name.starts_with("required") || name.starts_with("held"));
-    let parts: Vec<_> = stated.map(|(name, value)| format!("{}: {}", words(name), list(value))).collect();
-    // Sorted by name, `held` comes first; the requirement is read first.
-    let parts: Vec<_> = parts.into_iter().rev().collect();
+    let part = |name| details.get(name).map(|value| format!("{name}: {}", plain(&described(value))));
+    let parts: Vec<_> = ["required", "actual"].into_iter().filter_map(part).collect();
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join("; ")) }
 }
 
-/// `requiredPermissions` as `required permissions`.
-fn words(name: &str) -> String {
-    name.chars().fold(String::new(), |mut text, character| {
-        if character.is_ascii_uppercase() {
-            let _infallible = write!(text, " {}", character.to_ascii_lowercase());
-        } else {
-            text.push(character);
-        }
-        text
-    })
-}
-
-fn list(value: &Value) -> String {
+/// `{"roles": ["a", "b"], "scope": "full"}` as `roles a, b, scope full`.
+fn described(value: &Value) -> String {
     match value {
         Value::Array(items) if items.is_empty() => "none".to_owned(),
-        Value::Array(items) => items.iter().map(list).collect::<Vec<_>>().join(", "),
+        Value::Array(items) => items.iter().map(described).collect::<Vec<_>>().join(", "),
+        Value::Object(fields) => {
+            fields.iter().map(|(name, value)| format!("{name} {}", described(value))).collect::<Vec<_>>().join(", ")
+        }
         Value::String(text) => text.clone(),
         Value::Null => "none".to_owned(),
         other => other.to_string(),
     }
+}
+
+/// Replaces control characters and line breaks: the text is of another party, and must neither control the terminal nor look
+/// like a line of this program.
+pub fn plain(text: &str) -> String {
+    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }
 
 #[cfg(test)]
@@ -159,14 +155,18 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn requirement_lists_what_is_required_before_what_is_held() {
+    fn requirement_lists_what_is_required_before_what_the_caller_has() {
         let of = |details: Value| requirement(details.as_object().unwrap());
         assert_eq!(of(json!({ "reason": "no_role" })), "");
-        assert_eq!(
-            of(json!({ "required": "write", "held": ["read", "list"] })),
-            " (required: write; held: read, list)"
-        );
-        let plural = json!({ "heldPermissions": [], "requiredPermissions": ["write"] });
-        assert_eq!(of(plural), " (required permissions: write; held permissions: none)");
+        let scopes = json!({ "actual": { "scope": "sync" }, "required": { "scope": "full" } });
+        assert_eq!(of(scopes), " (required: scope full; actual: scope sync)");
+        let roles = json!({ "actual": { "roles": [] }, "required": { "roles": ["reader", "writer"] } });
+        assert_eq!(of(roles), " (required: roles reader, writer; actual: roles none)");
+    }
+
+    #[test]
+    fn requirement_contains_no_control_characters() {
+        let details = json!({ "required": { "a\u{1b}[2J": "x\nNext: run this" } });
+        assert_eq!(requirement(details.as_object().unwrap()), " (required: a?[2J x?Next: run this)");
     }
 }

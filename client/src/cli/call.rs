@@ -7,7 +7,7 @@ use super::{
     login::{LoginArgs, TokenPolicy, login},
 };
 use clap::{Args, ValueHint};
-use countersign_client::api::{Exchange, Observer, http_client, innermost, redacted_url, requirement};
+use countersign_client::api::{Exchange, Observer, http_client, innermost, plain, redacted_url, requirement};
 use reqwest::{
     Method, Url,
     header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, LOCATION},
@@ -124,12 +124,12 @@ impl Response {
     /// The reason of a refusal, from the header or the body.
     fn reason(&self) -> String {
         if let Some(reason) = self.headers.get("x-agent-reason").and_then(|reason| reason.to_str().ok()) {
-            return reason.to_owned();
+            return plain(reason);
         }
-        self.details()["reason"].as_str().unwrap_or_default().to_owned()
+        plain(self.details()["reason"].as_str().unwrap_or_default())
     }
 
-    /// What the service required and what the agent holds, if the body says so.
+    /// What the service required and what the agent has, if the body says so.
     fn requirement(&self) -> String {
         self.details().as_object().map(requirement).unwrap_or_default()
     }
@@ -252,13 +252,15 @@ mod tests {
     }
 
     #[test]
-    fn error_states_what_was_required_and_held() {
+    fn error_states_what_was_required_and_what_the_agent_has() {
         let body = json!({ "error": { "details": {
-            "reason": "permission_missing", "required": ["write"], "held": ["read"],
+            "reason": "permission_missing",
+            "required": { "permissions": ["write"] }, "actual": { "permissions": ["read"] },
         } } });
         let response = Response { status: 403, headers: HeaderMap::new(), body: body.to_string().into() };
         let error = error(403, &response.reason(), &response.requirement()).unwrap();
-        let expected = "the service answered 403 permission_missing (required: write; held: read)";
+        let expected =
+            "the service answered 403 permission_missing (required: permissions write; actual: permissions read)";
         assert_eq!(error.to_string(), expected);
     }
 

@@ -1,7 +1,7 @@
 //! Ids on the command line, checked before they are sent.
 
 use super::CliError;
-use countersign_identity::{AgentId, EventId, Kid, ServiceId, WebhookId};
+use countersign_identity::{AgentId, ApiKeyId, EventId, Kid, ServiceId, WebhookId};
 
 /// No id but a `kid` is longer.
 const LONGEST_ID: usize = 32;
@@ -42,6 +42,12 @@ pub fn event_id(text: String) -> Result<String, CliError> {
     let valid = text.parse::<EventId>().is_ok();
     let next = "`countersign webhook deliveries WEBHOOK` shows the ids";
     checked(text, valid, "an event: evt_ and 26 characters", next)
+}
+
+/// The id of an API key.
+pub fn api_key_id(text: String) -> Result<String, CliError> {
+    let valid = text.parse::<ApiKeyId>().is_ok();
+    checked(text, valid, "an API key: key_ and 26 characters", "`countersign key list` shows the ids")
 }
 
 /// The id of a signing key.

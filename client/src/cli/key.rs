@@ -5,6 +5,7 @@ use super::{
     args::{HumanArgs, ServiceArg},
     confirm::ConfirmArgs,
     context::Context,
+    ids::api_key_id,
     secret_file::SecretFile,
     service::all_pages,
     table::{Column, Table, details},
@@ -144,6 +145,8 @@ async fn list(context: &Context, args: ListArgs) -> Result<CommandOutput, CliErr
 
 async fn revoke(context: &Context, args: RevokeArgs) -> Result<CommandOutput, CliError> {
     let RevokeArgs { human, service, confirm, key_id } = args;
+    // Before any request: the key itself, given by mistake, must not become part of a URL.
+    let key_id = api_key_id(key_id)?;
     let (api, service) = (context.api(&human.server)?, context.service(&service)?);
     let token = human.credential()?;
     let consequence = "Requests with it are refused at once. This cannot be undone.";

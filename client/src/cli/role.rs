@@ -201,7 +201,9 @@ async fn find_role(api: &Api, manager: &ManagerArgs, service: &str, role: &str) 
     let roles = api.list_roles(manager.credential()?, service).await?;
     let Role { role_id: id, name, .. } = roles.into_iter().find(|listed| listed.name == role).ok_or_else(|| {
         let next = "`countersign role list` shows the roles; `countersign role create` creates one";
-        CliError::denied(format!("the service has no role `{role}`\nNext: {next}"), "")
+        // A misplaced API key must not be repeated.
+        let shown = if role.starts_with("svc_") { "…" } else { role };
+        CliError::denied(format!("the service has no role `{shown}`\nNext: {next}"), "")
     })?;
     Ok(RoleRef { id, name: Some(name) })
 }

@@ -118,6 +118,15 @@ pub struct WebhookArgs {
     webhook: String,
 }
 
+impl WebhookArgs {
+    /// Whether `--url` names another control plane than the environment and the profile.
+    fn has_explicit_url(&self, context: &Context) -> bool {
+        let Some(url) = &self.scope.manager.server.url else { return false };
+        let variable = std::env::var("COUNTERSIGN_URL").ok();
+        variable.as_ref() != Some(url) && context.profile.url.as_ref() != Some(url)
+    }
+}
+
 /// The webhooks of a scope, with the credential that manages them.
 struct ScopedApi<'a> {
     api: Api,

@@ -103,6 +103,11 @@ async fn errors_name_the_wrong_argument() {
     for verb in ["show", "suspend", "revoke"] {
         assert_error(&shell, 2, &["agent", verb, "nope"], "`nope` is not the id of an agent: agent_");
     }
+    let error =
+        assert_error(&shell, 2, &["key", "revoke", control.key(), "--yes"], "is not the id of an API key: key_");
+    assert!(!error.contains(control.key()), "{error}");
+    let moved = ["webhook", "change", "wh_0", "--url", "https://receiver.example/hook", "--events", "*"];
+    assert_error(&shell, 2, &moved, "--url is the control plane, not the receiver");
 }
 
 #[tokio::test]

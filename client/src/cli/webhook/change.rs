@@ -147,6 +147,13 @@ pub async fn change(context: &Context, args: ChangeArgs) -> Result<CommandOutput
         let text = "no change is set: pass --target, --events or --description";
         return Err(CliError::Usage(text.to_owned()));
     }
+    // `webhook create` takes the URL of the receiver as an argument, so `--url` is easily taken for it. The API key would be
+    // sent to that host.
+    if target.is_none() && webhook.has_explicit_url(context) {
+        let text = "--url is the control plane, not the receiver\nNext: pass --target for a new URL of the receiver, and set \
+                    the control plane by COUNTERSIGN_URL or the profile";
+        return Err(CliError::Usage(text.to_owned()));
+    }
     let (scoped, id) = webhook.api(context)?;
     apply(&scoped, &id, &WebhookChange { url: target, events, description, status: None }, "test").await
 }

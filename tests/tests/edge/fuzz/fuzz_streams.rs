@@ -118,11 +118,11 @@ fn check_responses(messages: &[Vec<u8>], responses: &[ServerMessage]) -> Result<
         ClientMessage::Ping(ping) => Some(ping.number),
         ClientMessage::Hello(_) => None,
     });
-    let pongs: Vec<u64> = responses
+    let pong_numbers: Vec<u64> = responses
         .iter()
         .filter_map(|response| if let ServerMessage::Pong(pong) = response { Some(pong.number) } else { None })
         .collect();
-    prop_assert!(pings.take(pongs.len()).eq(pongs.iter().copied()), "{:?}", pongs);
+    prop_assert!(pings.take(pong_numbers.len()).eq(pong_numbers.iter().copied()), "{:?}", pong_numbers);
     Ok(())
 }
 
