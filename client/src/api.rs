@@ -14,7 +14,7 @@ mod webhook;
 
 pub use agent::{RegisteredAgent, Tokens};
 pub use audit::{AuditActor, AuditEntry, AuditFilter, AuditObject};
-pub use error::{ApiError, ErrorDetails, innermost, plain, requirement};
+pub use error::{ApiError, ErrorDetails, innermost, requirement, without_control_characters};
 pub use exchange::{Exchange, Observer};
 pub use health::{Health, Status};
 pub use management::{AgentWithRoles, ListedKey, NewApiKey, Page, Role, Service};

@@ -5,7 +5,11 @@ use countersign_control_plane::{
     Config, ConfigError, ConfigInspection, DatabaseCommandError, api_description, backup, check_redis_files,
     export_audit, migrate, migrate_to_postgres, mint_human_token, restore, run, verify_audit,
 };
-use countersign_process::{Shutdown, telemetry};
+use countersign_process::{
+    Shutdown,
+    output::{write_stderr_line, write_stdout},
+    telemetry,
+};
 use secrecy::SecretString;
 use std::{
     fmt::Display,
@@ -206,13 +210,12 @@ fn inspect(command: &ConfigCommand, inspection: Result<ConfigInspection, ConfigE
 struct StdoutError(io::Error);
 
 fn print(text: impl Display) -> Result<(), StdoutError> {
-    let mut out = io::stdout().lock();
-    write!(out, "{text}").and_then(|()| out.flush()).map_err(StdoutError)
+    write_stdout(text).map_err(StdoutError)
 }
 
 /// Prints an error. If standard error is closed or full, only the exit code reports it.
 fn fail(code: u8, error: &dyn Display) -> ExitCode {
-    let _lost = writeln!(io::stderr(), "countersign-control-plane: {error}");
+    write_stderr_line(format_args!("countersign-control-plane: {error}"));
     code.into()
 }
 

@@ -66,7 +66,7 @@ impl ApiError {
         let header = |name: &str| response.headers().get(name)?.to_str().ok().map(str::to_owned);
         let (request_id, retry_after) = (header("x-request-id"), header(RETRY_AFTER.as_str()));
         let body: Value = response.json().await.ok()?;
-        let text = |pointer| body.pointer(pointer).and_then(Value::as_str).map(plain);
+        let text = |pointer| body.pointer(pointer).and_then(Value::as_str).map(without_control_characters);
         Some(Self::Refused {
             status,
             code: text("/error/code").unwrap_or_default(),
@@ -124,7 +124,8 @@ pub fn innermost(error: &reqwest::Error) -> String {
 
 /// What the request required and what the caller has, as far as `error.details` says so: `" (required: …; actual: …)"`.
 pub fn requirement(details: &Map<String, Value>) -> String {
-    let part = |name| details.get(name).map(|value| format!("{name}: {}", plain(&described(value))));
+    let part =
+        |name| details.get(name).map(|value| format!("{name}: {}", without_control_characters(&described(value))));
     let parts: Vec<_> = ["required", "actual"].into_iter().filter_map(part).collect();
     if parts.is_empty() { String::new() } else { format!(" ({})", parts.join("; ")) }
 }
@@ -145,7 +146,7 @@ fn described(value: &Value) -> String {
 
 /// Replaces control characters and line breaks: the text is of another party, and must neither control the terminal nor look
 /// like a line of this program.
-pub fn plain(text: &str) -> String {
+pub fn without_control_characters(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
 }
 

@@ -7,7 +7,9 @@ use super::{
     login::{LoginArgs, TokenPolicy, login},
 };
 use clap::{Args, ValueHint};
-use countersign_client::api::{Exchange, Observer, http_client, innermost, plain, redacted_url, requirement};
+use countersign_client::api::{
+    Exchange, Observer, http_client, innermost, redacted_url, requirement, without_control_characters,
+};
 use reqwest::{
     Method, Url,
     header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, LOCATION},
@@ -124,9 +126,9 @@ impl Response {
     /// The reason of a refusal, from the header or the body.
     fn reason(&self) -> String {
         if let Some(reason) = self.headers.get("x-agent-reason").and_then(|reason| reason.to_str().ok()) {
-            return plain(reason);
+            return without_control_characters(reason);
         }
-        plain(self.details()["reason"].as_str().unwrap_or_default())
+        without_control_characters(self.details()["reason"].as_str().unwrap_or_default())
     }
 
     /// What the service required and what the agent has, if the body says so.

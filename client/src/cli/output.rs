@@ -111,11 +111,6 @@ pub fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Replaces control characters, so that a name or claim from another party cannot control the terminal.
-pub fn without_control_characters(text: &str) -> String {
-    text.chars().map(|character| if character.is_control() { '?' } else { character }).collect()
-}
-
 /// A JSON value as text.
 pub fn text_of(value: &Value) -> String {
     match value {

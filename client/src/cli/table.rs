@@ -2,7 +2,8 @@
 //!
 //! Invariant: an id is never cut. In a pipe all cells are complete, and times are RFC 3339.
 
-use super::{output::without_control_characters, time::relative};
+use super::time::relative;
+use countersign_client::api::without_control_characters;
 use std::io::IsTerminal;
 
 /// The narrowest that a text column becomes.

@@ -8,14 +8,13 @@ use super::{
 use crate::cli::{
     CliError, CommandOutput, OutputFormat, complete,
     context::{Context, missing, read_file},
-    output::without_control_characters,
     parse::variable,
 };
 use clap::{Args, ValueHint};
 use clap_complete::ArgValueCompleter;
 use countersign_client::{
     ApiError, Verifier, WebhookSecret,
-    api::{NewWebhook, WebhookChange},
+    api::{NewWebhook, WebhookChange, without_control_characters},
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
