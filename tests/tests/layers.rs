@@ -164,19 +164,23 @@ fn violation_of_each_rule_is_detected() {
         ("ext-authz/src/unlisted.rs", "", "use crate::app;", "ext-authz: unlisted is not in the table"),
     ];
     for (file, anchor, replacement, expected) in cases {
-        let copy = tempfile::tempdir().unwrap();
-        for (folder, _) in WORKSPACE_DEPENDENCIES {
-            copy_sources(&tools::root().join(folder), &copy.path().join(folder));
-        }
-        let path = copy.path().join(file);
-        let text = fs::read_to_string(&path).unwrap_or_default();
-        fs::write(
-            &path,
-            if anchor.is_empty() { replacement.to_owned() } else { text.replacen(anchor, replacement, 1) },
-        )
-        .unwrap();
-        assert_eq!(violations(copy.path()), BTreeSet::from([expected.to_owned()]), "{file}");
+        let found = violations_after_edit(file, anchor, replacement);
+        assert_eq!(found, BTreeSet::from([expected.to_owned()]), "{file}");
     }
+}
+
+/// The violations in a copy of the sources after one edit: the replacement takes the place of the first anchor in the
+/// file. If the anchor is empty, the replacement is the whole file.
+fn violations_after_edit(file: &str, anchor: &str, replacement: &str) -> BTreeSet<String> {
+    let copy = tempfile::tempdir().unwrap();
+    for (folder, _) in WORKSPACE_DEPENDENCIES {
+        copy_sources(&tools::root().join(folder), &copy.path().join(folder));
+    }
+    let path = copy.path().join(file);
+    let text = fs::read_to_string(&path).unwrap_or_default();
+    let edited = if anchor.is_empty() { replacement.to_owned() } else { text.replacen(anchor, replacement, 1) };
+    fs::write(&path, edited).unwrap();
+    violations(copy.path())
 }
 
 /// All violations of the rules.
@@ -234,14 +238,14 @@ fn import_violations(root: &Path, folder: &str, table: &[ModuleRule]) -> Vec<Str
 /// The package names of all dependencies except dev-dependencies, including renamed ones.
 fn dependencies(manifest: &str) -> BTreeSet<String> {
     let mut packages = BTreeSet::new();
-    let mut inside = false;
+    let mut in_dependencies = false;
     for line in manifest.lines().map(str::trim) {
         if let Some((_, name)) = line.split_once("dependencies.").filter(|_| line.starts_with('[')) {
             packages.insert(name.trim_end_matches(']').to_owned());
-            inside = false;
+            in_dependencies = false;
         } else if line.starts_with('[') {
-            inside = line.ends_with("dependencies]") && !line.contains("dev-dependencies");
-        } else if let Some((name, rest)) = line.split_once('=').filter(|_| inside) {
+            in_dependencies = line.ends_with("dependencies]") && !line.contains("dev-dependencies");
+        } else if let Some((name, rest)) = line.split_once('=').filter(|_| in_dependencies) {
             let renamed = rest.split_once("package = \"").and_then(|(_, rest)| rest.split('"').next());
             packages.insert(renamed.unwrap_or(name.trim().trim_end_matches(".workspace")).to_owned());
         }

@@ -114,15 +114,15 @@ fn startup_and_check_errors(settings: &[String], folder: &Path) -> [(Option<i32>
 fn invalid_tls_files_are_refused_with_the_setting() {
     let (tls_files, other_files) = (TlsFiles::create(HOST_NAME), TlsFiles::create(HOST_NAME));
     let folder = tempfile::tempdir().unwrap();
-    let junk = folder.path().join("junk");
-    std::fs::write(&junk, "not PEM").unwrap();
+    let invalid_file = folder.path().join("invalid.pem");
+    std::fs::write(&invalid_file, "not PEM").unwrap();
     let [ca_file, certificate, private_key] = tls_files.settings();
     let [_, _, other_key] = other_files.settings();
     let valid_settings = ["redis.url=rediss://127.0.0.1:1".to_owned(), ca_file, certificate, private_key];
     let mut cases = vec![(other_key, "redis.certificate, redis.private_key: ")];
     for key in ["redis.ca_file", "redis.certificate", "redis.private_key"] {
         cases.push((format!("{key}=/nowhere/at.all"), key));
-        cases.push((format!("{key}={}", junk.display()), key));
+        cases.push((format!("{key}={}", invalid_file.display()), key));
     }
     for (invalid_setting, expected_text) in cases {
         let [start, check] = startup_and_check_errors(
