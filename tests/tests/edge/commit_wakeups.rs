@@ -1,7 +1,7 @@
 //! A commit wakes the sync streams of its process. These control planes never poll their database, so a change that
 //! waits for the next poll never arrives.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests panic on unexpected values")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_client::{Api, PrivateKey};
 use countersign_control_plane::Dependencies;
