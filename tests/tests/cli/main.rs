@@ -9,3 +9,4 @@ mod client_listen;
 mod client_webhooks;
 mod doctor;
 mod foreign_clients;
+mod generated_clients;
