@@ -1,5 +1,6 @@
 //! `countersign agent`: keys, registration, tokens, and what an agent does with them.
 
+mod list;
 mod register;
 mod show;
 
@@ -58,6 +59,11 @@ pub enum AgentCommand {
         Examples:\n  $ countersign agent show\n  $ countersign agent show AGENT -o json\n\n\
         Next: countersign agent call URL, or countersign token inspect")]
     Show(show::ShowArgs),
+    /// List the agents that hold a role at the service
+    #[command(after_help = "Newest first. Agents without a role at the service are not listed.\n\n\
+        Examples:\n  $ countersign agent list\n  $ countersign agent list --role reader --status active\n\n\
+        Next: countersign role assign ROLE AGENT, or countersign agent show AGENT")]
+    List(list::ListArgs),
     /// Run a command with an access token in its environment
     #[command(
         after_help = "The variable is COUNTERSIGN_TOKEN. The token is valid for its lifetime, by default an hour, and \
@@ -129,6 +135,7 @@ pub async fn run(context: &Context, command: AgentCommand) -> Result<CommandOutp
         AgentCommand::Login(args) => print_token(context, &args, TokenPolicy::NewLogin).await,
         AgentCommand::Refresh(args) => print_token(context, &args, TokenPolicy::Refresh).await,
         AgentCommand::Show(args) => show::show(context, args).await,
+        AgentCommand::List(args) => list::list(context, args).await,
         AgentCommand::Exec(args) => exec(context, args).await,
         AgentCommand::Call(args) => call::run(context, &args).await,
         AgentCommand::Suspend(args) => set_status(context, args, "suspended").await,

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
     Api,
-    api::{AuditEntry, AuditFilter, Page},
+    api::{AgentFilter, AuditEntry, AuditFilter, Page},
 };
 use jiff::Timestamp;
 use secrecy::SecretString;
@@ -133,9 +133,9 @@ async fn agent_names(
     let is_unknown = |entry: &AuditEntry| entry.agent_id.as_ref().is_some_and(|agent| !names.contains_key(agent));
     // One page is enough for most services. A name is only a convenience, so an error is ignored.
     if entries.iter().any(is_unknown)
-        && let Ok(page) = api.list_agents(token, service, 0).await
+        && let Ok(page) = api.list_agents(token, service, &AgentFilter::default(), 0).await
     {
-        names.extend(page.data.into_iter().map(|agent| (agent.id, agent.name)));
+        names.extend(page.data.into_iter().map(|agent| (agent.agent_id, agent.name)));
     }
     names
 }

@@ -170,9 +170,9 @@ async fn revoke(context: &Context, args: AssignmentArgs) -> Result<CommandOutput
     Ok(CommandOutput::new(text, json).with_note("Next: countersign role list"))
 }
 
-/// A role with its name, if the command knows it.
-struct RoleRef {
-    id: String,
+/// The id of a role, with its name if the command has loaded it.
+pub struct RoleRef {
+    pub id: String,
     name: Option<String>,
 }
 
@@ -193,8 +193,8 @@ impl AssignmentArgs {
     }
 }
 
-/// Finds a role by name. An id is used as it is.
-async fn find_role(api: &Api, manager: &ManagerArgs, service: &str, role: &str) -> Result<RoleRef, CliError> {
+/// Finds a role by name. An id is returned without a request.
+pub async fn find_role(api: &Api, manager: &ManagerArgs, service: &str, role: &str) -> Result<RoleRef, CliError> {
     if role.parse::<RoleId>().is_ok() {
         return Ok(RoleRef { id: role.to_owned(), name: None });
     }

@@ -206,6 +206,34 @@ async fn agent_is_a_positional_argument_and_the_old_option_works() {
 }
 
 #[tokio::test]
+async fn agent_list_shows_the_agents_with_a_role_and_filters() {
+    let control = ControlPlane::start().await;
+    let mut shell = Shell::with_env(&control, &ALL);
+    let agent = register(&shell);
+    assert_eq!(shell.json(&["agent", "list"]), json!([]), "an agent without a role is not listed");
+    let role = shell.json(&["role", "create", "reader"]);
+    shell.stdout(&["role", "create", "writer"]);
+    shell.stdout(&["role", "assign", "reader", &agent]);
+    let listed = shell.json(&["agent", "list"]);
+    assert_eq!((&listed[0]["agentId"], &listed[0]["status"]), (&json!(agent), &json!("active")));
+    assert_eq!(listed[0]["roles"], json!([{ "roleId": role["roleId"], "name": "reader", "expiresAt": null }]));
+    let table = shell.stdout(&["agent", "list"]);
+    assert!(table.starts_with("ID ") && table.contains(&agent) && table.contains("Typed"), "{table}");
+    shell.unset("COUNTERSIGN_SERVICE_KEY");
+    for (filter, count) in [
+        (["--role", "reader"], 1),
+        (["--role", role["roleId"].as_str().unwrap()], 1),
+        (["--role", "writer"], 0),
+        (["--status", "active"], 1),
+        (["--status", "suspended"], 0),
+    ] {
+        let listed = shell.json(&[&["agent", "list"][..], &filter].concat());
+        assert_eq!(listed.as_array().unwrap().len(), count, "{filter:?}");
+    }
+    assert_eq!(shell.failure(&["agent", "list", "--role", "unknown"]).0, 3);
+}
+
+#[tokio::test]
 async fn times_are_durations_or_rfc_3339() {
     let control = ControlPlane::start().await;
     let shell = Shell::with_env(&control, &ALL);
