@@ -17,7 +17,7 @@ pub use audit::{AuditActor, AuditEntry, AuditFilter, AuditObject};
 pub use error::{ApiError, ErrorDetails, innermost, requirement, without_control_characters};
 pub use exchange::{Exchange, Observer};
 pub use health::{Health, Status};
-pub use management::{AgentWithRoles, ListedKey, NewApiKey, Page, Role, Service};
+pub use management::{AgentFilter, AgentWithRoles, AssignedRole, ListedKey, NewApiKey, Page, Role, Service};
 pub use redact::{redacted_url, url_with_port};
 pub use signing_key::{Rotation, SigningKey};
 pub use webhook::{NewSecret, NewWebhook, Webhook, WebhookChange, WebhookDelivery, WebhookScope};

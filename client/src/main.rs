@@ -2,11 +2,11 @@
 
 mod cli;
 
-use cli::{Arguments, CommandOutput, Messages, OutputFormat, print};
+use cli::{Arguments, CommandOutput, Messages, OutputFormat};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    // Before there is a second thread, since it changes the environment.
+    // It changes the environment, so it must run while there is one thread.
     cli::complete_from_environment();
     match cli::parse() {
         Ok(arguments) => run(arguments),
@@ -25,9 +25,9 @@ async fn run(arguments: Arguments) -> ExitCode {
 
 /// Prints the data, then the note, then the errors.
 fn finish(output: &CommandOutput, messages: &Messages) -> ExitCode {
-    let printed = print(&output.bytes(messages.format())).map_err(|error| output.not_printed(&error));
+    let printed = output.print(messages.format());
     let failed = printed.is_err() || output.error.is_some();
-    // As JSON, standard error has either a note or an error.
+    // With `-o json`, a program reads one object from standard error: the note or the error.
     if messages.format() == OutputFormat::Text || !failed {
         messages.note(&output.note);
     }

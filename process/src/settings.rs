@@ -1,7 +1,7 @@
 //! Layered settings: flags override the environment, which overrides the file, which overrides the defaults.
 //!
 //! Invariant: the commented default file is compiled in and defines all keys and their default values. Other keys are
-//! refused with the most similar valid key.
+//! refused, with a valid key that is similar to it.
 
 mod known_keys;
 mod merged;
@@ -33,14 +33,14 @@ const CLIENT_VARIABLES: [&str; 10] = [
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
     /// The key does not exist.
-    #[error("unknown setting `{key}` in {source_name}: did you mean `{nearest}`?")]
+    #[error("unknown setting `{key}` in {source_name}{}", suggestion(nearest.as_deref()))]
     Unknown {
         /// The unknown key.
         key: String,
         /// Where the key was set.
         source_name: String,
-        /// The most similar valid key.
-        nearest: String,
+        /// The most similar valid key, if one is similar.
+        nearest: Option<String>,
     },
     /// The file cannot be read.
     #[error("{path}: {error}")]
@@ -78,6 +78,10 @@ pub struct Layers {
     pub flags: Vec<(String, String)>,
     /// Values that a mode such as `--dev` sets. They override the defaults only.
     pub presets: Vec<(String, String)>,
+}
+
+fn suggestion(nearest: Option<&str>) -> String {
+    nearest.map(|nearest| format!(": did you mean `{nearest}`?")).unwrap_or_default()
 }
 
 impl Layers {
@@ -195,8 +199,9 @@ mod tests {
             SettingsError::Unknown { nearest, .. } => nearest,
             other => panic!("{other}"),
         };
-        assert_eq!(nearest("targets.first.widht"), "targets.first.width");
-        assert_eq!(nearest("targets.First.width"), "targets.first.width");
+        assert_eq!(nearest("targets.first.widht").as_deref(), Some("targets.first.width"));
+        assert_eq!(nearest("targets.First.width").as_deref(), Some("targets.first.width"));
+        assert_eq!(nearest("nope"), None);
         for key in ["targets.*.width", "targets.first", "targets..width", "targets.first.width.x", "targets.a b.width"]
         {
             nearest(key);

@@ -92,12 +92,48 @@ pub struct Role {
 }
 
 /// An agent that holds roles at a service.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct AgentWithRoles {
     /// The id of the agent.
-    pub id: String,
+    #[serde(alias = "id")]
+    pub agent_id: String,
     /// The display name.
     pub name: String,
+    /// `active`, `suspended` or `revoked`.
+    pub status: String,
+    /// The trust score, from 0 to 5.
+    pub trust_score: Value,
+    /// The hash of its public key, `sha256:…`.
+    pub public_key_hash: String,
+    /// When it was registered (RFC 3339).
+    pub created_at: String,
+    /// When it last logged in or refreshed its token (RFC 3339).
+    pub last_seen_at: Option<String>,
+    /// The roles that it holds at the service.
+    pub roles: Vec<AssignedRole>,
+}
+
+/// A role that an agent holds.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct AssignedRole {
+    /// The id of the role.
+    #[serde(alias = "id")]
+    pub role_id: String,
+    /// The name of the role.
+    pub name: String,
+    /// When the assignment ends (RFC 3339); `None` if it has no end.
+    pub expires_at: Option<String>,
+}
+
+/// Which agents are listed. A field that is `None` does not filter.
+#[derive(Debug, Default)]
+pub struct AgentFilter {
+    /// Agents that hold the role with this id.
+    pub role: Option<String>,
+    /// Agents with this status: `active`, `suspended` or `revoked`.
+    pub status: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -161,8 +197,23 @@ impl Api {
         path: &[&str],
         offset: usize,
     ) -> Result<Page<T>, ApiError> {
+        self.filtered_page(credential, path, offset, &[]).await
+    }
+
+    async fn filtered_page<T: DeserializeOwned>(
+        &self,
+        credential: &SecretString,
+        path: &[&str],
+        offset: usize,
+        filter: &[(&str, &Option<String>)],
+    ) -> Result<Page<T>, ApiError> {
         let mut url = self.endpoint(path)?;
         url.query_pairs_mut().append_pair("limit", LARGEST_PAGE).append_pair("offset", &offset.to_string());
+        for (name, value) in filter {
+            if let Some(value) = value {
+                url.query_pairs_mut().append_pair(name, value);
+            }
+        }
         self.send(self.http.get(url).bearer_auth(credential.expose_secret())).await
     }
 
@@ -242,14 +293,18 @@ impl Api {
         self.call(Method::GET, &["services", service, "agents", agent], Some(manager), None).await
     }
 
-    /// A page of the agents that hold a role at the service.
+    /// A page of the agents that hold a role at the service, newest first. `manager` is an API key of scope `full`, or the
+    /// token of the owner.
     pub async fn list_agents(
         &self,
         manager: &SecretString,
         service: &str,
+        filter: &AgentFilter,
         offset: usize,
     ) -> Result<Page<AgentWithRoles>, ApiError> {
-        self.page(manager, &["services", service, "agents"], offset).await
+        let AgentFilter { role, status } = filter;
+        let path = ["services", service, "agents"];
+        self.filtered_page(manager, &path, offset, &[("role", role), ("status", status)]).await
     }
 
     /// Sets the status of an agent: `active`, `suspended` or `revoked`. `revoked` is final.

@@ -13,7 +13,7 @@ use clap::{Args, Subcommand};
 use clap_complete::ArgValueCandidates;
 use countersign_client::{
     Api,
-    api::{AuditEntry, AuditFilter, Page},
+    api::{AgentFilter, AuditEntry, AuditFilter, Page},
 };
 use jiff::Timestamp;
 use secrecy::SecretString;
@@ -50,7 +50,7 @@ pub struct ListArgs {
     /// Entries of this action, such as role.assigned
     #[arg(long, alias = "act", add = ArgValueCandidates::new(complete::audit_actions))]
     action: Option<String>,
-    /// Entries since this time: 2030-01-31T12:00:00Z, or 5m, 8h or 7d ago
+    /// Entries since this time: 2030-01-31T12:00:00Z, 2030-01-31, or 5m, 8h or 7d ago
     #[arg(long, value_name = "TIME", value_parser = past_time)]
     since: Option<Timestamp>,
     /// Entries before this time, in the same forms
@@ -109,7 +109,7 @@ async fn fetch(
     Ok((entries, more))
 }
 
-/// How many entries are shown, and of which filter.
+/// The filter and the number of entries, as the note.
 fn summary(filter: &AuditFilter, count: usize, more: bool) -> String {
     let AuditFilter { service, agent, action, since, until } = filter;
     let filters = [("agent", agent), ("action", action), ("since", since), ("until", until)];
@@ -133,9 +133,9 @@ async fn agent_names(
     let is_unknown = |entry: &AuditEntry| entry.agent_id.as_ref().is_some_and(|agent| !names.contains_key(agent));
     // One page is enough for most services. A name is only a convenience, so an error is ignored.
     if entries.iter().any(is_unknown)
-        && let Ok(page) = api.list_agents(token, service, 0).await
+        && let Ok(page) = api.list_agents(token, service, &AgentFilter::default(), 0).await
     {
-        names.extend(page.data.into_iter().map(|agent| (agent.id, agent.name)));
+        names.extend(page.data.into_iter().map(|agent| (agent.agent_id, agent.name)));
     }
     names
 }

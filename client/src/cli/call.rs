@@ -16,7 +16,11 @@ use reqwest::{
 };
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
-use std::{io::Read, net::IpAddr, path::PathBuf};
+use std::{
+    io::{IsTerminal, Read},
+    net::IpAddr,
+    path::PathBuf,
+};
 
 /// Reasons for a refusal that a new login may resolve.
 const RESOLVED_BY_LOGIN: [&str; 4] = ["token_expired", "token_superseded", "token_revoked", "token_key_unknown"];
@@ -60,7 +64,7 @@ struct Request {
     observer: Option<Observer>,
 }
 
-/// Calls the service, and once more after a new login if it refused a token that looked valid.
+/// Calls the service. If it refuses a stored token, logs in and calls it a second time.
 pub async fn run(context: &Context, args: &CallArgs) -> Result<CommandOutput, CliError> {
     let request = Request::new(context, args)?;
     let mut result = login(context, &args.login, TokenPolicy::Valid).await?;
@@ -86,7 +90,15 @@ fn output(response: Response) -> CommandOutput {
     let body =
         serde_json::from_slice(&response.body).unwrap_or_else(|_| json!(String::from_utf8_lossy(&response.body)));
     let json = json!({ "status": response.status, "headers": headers, "body": body });
-    CommandOutput::raw(response.body).with_json(json).with_error(error)
+    CommandOutput::raw(with_line_end(response.body)).with_json(json).with_error(error)
+}
+
+/// Adds a line end on a terminal, where the prompt of the shell would follow the body. In a pipe the body is unchanged.
+fn with_line_end(mut body: Vec<u8>) -> Vec<u8> {
+    if std::io::stdout().is_terminal() && body.last().is_some_and(|last| *last != b'\n') {
+        body.push(b'\n');
+    }
+    body
 }
 
 /// The error for a status of 400 or more, with its next step.
@@ -131,7 +143,7 @@ impl Response {
         without_control_characters(self.details()["reason"].as_str().unwrap_or_default())
     }
 
-    /// What the service required and what the agent has, if the body says so.
+    /// What the service required and what the agent has, if the body states it.
     fn requirement(&self) -> String {
         self.details().as_object().map(requirement).unwrap_or_default()
     }
@@ -175,7 +187,7 @@ impl Request {
     async fn send(&self, token: &SecretString) -> Result<Response, CliError> {
         let mut request = self.http.request(self.method.clone(), self.url.clone()).headers(self.headers.clone());
         request = if self.headers.contains_key(AUTHORIZATION) {
-            // The user set another kind of credential.
+            // The header has another credential of the user, so the token is sent in `X-Agent-Token`.
             request.header("x-agent-token", format!("Bearer {}", token.expose_secret()))
         } else {
             request.bearer_auth(token.expose_secret())

@@ -2,8 +2,12 @@
 //!
 //! Invariant: no hint here names a command that cannot be undone.
 
-use super::CliError;
+use super::{
+    CliError,
+    usage::{argument_of_field, help_command},
+};
 use countersign_client::{ApiError, KeyError, ProfileError, api::innermost};
+use serde_json::{Map, Value};
 use std::borrow::Cow;
 
 const RETRY: &str = "try again";
@@ -17,9 +21,20 @@ pub fn of(error: &CliError) -> Option<Cow<'_, str>> {
             let text = format!("wait {seconds} second{plural}, then run the same again; the operator sets the limits");
             Some(text.into())
         }
+        CliError::Api(ApiError::Refused { code, details, .. }) if code == "VALIDATION_ERROR" => {
+            Some(validation(&details.fields).into())
+        }
         CliError::ApiWithHint { hint, .. } => Some(Cow::Borrowed(hint)),
         _ => fixed(error).map(Cow::Borrowed),
     }
+}
+
+/// The arguments whose values the API refused, by the fields in `error.details`.
+fn validation(details: &Map<String, Value>) -> String {
+    let fields = details.get("fields").and_then(Value::as_object).into_iter().flatten();
+    let arguments: Vec<_> = fields.filter_map(|(field, _)| argument_of_field(field)).collect();
+    let help = format!("`{}` shows the expected values", help_command());
+    if arguments.is_empty() { help } else { format!("correct {}; {help}", arguments.join(" and ")) }
 }
 
 fn fixed(error: &CliError) -> Option<&'static str> {
@@ -33,8 +48,8 @@ fn fixed(error: &CliError) -> Option<&'static str> {
             let trust = "pass the authority that signed its certificate, with --ca FILE or COUNTERSIGN_CA";
             by_certificate_error(&innermost(error), trust).or(Some(by_address(url, error.is_timeout())))
         }
-        CliError::Api(ApiError::Url(_)) => Some("set --url https://HOST:PORT or COUNTERSIGN_URL"),
-        CliError::Api(ApiError::Unreadable(_)) => Some("is --url (COUNTERSIGN_URL) that of a control plane?"),
+        CliError::Api(ApiError::Url(_)) => Some("set --server https://HOST:PORT or COUNTERSIGN_URL"),
+        CliError::Api(ApiError::Unreadable(_)) => Some("is --server (COUNTERSIGN_URL) that of a control plane?"),
         CliError::Api(ApiError::Key(error)) | CliError::Key(error) => by_key_error(error),
         CliError::NotStarted { .. } => Some("countersign agent exec -- CMD runs a program from PATH"),
         CliError::File { .. } => Some("is the path right?"),
@@ -51,15 +66,15 @@ fn fixed(error: &CliError) -> Option<&'static str> {
     }
 }
 
-/// A URL without a port is a common mistake: 443 is tried then, and no control plane answers.
+/// The hint for a control plane that does not answer. A URL without a port is a common mistake: port 443 is tried then.
 fn by_address(url: &str, timeout: bool) -> &'static str {
     if url.contains(":443/") {
-        "is it running? Port 443 was tried; a control plane listens on 8443 by default: set the port in --url \
+        "is it running? Port 443 was tried; a control plane listens on 8443 by default: set the port in --server \
          (COUNTERSIGN_URL)"
     } else if timeout {
-        "is it running, and is --url (COUNTERSIGN_URL) right? --timeout allows more time"
+        "is it running, and is --server (COUNTERSIGN_URL) right? --timeout allows more time"
     } else {
-        "is it running, and is --url (COUNTERSIGN_URL) right?"
+        "is it running, and is --server (COUNTERSIGN_URL) right?"
     }
 }
 
@@ -94,7 +109,7 @@ fn by_key_error(error: &KeyError) -> Option<&'static str> {
     }
 }
 
-/// By the names of `countersign_identity::Reason`.
+/// The hint for a reason of `countersign_identity::Reason`, by its name.
 fn by_reason(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "service_key_missing" => "set COUNTERSIGN_SERVICE_KEY; `countersign key create` creates a key",
@@ -136,10 +151,9 @@ fn by_code(code: &str) -> Option<&'static str> {
             "`countersign webhook list` shows the webhooks; with --deployment, those for all services"
         }
         "NOT_FOUND" => {
-            "`countersign key list` and `countersign signing-key list` show the keys; is there a wrong path in --url \
+            "`countersign key list` and `countersign signing-key list` show the keys; is there a wrong path in --server \
              (COUNTERSIGN_URL)?"
         }
-        "VALIDATION_ERROR" => "the same command with --help shows the expected values",
         "INVALID_SIGNATURE" => "does this key belong to this agent? `countersign agent show` shows both",
         _ => return None,
     })

@@ -1,13 +1,24 @@
 //! Ids on the command line, checked before they are sent.
+//!
+//! Invariant: an error never repeats text that may be a misplaced secret.
 
 use super::CliError;
 use countersign_identity::{AgentId, ApiKeyId, EventId, Kid, ServiceId, WebhookId};
 
-/// No id but a `kid` is longer.
-const LONGEST_ID: usize = 32;
+/// The length of the longest ids, except those of signing keys.
+pub const LONGEST_ID: usize = 32;
 
-/// The length of a `kid`.
+/// The length of the id of a signing key (`kid`).
 const KID_LENGTH: usize = 43;
+
+/// The prefixes of API keys, secrets of webhooks, refresh tokens and JWTs.
+const SECRET_PREFIXES: [&str; 4] = ["svc_sk_", "whsec_", "rf_", "eyJ"];
+
+/// An argument as an error repeats it: `…` if it is longer than `longest` or begins like a secret.
+pub fn shown(argument: &str, longest: usize) -> &str {
+    let begins_like_secret = SECRET_PREFIXES.iter().any(|prefix| argument.starts_with(prefix));
+    if begins_like_secret || argument.chars().count() > longest { "…" } else { argument }
+}
 
 /// The id of an agent.
 pub fn agent_id(text: String) -> Result<String, CliError> {
@@ -60,8 +71,21 @@ fn checked(text: String, valid: bool, expected: &str, next: &str) -> Result<Stri
     if valid {
         return Ok(text);
     }
-    // A mistyped id is repeated. Longer text may be a misplaced secret.
     let longest = if expected.starts_with("a signing key") { KID_LENGTH } else { LONGEST_ID };
-    let shown = if text.len() <= longest { text.as_str() } else { "…" };
+    let shown = shown(&text, longest);
     Err(CliError::Usage(format!("`{shown}` is not the id of {expected}\nNext: {next}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shown_hides_long_text_and_secrets() {
+        assert_eq!(shown("reader", 32), "reader");
+        assert_eq!(shown("svc_00000000000000000000000000", 32), "svc_00000000000000000000000000");
+        for hidden in ["svc_sk_s", "whsec_s", "rf_s", "eyJhbGciOiJFUzI1NiJ9", &"a".repeat(33)] {
+            assert_eq!(shown(hidden, 32), "…", "{hidden}");
+        }
+    }
 }

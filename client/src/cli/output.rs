@@ -1,6 +1,10 @@
-//! The result of a command: data as text and JSON, and what goes with it to standard error.
+//! The result of a command: data as text and JSON for standard output, a note and an error for standard error.
 
-use super::{CliError, OutputFormat, table::Table};
+use super::{
+    CliError, OutputFormat,
+    messages::{print, succeed_if_closed},
+    table::Table,
+};
 use countersign_client::ProfileError;
 use serde_json::Value;
 use std::io;
@@ -10,10 +14,10 @@ use std::io;
 pub struct CommandOutput {
     text: Text,
     json: Option<Value>,
-    /// The note, which may end with lines that begin with `Next`.
+    /// The note, which may end with lines that begin with `Next: `.
     pub note: String,
     hint_if_lost: String,
-    /// The error of a command that has data nevertheless.
+    /// The error of a command that also returns data.
     pub error: Option<CliError>,
 }
 
@@ -51,17 +55,17 @@ impl From<Table> for Text {
 }
 
 impl CommandOutput {
-    /// Data in both formats.
+    /// A result with data as text and as JSON.
     pub fn new(text: impl Into<Text>, json: Value) -> Self {
         Self { text: text.into(), json: Some(json), ..Self::default() }
     }
 
-    /// Bytes that are printed unchanged in both formats.
+    /// A result with bytes that are printed unchanged in both formats.
     pub fn raw(bytes: Vec<u8>) -> Self {
         Self { text: Text::Bytes(bytes), ..Self::default() }
     }
 
-    /// Sets the data as JSON.
+    /// Replaces the data for `-o json`.
     pub fn with_json(self, json: Value) -> Self {
         Self { json: Some(json), ..self }
     }
@@ -71,7 +75,7 @@ impl CommandOutput {
         Self { note: note.into(), ..self }
     }
 
-    /// Sets the hint for the case that the data cannot be printed and cannot be had again.
+    /// Sets the hint for a secret that cannot be printed. With it, a closed standard output is an error.
     pub fn with_hint_if_lost(self, hint: String) -> Self {
         Self { hint_if_lost: hint, ..self }
     }
@@ -81,9 +85,16 @@ impl CommandOutput {
         Self { error, ..self }
     }
 
-    /// Reports that the profile could not be saved.
+    /// Sets the error if the profile could not be saved.
     pub fn with_profile_result(self, saved: Result<(), ProfileError>) -> Self {
         self.with_error(saved.err().map(CliError::NotSaved))
+    }
+
+    /// Prints the data. A closed pipe is an error only if the data contains a secret, which is lost then.
+    pub fn print(&self, format: OutputFormat) -> Result<(), CliError> {
+        let printed = print(&self.bytes(format));
+        let printed = if self.hint_if_lost.is_empty() { succeed_if_closed(printed) } else { printed };
+        printed.map_err(|error| self.not_printed(&error))
     }
 
     /// The error for data that standard output did not accept.
@@ -92,8 +103,7 @@ impl CommandOutput {
         CliError::Failed(format!("standard output: {error}{hint}"))
     }
 
-    /// The bytes for standard output.
-    pub fn bytes(&self, format: OutputFormat) -> Vec<u8> {
+    fn bytes(&self, format: OutputFormat) -> Vec<u8> {
         match (format, &self.json, &self.text) {
             (OutputFormat::Json, Some(json), _) => format!("{json:#}\n").into(),
             (_, _, Text::Bytes(bytes)) => bytes.clone(),
@@ -102,7 +112,7 @@ impl CommandOutput {
     }
 }
 
-/// A word quoted for a shell, if that is necessary.
+/// Quotes a word for a shell if necessary.
 pub fn quoted(word: &str) -> String {
     let plain = |character: char| character.is_ascii_alphanumeric() || "-_./:@%+=,".contains(character);
     if !word.is_empty() && !word.starts_with('-') && word.chars().all(plain) {

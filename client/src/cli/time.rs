@@ -1,19 +1,20 @@
-//! Times and durations on the command line: RFC 3339, or a duration from now.
+//! Times and durations on the command line: RFC 3339, a date (midnight UTC), or a duration from now.
 
 use countersign_client::clock;
 use countersign_identity as identity;
-use jiff::{SignedDuration, Timestamp};
+use jiff::{SignedDuration, Timestamp, civil::Date, tz::TimeZone};
 use std::time::Duration;
 
 /// A time, or a duration from now into the future.
 pub fn future_time(text: &str) -> Result<Timestamp, String> {
-    let expected = "write a time as 2030-01-31T12:00:00Z, or a duration from now, such as 30m, 8h or 7d";
+    let expected = "write a time as 2030-01-31T12:00:00Z or 2030-01-31, or a duration from now, such as 30m, 8h or 7d";
     time(text, Timestamp::checked_add).ok_or_else(|| expected.to_owned())
 }
 
 /// A time, or a duration before now.
 pub fn past_time(text: &str) -> Result<Timestamp, String> {
-    let expected = "write a time as 2030-01-31T12:00:00Z, or a duration before now, such as 30m, 8h or 7d";
+    let expected =
+        "write a time as 2030-01-31T12:00:00Z or 2030-01-31, or a duration before now, such as 30m, 8h or 7d";
     time(text, Timestamp::checked_sub).ok_or_else(|| expected.to_owned())
 }
 
@@ -37,7 +38,7 @@ pub fn relative(text: &str) -> String {
     if seconds > 0 { format!("in {span}") } else { format!("{span} ago") }
 }
 
-/// In the largest unit of which there are at least two, as `kubectl` shows ages.
+/// The duration in the largest unit that gives at least two, as `kubectl` shows ages.
 fn rounded(seconds: u64) -> String {
     match seconds {
         0..120 => format!("{seconds}s"),
@@ -53,6 +54,12 @@ fn time(
 ) -> Option<Timestamp> {
     if let Ok(time) = text.parse() {
         return Some(time);
+    }
+    // The parser ignores a time after the date, which would need an offset.
+    if text.len() == "2030-01-31".len()
+        && let Ok(date) = text.parse::<Date>()
+    {
+        return date.to_zoned(TimeZone::UTC).ok().map(|midnight| midnight.timestamp());
     }
     let now = Timestamp::from_microsecond(clock::now().micros()).ok()?;
     from_now(now, duration(text)?).ok()
@@ -75,8 +82,9 @@ mod tests {
     fn times_are_rfc_3339_or_durations() {
         for parse in [future_time, past_time] {
             assert_eq!(parse("2030-01-31T13:00:00+01:00").unwrap().to_string(), "2030-01-31T12:00:00Z");
+            assert_eq!(parse("2030-01-31").unwrap().to_string(), "2030-01-31T00:00:00Z");
             assert!(parse("90m").is_ok());
-            for wrong in ["", "tomorrow", "8", "99999999999999d", "2030-01-31"] {
+            for wrong in ["", "tomorrow", "8", "99999999999999d", "2030-13-01", "2030-01-31T12:00"] {
                 assert!(parse(wrong).is_err(), "{wrong}");
             }
         }

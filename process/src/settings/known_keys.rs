@@ -46,10 +46,12 @@ impl KnownKeys {
         siblings.map(|(pattern, value)| (instantiate(pattern, key), value.clone())).collect()
     }
 
-    fn nearest(&self, key: &str) -> String {
+    /// The most similar valid key; `None` if more than one of four characters differs.
+    fn nearest(&self, key: &str) -> Option<String> {
         let candidates = self.0.keys().map(|pattern| instantiate(pattern, key));
-        let similarity = |candidate: &String| strsim::jaro_winkler(candidate, key);
-        candidates.max_by(|a, b| similarity(a).total_cmp(&similarity(b))).unwrap_or_default()
+        let distances = candidates.map(|candidate| (strsim::osa_distance(&candidate, key), candidate));
+        let (distance, nearest) = distances.min()?;
+        (distance * 4 <= nearest.len().max(key.len())).then_some(nearest)
     }
 
     /// Converts text to a value. If the default is a list, the text is split at commas and line ends.

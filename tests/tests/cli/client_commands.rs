@@ -310,13 +310,13 @@ async fn token_revoke_revokes_a_token_or_the_session() {
     assert!(is_revoked(&first).await && !is_revoked(&second).await, "another token of the session stays valid");
 
     shell.export("COUNTERSIGN_TOKEN", &second);
-    shell.stdout(&["token", "revoke"]);
+    assert_eq!(shell.stdout(&["token", "revoke"]), "The access token is revoked.");
     shell.unset("COUNTERSIGN_TOKEN");
     assert!(is_revoked(&second).await, "the variable overrides the profile");
     let third = shell.stdout(&["agent", "exec", "--", "printenv", "COUNTERSIGN_TOKEN"]);
     assert!(!is_revoked(&third).await && claim(&third, "sid") == claim(&second, "sid"), "refreshed within the session");
 
-    assert_eq!(shell.json(&["token", "revoke"]), json!({ "revoked": true, "kind": "login" }));
+    assert_eq!(shell.json(&["token", "revoke"]), json!({ "revoked": true, "kind": "session" }));
     assert!(is_revoked(&third).await);
     assert!(!shell.profile_path("default.tokens.json").exists(), "revoked tokens are deleted");
     assert_eq!(shell.failure(&["token", "revoke"]).0, 2);

@@ -17,20 +17,19 @@ use std::{
 };
 
 pub const HELP: &str = "\
-The key, the name and the e-mail address (or the human user whose token is set) identify the agent. Registering the same
+The key, the name and the e-mail address (or the human user whose token is set) identify the agent. Registering the same \
 again returns the same agent, in its current status.
 
 The profile saves the control plane, the agent and its key, so that later commands need no options.
 
-For a key in a TPM or HSM pass --signer COMMAND and --public-key FILE. The command reads the nonce from standard input
+For a key in a TPM or HSM pass --signer COMMAND and --public-key FILE. The command reads the nonce from standard input \
 and prints the signature, as `openssl dgst -sha256 -sign KEY` does. It runs once before the registration.
 
 Examples:
-  $ countersign agent register --url https://HOST:8443 --email YOU@EXAMPLE.ORG --name NAME
+  $ countersign agent register --server https://HOST:8443 --email YOU@EXAMPLE.ORG --name NAME
   $ countersign agent register --email YOU@EXAMPLE.ORG --name NAME --signer ./hsm-sign --public-key hsm.pub
 
-Next: the service assigns a role (countersign role create --help), then
-countersign agent call URL";
+Next: the service assigns a role (countersign role create --help), then countersign agent call URL";
 
 #[derive(Args)]
 pub struct RegisterArgs {
@@ -137,10 +136,12 @@ pub async fn register(context: &Context, args: RegisterArgs) -> Result<CommandOu
     });
     let replaced = previous.map(|previous| format!(" instead of {previous}; --profile keeps both")).unwrap_or_default();
     let note = format!(
-        "The profile {} uses this agent now{replaced}.\nNext: a role of the service (countersign role create --help), then countersign agent call URL",
+        "The profile {} uses this agent now{replaced}.\nNext: the service assigns a role (countersign role create --help), \
+         then countersign agent call URL",
         context.name
     );
-    let note = if saved.is_ok() { note } else { "Pass its id, --url, and --key or --signer to later commands.".into() };
+    let note =
+        if saved.is_ok() { note } else { "Pass its id, --server, and --key or --signer to later commands.".into() };
     Ok(CommandOutput::new(agent.agent_id.clone(), json!(agent)).with_note(note).with_profile_result(saved))
 }
 

@@ -1,10 +1,9 @@
-//! `countersign agent show`: an agent as the profile and a service know it.
+//! `countersign agent show`: the fields of an agent from the profile and from a service.
 
 use crate::cli::{
     CliError, CommandOutput,
     args::{AgentArg, ServerArgs, ServiceArg, ServiceKeyArg},
-    context::{Context, missing},
-    ids::agent_id,
+    context::Context,
     output::text_of,
     table::details_of,
     time::rfc3339,
@@ -28,11 +27,9 @@ pub struct ShowArgs {
 
 type Fields = Vec<(&'static str, Value)>;
 
-/// Shows an agent. If the control plane fails, it still shows what the profile knows.
+/// Shows an agent. If the request fails, the fields of the profile are shown nevertheless.
 pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, CliError> {
-    let id = args.agent.id().map(str::to_owned).or_else(|| context.profile.agent.clone());
-    let next = "pass its id, or run `countersign agent register`, which saves it in the profile";
-    let agent = agent_id(id.ok_or_else(|| missing("the agent", next))?)?;
+    let agent = args.agent.id_or_default(context)?;
     let mut fields = vec![("profile", json!(context.name)), ("agentId", json!(agent))];
     let is_profile_agent = context.profile.agent.as_ref() == Some(&agent);
     if is_profile_agent {
@@ -56,7 +53,7 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
     Ok(CommandOutput::new(details_of(&rows), json.into()).with_note(note).with_error(error))
 }
 
-/// The agent as a service sees it, if the command has the API key of one.
+/// The fields from the control plane; `None` without a service and its API key.
 async fn service_fields(context: &Context, args: &ShowArgs, agent: &str) -> Result<Option<Fields>, CliError> {
     if args.service.service.is_none() && context.profile.service.is_none() {
         return Ok(None);
@@ -68,7 +65,7 @@ async fn service_fields(context: &Context, args: &ShowArgs, agent: &str) -> Resu
     Ok(Some(names.map(|name| (name, record[name].clone())).to_vec()))
 }
 
-/// What the profile knows about its agent, without secrets.
+/// The fields from the profile, without secrets.
 fn profile_fields(context: &Context, agent: &str) -> Result<Fields, CliError> {
     let profile = &context.profile;
     let mut fields =

@@ -120,7 +120,7 @@ fn response(delivery: &WebhookDelivery) -> String {
 }
 
 /// Why a delivery failed, as the end of a sentence, and the next step.
-pub fn explanation(delivery: &WebhookDelivery) -> (String, &'static str) {
+pub fn failure_and_next(delivery: &WebhookDelivery) -> (String, &'static str) {
     let status = delivery.response_status.map_or_else(|| "without a status".into(), |status| status.to_string());
     match delivery.failure.as_deref().unwrap_or_default() {
         "status" => (
@@ -141,10 +141,10 @@ pub fn explanation(delivery: &WebhookDelivery) -> (String, &'static str) {
         ),
         "redirect" => (
             format!("the receiver redirects ({status})"),
-            "redirects are not followed; set the final URL: countersign webhook change ID --target URL",
+            "redirects are not followed; set the final URL: countersign webhook change WEBHOOK --target URL",
         ),
-        "gone" => (format!("the receiver answered {status}"), "the receiver wants no more events, so it is disabled"),
-        other => (format!("it failed: {other}"), "countersign webhook show ID"),
+        "gone" => (format!("the receiver answered {status}"), "410 stops all deliveries, so the webhook is disabled"),
+        other => (format!("it failed: {other}"), "countersign webhook show WEBHOOK"),
     }
 }
 

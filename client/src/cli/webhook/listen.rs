@@ -61,7 +61,7 @@ struct Counts {
 /// The signals that end the command.
 struct StopSignals([Signal; 3]);
 
-/// Receives until `--count` events arrived, or a signal ends the command.
+/// Receives events until `--count` is reached or a signal arrives.
 pub async fn listen(context: &Context, args: ListenArgs) -> Result<CommandOutput, CliError> {
     let ListenArgs { scope, port, secret_file, events, count } = args;
     let mut stop = StopSignals::new()?;
@@ -79,7 +79,7 @@ pub async fn listen(context: &Context, args: ListenArgs) -> Result<CommandOutput
     Ok(CommandOutput::default().with_error(result.err()))
 }
 
-/// A verifier with the secrets of the file or of the environment, if there are any.
+/// A verifier with the secrets of the file, else of the environment; `None` if neither is set.
 fn verifier(file: Option<PathBuf>) -> Result<Option<Verifier>, CliError> {
     let (source, text) = match file {
         Some(path) => {
@@ -143,7 +143,7 @@ async fn with_temporary_webhook(
     Ok(CommandOutput::default().with_error(not_deleted.or(result.err())))
 }
 
-/// The control plane does not deliver to this machine, or the service has as many webhooks as allowed.
+/// Adds a hint to the error for a URL on this machine, or for too many webhooks.
 fn with_loopback_hint(error: ApiError) -> CliError {
     let hint = "a control plane on this machine delivers to it with --dev. For another, run countersign webhook create \
         with a public URL that leads here, then listen with its secret";
@@ -155,7 +155,7 @@ fn with_loopback_hint(error: ApiError) -> CliError {
     }
 }
 
-/// States the URL, once requests to it are accepted.
+/// Announces the URL. The port is bound already, so that requests to it are accepted.
 fn announce(context: &Context, url: &str, webhook: Option<&str>) -> Result<(), CliError> {
     match context.format() {
         OutputFormat::Json => print_line(&json!({ "listening": url, "webhookId": webhook }).to_string()).map(drop),
@@ -167,7 +167,7 @@ fn announce(context: &Context, url: &str, webhook: Option<&str>) -> Result<(), C
     }
 }
 
-/// Prints what arrives until `count` or a signal. It is an error if a signature was invalid.
+/// Prints requests until `count` is reached or a signal arrives. Returns an error if a signature was invalid.
 async fn print_all(
     mut receiver: Receiver,
     count: Option<u64>,
@@ -223,11 +223,11 @@ fn line(request: &ReceivedRequest, format: OutputFormat) -> String {
 /// The fields of an event that are not null.
 fn data_text(data: &Value) -> String {
     let fields = data.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
-    fields.map(|(name, value)| format!("{name}={}", one_word(value))).collect::<Vec<_>>().join(" ")
+    fields.map(|(name, value)| format!("{name}={}", field_text(value))).collect::<Vec<_>>().join(" ")
 }
 
-/// Text without spaces as it is, other values as JSON.
-fn one_word(value: &Value) -> String {
+/// Text without spaces without quotes, other values as JSON.
+fn field_text(value: &Value) -> String {
     match value {
         Value::String(text) if !text.contains(char::is_whitespace) => text.clone(),
         other => other.to_string(),
@@ -245,7 +245,7 @@ fn print_line(line: &str) -> Result<bool, CliError> {
 }
 
 impl StopSignals {
-    /// Handles the signals from now on, so that they do not kill the process.
+    /// Registers handlers for the signals, so that they do not kill the process.
     fn new() -> Result<Self, CliError> {
         let handle = |kind| signal(kind).map_err(|error| CliError::Failed(format!("signals: {error}")));
         let [interrupt, terminate, hangup] =
