@@ -1,7 +1,7 @@
 //! Typed identifiers: a prefix and 26 characters of lower-case Crockford base32 of 128 bits.
 //!
-//! Each kind has its own type, so that an agent id cannot be passed where a service id is expected. Only the canonical
-//! spelling parses.
+//! Each kind of id has its own type, so that an agent id cannot be passed where a service id is expected. Only the
+//! canonical spelling of an id parses.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr};
@@ -9,7 +9,7 @@ use std::{fmt, str::FromStr};
 /// Crockford base32 in lower case, without `i`, `l`, `o` and `u`.
 const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
-/// Length of 128 bits in 5-bit digits; the first digit carries 3 bits.
+/// The number of base32 digits of 128 bits. The first digit carries only 3 bits.
 const DIGITS: usize = 26;
 
 /// The text is not an identifier of the expected kind.
@@ -107,9 +107,9 @@ identifiers! {
     RoleId = "role_";
     /// A service API key, without its secret.
     ApiKeyId = "key_";
-    /// An access token (`jti`).
+    /// An access token, as in its claim `jti`.
     TokenId = "tok_";
-    /// A session (`sid`): a login and all tokens refreshed from it.
+    /// A session (`sid`): the tokens of one login and of all its refreshes.
     SessionId = "ses_";
     /// A refresh token, without its secret.
     RefreshId = "ref_";
@@ -128,15 +128,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn printed_ids_parse_back(bits: u128) {
+        fn printed_ids_parse_to_the_same_id(bits: u128) {
             let id = AgentId::from_bits(bits);
             prop_assert_eq!(id.to_string().parse::<AgentId>(), Ok(id));
         }
 
         #[test]
         fn only_the_canonical_spelling_parses(bits: u128, position in 0_usize..26, byte in 0_u8..128) {
-            let good = AgentId::from_bits(bits).to_string();
-            let mut other = good.clone().into_bytes();
+            let mut other = AgentId::from_bits(bits).to_string().into_bytes();
             other[AgentId::PREFIX.len() + position] = byte;
             let other = String::from_utf8(other).unwrap();
             if let Ok(id) = other.parse::<AgentId>() {

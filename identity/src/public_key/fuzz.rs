@@ -1,4 +1,5 @@
-//! Property tests: every accepted text is one canonical key, and signatures verify exactly as with aws-lc alone.
+//! Property tests: every accepted text encodes a key canonically, and a signature verifies exactly if aws-lc alone
+//! verifies it.
 
 use super::*;
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, ParsedPublicKey};
@@ -13,7 +14,7 @@ use std::sync::LazyLock;
 /// The DER of `SEQUENCE { SEQUENCE { id-ecPublicKey, prime256v1 }, BIT STRING }` before an uncompressed point.
 const UNCOMPRESSED_PREFIX: [u8; 26] =
     *b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x42\x00";
-/// The same before a compressed point.
+/// The DER of the same structure before a compressed point.
 const COMPRESSED_PREFIX: [u8; 26] =
     *b"\x30\x39\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\x3d\x03\x01\x07\x03\x22\x00";
 
@@ -22,7 +23,7 @@ static KEY: LazyLock<P256PublicKey> = LazyLock::new(|| P256PublicKey(SECRET.publ
 static PEM: LazyLock<String> = LazyLock::new(|| to_pem(&uncompressed(*KEY)));
 
 const MESSAGE: &[u8] = b"nonce";
-static RAW: LazyLock<Signature> = LazyLock::new(|| SigningKey::from(&*SECRET).sign(MESSAGE));
+static SIGNATURE: LazyLock<Signature> = LazyLock::new(|| SigningKey::from(&*SECRET).sign(MESSAGE));
 
 fn uncompressed(key: P256PublicKey) -> Vec<u8> {
     [&UNCOMPRESSED_PREFIX[..], &key.to_sec1()].concat()
@@ -33,7 +34,7 @@ fn compressed(key: P256PublicKey) -> Vec<u8> {
     [&COMPRESSED_PREFIX[..], &[2 + (point[64] & 1)], &point[1..33]].concat()
 }
 
-/// Points of both lengths with every tag: uncompressed, compressed, hybrid, compact and invalid ones.
+/// Public keys in DER whose point has any tag: uncompressed, compressed, hybrid, compact or invalid.
 fn keys_with_any_tag() -> impl Strategy<Value = Vec<u8>> {
     (0..8_u8, select(vec![uncompressed(*KEY), compressed(*KEY)])).prop_map(|(tag, mut der)| {
         der[26] = tag;
@@ -45,10 +46,10 @@ fn to_pem(der: &[u8]) -> String {
     format!("{BEGIN}\n{}\n{END}\n", STANDARD.encode(der))
 }
 
-/// The four encodings of the signature: raw and DER, each with both values of S.
+/// Four encodings of the signature: raw and DER, each with `s` and with negated `s`.
 fn signatures() -> Vec<Vec<u8>> {
-    let negated_s = Signature::from_scalars(RAW.r().to_bytes(), (-*RAW.s()).to_bytes()).unwrap();
-    [*RAW, negated_s]
+    let negated_s = Signature::from_scalars(SIGNATURE.r().to_bytes(), (-*SIGNATURE.s()).to_bytes()).unwrap();
+    [*SIGNATURE, negated_s]
         .iter()
         .flat_map(|signature| [signature.to_bytes().to_vec(), signature.to_der().as_bytes().to_vec()])
         .collect()
@@ -65,7 +66,7 @@ fn verifies(key: P256PublicKey, message: &[u8], hex: &str) -> bool {
     EcdsaSignature::from_hex(hex).is_ok_and(|signature| key.verifies(&[message], &signature))
 }
 
-/// Checks that an accepted text is one of the two canonical encodings of its key.
+/// Checks that the text, if it is accepted, is one of the two canonical encodings of its key.
 fn check_canonical(text: &str) -> Result<(), TestCaseError> {
     let Ok(key) = P256PublicKey::from_pem(text) else { return Ok(()) };
     let body = text.trim().strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(END)).unwrap();
@@ -100,12 +101,12 @@ proptest! {
         der in prop_oneof![mutated_bytes(&uncompressed(*KEY)), mutated_bytes(&compressed(*KEY)), keys_with_any_tag(), any_bytes()],
         end in select(&["\n", "\r\n", "", " \n\t"][..]),
         columns in 1..80_usize,
-        bits in "[A-Za-z0-9+/= ]?",
+        extra in "[A-Za-z0-9+/= ]?",
     ) {
         check_canonical(&to_pem(&der))?;
-        check_canonical(&PEM.replacen("==\n", &format!("==\n{bits}"), 1))?;
+        check_canonical(&PEM.replacen("==\n", &format!("==\n{extra}"), 1))?;
         let last = PEM.find("==\n").unwrap();
-        check_canonical(&format!("{}{bits}{}", &PEM[..last - 1], &PEM[last..]))?;
+        check_canonical(&format!("{}{extra}{}", &PEM[..last - 1], &PEM[last..]))?;
         let text = STANDARD.encode(&der);
         let lines: Vec<&str> = text.as_bytes().chunks(columns).map(|line| std::str::from_utf8(line).unwrap()).collect();
         check_canonical(&format!("{end}{BEGIN}{end}{}{end}{END}{end}", lines.join(end)))?;
