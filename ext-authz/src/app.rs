@@ -42,7 +42,7 @@ pub enum AuthorizerError {
     Setting {
         /// The key of the setting.
         key: &'static str,
-        /// Why it cannot be used.
+        /// Why the setting cannot be used.
         error: String,
     },
     /// The gRPC server failed.
@@ -101,7 +101,7 @@ impl App {
         Ok(Self { authorizer, followers, readiness, metrics, check_listener, admin_listener })
     }
 
-    /// The TCP address to which Envoy connects; `None` if it is a Unix socket.
+    /// The TCP address to which Envoy connects; `None` for a Unix socket.
     pub fn grpc_address(&self) -> Option<SocketAddr> {
         self.check_listener.address()
     }

@@ -55,7 +55,7 @@ pub struct SyncSettings {
     /// The URL of the sync port of the control plane.
     pub url: SyncUrl,
     /// A PEM file with the trusted CA certificates. If `None`, the CA certificates of the system are trusted.
-    #[serde(deserialize_with = "path_or_none")]
+    #[serde(deserialize_with = "deserialize_optional_path")]
     pub ca: Option<PathBuf>,
     /// The API keys, at least one for each protected service.
     pub keys: Vec<ApiKey>,
@@ -70,7 +70,7 @@ pub struct SyncSettings {
 #[serde(deny_unknown_fields)]
 pub struct RouteSettings {
     /// The service for routes without the context extension `service_id`.
-    #[serde(deserialize_with = "service_or_none")]
+    #[serde(deserialize_with = "deserialize_optional_service")]
     pub default_service: Option<ServiceId>,
 }
 
@@ -142,12 +142,12 @@ impl Settings {
     }
 }
 
-fn path_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
+fn deserialize_optional_path<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<PathBuf>, D::Error> {
     let text = String::deserialize(deserializer)?;
     Ok(Some(text).filter(|text| !text.is_empty()).map(PathBuf::from))
 }
 
-fn service_or_none<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ServiceId>, D::Error> {
+fn deserialize_optional_service<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<ServiceId>, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(serde::de::Error::custom) }
 }

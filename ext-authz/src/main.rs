@@ -8,7 +8,7 @@ use std::{path::PathBuf, process::ExitCode, sync::Arc};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The exit code for invalid flags and settings. It is the one that clap uses.
+/// The exit code for invalid settings, which is also clap's exit code for invalid flags.
 const USAGE_ERROR: u8 = 2;
 
 /// External authorization server for Envoy that verifies Countersign agents.

@@ -53,7 +53,7 @@ impl ResponseBuilder {
         }
     }
 
-    /// Builds the response after a panic. It does not use the data that may have caused the panic.
+    /// Builds the response after a panic, without the data that may have caused the panic.
     pub fn internal_error(&self) -> CheckResponse {
         self.build(None, &Decision::Denied(Reason::Internal.into()), RequestHeaders::default())
     }

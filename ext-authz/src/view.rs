@@ -1,4 +1,4 @@
-//! A view: the authorization data of one service as of one revision. It contains all data that a decision needs.
+//! A view: the authorization data of one service as of one revision, with all data that a decision needs.
 //!
 //! `sync` creates views from messages, and `decide` reads them. Invariants: a view is immutable, and a change creates a
 //! new view; this module does not read the clock.
@@ -22,7 +22,7 @@ pub use views::{ApiKeyIndex, Views};
 pub struct ServiceSettings {
     /// The id of the service.
     pub service: ServiceId,
-    /// The `iss` claim that tokens must have.
+    /// The required value of the claim `iss`.
     pub issuer: Arc<str>,
     /// Whether unbound tokens are accepted.
     pub accepts_unbound: bool,
@@ -91,11 +91,11 @@ pub struct Confirmation {
     pub revision: Revision,
     /// The sidecar may drop changes at or below this revision.
     pub floor: Revision,
-    /// When the ping was sent, since boot. The data was current at that time or later.
+    /// When the ping was sent, since boot. The sidecar's data was current at that time.
     pub ping_sent_at: Duration,
 }
 
-/// The authorization data of one service. A clone is cheap, because it shares the parts of the original.
+/// The authorization data of one service. A clone shares the data of the original, so cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct View {
     settings: ServiceSettings,
@@ -132,7 +132,7 @@ impl View {
         view
     }
 
-    /// Creates the view that includes a delta.
+    /// Creates the view that results from a delta.
     #[must_use]
     pub fn apply(&self, delta: Delta) -> Self {
         let Delta { revision, settings, keys, roles, agents, revocations } = delta;

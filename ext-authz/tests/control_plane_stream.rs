@@ -70,7 +70,7 @@ struct SharedState {
     revision: AtomicI64,
 }
 
-/// The simulated control plane. It answers pings, and tests send all other messages.
+/// A simulated control plane that answers pings. The tests send all other messages.
 struct ControlPlane {
     state: Arc<SharedState>,
     opened: mpsc::Sender<OpenStream>,
@@ -164,7 +164,7 @@ async fn check(
     envoy.check(CheckRequest { attributes: Some(attributes) }).await.unwrap().into_inner()
 }
 
-/// The reason of the denial of a request with this token; `None` if it is allowed.
+/// The reason of the denial of a request with this token; `None` if the request is allowed.
 async fn denial_reason(envoy: &mut AuthorizationClient<Channel>, claims: &Claims) -> Option<String> {
     let response = check(envoy, claims, &[]).await;
     let Some(HttpResponse::DeniedResponse(denied)) = response.http_response else { return None };

@@ -19,9 +19,9 @@ pub struct Claims {
     pub nbf: i64,
     /// Expires at, in Unix seconds; checked without leeway.
     pub exp: i64,
-    /// The id of this token.
+    /// The id of the token.
     pub jti: TokenId,
-    /// The session that this token belongs to.
+    /// The id of the session to which the token belongs.
     pub sid: SessionId,
     /// The revision at which roles, permissions and trust were read.
     pub rev: Revision,

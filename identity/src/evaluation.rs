@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-/// The tolerance for clock skew. It applies to `nbf` and `iat` only; `exp` is checked exactly.
+/// The tolerance for clock skew in `nbf` and `iat`. `exp` is checked without tolerance.
 pub const LEEWAY: Duration = Duration::from_secs(30);
 
 /// The status of an agent. `Revoked` is permanent.
@@ -32,7 +32,7 @@ pub enum AgentStatus {
 pub struct Versioned<T> {
     /// The revision of the last change.
     pub revision: Revision,
-    /// The value after that change.
+    /// The value after the last change.
     pub value: T,
 }
 
@@ -57,11 +57,11 @@ pub struct StatusWithCutoff {
 /// The latest change of each facet of an agent, as visible to one service.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AgentChanges {
-    /// The roles at this service.
+    /// The roles of the agent at the service.
     pub roles: Option<Versioned<Vec<RoleGrant>>>,
-    /// The trust score.
+    /// The trust score of the agent.
     pub trust: Option<Versioned<TrustScore>>,
-    /// The status and the cutoff revision.
+    /// The status and the cutoff revision of the agent.
     pub status: Option<Versioned<StatusWithCutoff>>,
 }
 
@@ -91,7 +91,7 @@ fn replace_if_newer<T>(current: &mut Option<Versioned<T>>, other: Option<Version
     }
 }
 
-/// A role as its service defines it.
+/// The definition of a role by its service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RoleDefinition {
     /// The id of the role.

@@ -7,10 +7,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::{fmt, str::FromStr};
 
 /// Crockford base32 in lower case, without `i`, `l`, `o` and `u`.
-const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+const BASE32_ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
 
 /// The number of base32 digits of 128 bits. The first digit carries only 3 bits.
-const DIGITS: usize = 26;
+const DIGIT_COUNT: usize = 26;
 
 /// The text is not an identifier of the expected kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -20,20 +20,20 @@ pub struct InvalidId {
     pub prefix: &'static str,
 }
 
-fn encode(bits: u128) -> [u8; DIGITS] {
-    let mut text = [0; DIGITS];
+fn encode(bits: u128) -> [u8; DIGIT_COUNT] {
+    let mut text = [0; DIGIT_COUNT];
     for (position, digit) in text.iter_mut().rev().enumerate() {
-        *digit = ALPHABET[(bits >> (5 * position) & 31) as usize];
+        *digit = BASE32_ALPHABET[(bits >> (5 * position) & 31) as usize];
     }
     text
 }
 
 fn decode(text: &[u8]) -> Option<u128> {
-    if text.len() != DIGITS || text[0] > b'7' {
+    if text.len() != DIGIT_COUNT || text[0] > b'7' {
         return None;
     }
     text.iter().try_fold(0_u128, |bits, character| {
-        let digit = ALPHABET.iter().position(|digit| digit == character)?;
+        let digit = BASE32_ALPHABET.iter().position(|digit| digit == character)?;
         Some(bits << 5 | digit as u128)
     })
 }

@@ -6,10 +6,10 @@ use std::{fmt, sync::Arc};
 /// The text is not a valid name. The error message states the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidName {
-    /// It is not a valid role name.
+    /// The text is not a valid role name.
     #[error("must be 1 to 64 printable characters without spaces at the ends")]
     Role,
-    /// It is not a valid permission.
+    /// The text is not a valid permission.
     #[error("must be 1 to 128 visible ASCII characters without a comma")]
     Permission,
 }

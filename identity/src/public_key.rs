@@ -13,8 +13,8 @@ use p256::{
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-const BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
-const END: &str = "-----END PUBLIC KEY-----";
+const PEM_BEGIN: &str = "-----BEGIN PUBLIC KEY-----";
+const PEM_END: &str = "-----END PUBLIC KEY-----";
 
 /// The maximum length of a PEM text in bytes.
 pub const MAX_PEM_BYTES: usize = 4096;
@@ -57,14 +57,14 @@ impl P256PublicKey {
             return Err(PublicKeyError::Private);
         }
         let block = pem.trim();
-        let is_one_block = block.starts_with(BEGIN)
-            && block.ends_with(END)
-            && block.len() >= BEGIN.len() + END.len()
+        let is_one_block = block.starts_with(PEM_BEGIN)
+            && block.ends_with(PEM_END)
+            && block.len() >= PEM_BEGIN.len() + PEM_END.len()
             && block.matches("-----BEGIN").count() == 1;
         if !is_one_block {
             return Err(PublicKeyError::NotOnePublicKey);
         }
-        Self::from_spki_base64(&block[BEGIN.len()..block.len() - END.len()]).ok_or(PublicKeyError::NotP256)
+        Self::from_spki_base64(&block[PEM_BEGIN.len()..block.len() - PEM_END.len()]).ok_or(PublicKeyError::NotP256)
     }
 
     /// Accepts lines of any length, because libraries wrap PEM differently.

@@ -114,7 +114,7 @@ reasons! {
         RefreshInvalid = "refresh_invalid", "The refresh token is unknown";
         /// The refresh token has expired.
         RefreshExpired = "refresh_expired", "The refresh token has expired: log in again";
-        /// The refresh token was used before. It was probably copied, so its session ends.
+        /// The refresh token was used before. The token was probably copied, so the session ends.
         RefreshReused = "refresh_reused", "The refresh token was used before: its session has ended";
         /// The session of the refresh token has ended.
         RefreshRevoked = "refresh_revoked", "The refresh token has been revoked: log in again";

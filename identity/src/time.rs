@@ -28,17 +28,17 @@ impl Timestamp {
         self.0.div_euclid(1_000_000)
     }
 
-    /// This time, rounded down to a whole second.
+    /// The timestamp, rounded down to a whole second.
     pub const fn truncated_to_second(self) -> Self {
         Self::from_seconds(self.seconds())
     }
 
-    /// This time plus `duration`.
+    /// The timestamp plus `duration`; saturates.
     pub fn saturating_add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(to_micros(duration)))
     }
 
-    /// This time minus `duration`.
+    /// The timestamp minus `duration`; saturates.
     pub fn saturating_sub(self, duration: Duration) -> Self {
         Self(self.0.saturating_sub(to_micros(duration)))
     }

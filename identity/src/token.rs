@@ -1,7 +1,7 @@
 //! Verifies the signature of an access token: format, key, signature.
 //!
-//! Invariant: only [`UnverifiedToken::verify`] creates a [`SignedToken`]. Its claims were true when the token was
-//! issued; [`crate::evaluation`] decides what they grant now.
+//! Invariant: only [`UnverifiedToken::verify`] creates a [`SignedToken`]. The claims were correct
+//! when the token was issued; [`crate::evaluation`] decides what they grant now.
 
 use crate::{Claims, KeySet, Kid, Reason, Refusal};
 use jsonwebtoken::{Algorithm, Header, Validation};
@@ -42,7 +42,7 @@ impl<'a> UnverifiedToken<'a> {
         }
     }
 
-    /// The `kid` in the header. It is not verified.
+    /// The unverified `kid` from the header.
     pub const fn kid(&self) -> &Kid {
         &self.kid
     }

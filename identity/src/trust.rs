@@ -1,6 +1,6 @@
 //! The trust score of an agent: 0 to 100 points, stored in hundredths of a point.
 //!
-//! It is an integer so that the database, tokens, the sync stream and headers all show the same number.
+//! A score is an integer, so that the database, tokens, the sync stream and headers contain the same number.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::fmt;

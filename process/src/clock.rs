@@ -3,7 +3,7 @@
 use countersign_identity::Timestamp;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A source of the current time. Tests replace it.
+/// A source of the current time, which tests replace.
 pub trait Clock: Send + Sync + 'static {
     /// The wall-clock time, to compare with timestamps such as the expiry of a token.
     fn now(&self) -> Timestamp;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 /// The prefix of environment variables that contain settings.
 const ENV_PREFIX: &str = "COUNTERSIGN_";
 
-/// Environment variables of the command-line client, without the prefix. The servers ignore them.
+/// Environment variables of the command-line client, without the prefix. The servers ignore these variables.
 const CLIENT_VARIABLES: [&str; 10] = [
     "URL",
     "CA",
@@ -76,7 +76,7 @@ pub struct Layers {
     pub environment: Vec<(String, String)>,
     /// The flags, each a dotted key and a value.
     pub flags: Vec<(String, String)>,
-    /// The values that a mode such as `--dev` sets. They override only the defaults.
+    /// The values that a mode such as `--dev` sets. These values override only the defaults.
     pub presets: Vec<(String, String)>,
 }
 

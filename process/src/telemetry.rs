@@ -24,7 +24,7 @@ pub struct LogSettings {
 }
 
 impl LogSettings {
-    /// The error message for `level`; `None` if it is valid.
+    /// The error message for an invalid `level`; `None` if `level` is valid.
     pub fn validation_error(&self) -> Option<String> {
         self.filter().err()
     }

@@ -1,4 +1,4 @@
-//! The gRPC service and messages of the sync stream. They are generated from `proto/countersign/sync/v1/sync.proto`,
+//! The gRPC service and messages of the sync stream, generated from `proto/countersign/sync/v1/sync.proto`,
 //! which documents every field.
 //!
 //! `control-plane` encodes these messages, and `ext-authz` decodes them. Invariant: this file is the only hand-written

@@ -17,9 +17,9 @@ const SOCKET_MODE: u32 = 0o660;
 
 /// A bound listener for checks.
 pub enum CheckListener {
-    /// It listens on a TCP port.
+    /// The listener of a TCP port.
     Tcp(TcpListener),
-    /// It listens on a Unix socket.
+    /// The listener of a Unix socket, and the socket's path.
     Unix(UnixListener, SocketFile),
 }
 

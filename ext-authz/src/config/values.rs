@@ -89,7 +89,7 @@ impl TryFrom<String> for SyncUrl {
     }
 }
 
-/// A service API key. `Debug` does not print it.
+/// A service API key. `Debug` does not print the key.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "String")]
 pub struct ApiKey(SecretString);

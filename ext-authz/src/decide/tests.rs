@@ -143,7 +143,7 @@ fn denies_agents_tokens_and_roles_revoked_after_issue() {
     assert_eq!(
         reason_for(&view_with(AgentChanges { roles, ..AgentChanges::default() })),
         Some(Reason::NoRole),
-        "the assignment ends now"
+        "the role assignment has ended"
     );
 }
 

@@ -7,7 +7,7 @@ use envoy_types::{
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
 /// Characters that are percent-encoded: control characters, the escape character `%` and the list separator `,`.
-const ENCODED: &AsciiSet = &CONTROLS.add(b'%').add(b',');
+const ENCODED_CHARACTERS: &AsciiSet = &CONTROLS.add(b'%').add(b',');
 
 /// Creates the instruction to set a header and overwrite the value of the client. It sets both `append` and
 /// `append_action`, because Envoy versions differ in which of the two they read and in its default.
@@ -28,7 +28,7 @@ pub fn join_encoded<'a>(items: impl IntoIterator<Item = &'a str>) -> String {
         if position > 0 {
             value.push(',');
         }
-        value.extend(utf8_percent_encode(item, ENCODED));
+        value.extend(utf8_percent_encode(item, ENCODED_CHARACTERS));
     }
     value
 }

@@ -28,7 +28,7 @@ pub struct HeaderNames {
 }
 
 impl HeaderNames {
-    /// Creates the names with this prefix.
+    /// Creates the header names with this prefix.
     pub fn new(prefix: &str) -> Self {
         let with_prefix = |suffix: &str| format!("{prefix}{suffix}");
         Self {

@@ -1,4 +1,4 @@
-//! The state of one sync stream. It applies messages to a view and tracks pings.
+//! The state of one sync stream: the view, to which messages are applied, and the unanswered pings.
 //!
 //! Invariant: this module does no I/O and does not read the clock. Messages and times are arguments.
 
@@ -57,7 +57,7 @@ impl Session {
         }
     }
 
-    /// The first message of the stream. It contains the revision of the view, or 0 if there is none.
+    /// Creates the first message of the stream, with the revision of the view, or 0 if there is no view.
     pub fn hello(&self) -> v1::FollowRequest {
         let revision = self.view.as_ref().map_or(0, |view| view.revision().number());
         v1::FollowRequest { message: Some(v1::follow_request::Message::Hello(v1::Hello { revision })) }

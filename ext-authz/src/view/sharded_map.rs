@@ -13,7 +13,7 @@ use std::{
 /// The number of shards, a power of two. A copy of the shard list increments this many reference counts.
 const SHARD_COUNT: usize = 256;
 
-/// A key of a [`ShardedMap`]. Its bits select the shard.
+/// A key of a [`ShardedMap`]. The bits of the key select the shard.
 pub trait ShardKey: Copy + Eq + Hash {
     /// The bits of the key. The low bits must be evenly distributed.
     fn bits(self) -> u128;

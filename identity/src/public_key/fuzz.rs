@@ -43,7 +43,7 @@ fn keys_with_any_tag() -> impl Strategy<Value = Vec<u8>> {
 }
 
 fn to_pem(der: &[u8]) -> String {
-    format!("{BEGIN}\n{}\n{END}\n", STANDARD.encode(der))
+    format!("{PEM_BEGIN}\n{}\n{PEM_END}\n", STANDARD.encode(der))
 }
 
 /// Four encodings of the signature: raw and DER, each with `s` and with negated `s`.
@@ -69,12 +69,13 @@ fn verifies(key: P256PublicKey, message: &[u8], hex: &str) -> bool {
 /// Checks that the text, if it is accepted, is one of the two canonical encodings of its key.
 fn check_canonical(text: &str) -> Result<(), TestCaseError> {
     let Ok(key) = P256PublicKey::from_pem(text) else { return Ok(()) };
-    let body = text.trim().strip_prefix(BEGIN).and_then(|rest| rest.strip_suffix(END)).unwrap();
+    let body = text.trim().strip_prefix(PEM_BEGIN).and_then(|rest| rest.strip_suffix(PEM_END)).unwrap();
     let der = STANDARD.decode(body.split_ascii_whitespace().collect::<String>()).unwrap();
     prop_assert!(der == uncompressed(key) || der == compressed(key), "{} is not canonical", hex::encode(der));
     prop_assert!(ParsedPublicKey::new(&ECDSA_P256_SHA256_FIXED, key.to_sec1()).is_ok(), "{:?} is off the curve", key);
     let canonical = key.to_pem().unwrap();
-    let lines: String = canonical.trim().strip_prefix(BEGIN).unwrap().strip_suffix(END).unwrap().split('\n').collect();
+    let lines: String =
+        canonical.trim().strip_prefix(PEM_BEGIN).unwrap().strip_suffix(PEM_END).unwrap().split('\n').collect();
     prop_assert_eq!(STANDARD.decode(lines).unwrap(), uncompressed(key));
     prop_assert_eq!(P256PublicKey::from_pem(&canonical), Ok(key));
     prop_assert_eq!(P256PublicKey::from_sec1(&key.to_sec1()), Ok(key));
@@ -109,7 +110,7 @@ proptest! {
         check_canonical(&format!("{}{extra}{}", &PEM[..last - 1], &PEM[last..]))?;
         let text = STANDARD.encode(&der);
         let lines: Vec<&str> = text.as_bytes().chunks(columns).map(|line| std::str::from_utf8(line).unwrap()).collect();
-        check_canonical(&format!("{end}{BEGIN}{end}{}{end}{END}{end}", lines.join(end)))?;
+        check_canonical(&format!("{end}{PEM_BEGIN}{end}{}{end}{PEM_END}{end}", lines.join(end)))?;
     }
 
     #[test]
@@ -126,7 +127,7 @@ proptest! {
     #[test]
     fn fragments_of_pem_are_refused_or_canonical(
         pieces in vec(prop_oneof![
-            4 => select(&[BEGIN, END, "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "-----", "\n", ""][..]).prop_map(str::to_owned),
+            4 => select(&[PEM_BEGIN, PEM_END, "-----BEGIN PRIVATE KEY-----", "-----BEGIN ", "-----", "\n", ""][..]).prop_map(str::to_owned),
             2 => Just(STANDARD.encode(uncompressed(*KEY))),
             1 => any_text(),
         ], 0..7)

@@ -72,13 +72,13 @@ fn reencoded(segment: &'static str) -> impl Strategy<Value = String> {
         1 => Just(format!("{segment}==")),
         1 => Just(segment.replace('-', "+").replace('_', "/")),
         1 => select(&[" ", "\n", "\t", "%3D", "\u{a0}"][..]).prop_map(move |end| format!("{segment}{end}")),
-        2 => select(&ALPHABET[..]).prop_map(move |end| format!("{}{}", &segment[..last], char::from(end))),
+        2 => select(&BASE64_ALPHABET[..]).prop_map(move |end| format!("{}{}", &segment[..last], char::from(end))),
         1 => Just(segment.to_ascii_lowercase()),
         1 => Just(String::new()),
     ]
 }
 
-const ALPHABET: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+const BASE64_ALPHABET: [u8; 64] = *b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// Other encodings of the same JSON, or of similar JSON.
 fn reformatted(segment: &'static str) -> impl Strategy<Value = String> {

@@ -18,7 +18,7 @@ impl KnownKeys {
         Self(flatten(&defaults.cache))
     }
 
-    /// The keys that are not in a wildcard table. Every configuration has them.
+    /// The keys outside wildcard tables, which every configuration has.
     pub(super) fn without_wildcards(&self) -> impl Iterator<Item = (&String, &Value)> {
         self.0.iter().filter(|(key, _)| !key.split('.').any(|part| part == WILDCARD))
     }

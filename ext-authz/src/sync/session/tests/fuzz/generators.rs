@@ -68,7 +68,7 @@ pub fn point(seed: u8) -> Vec<u8> {
     p256::SecretKey::from_slice(&[seed; 32]).unwrap().public_key().to_sec1_bytes().to_vec()
 }
 
-/// Generates messages that can be decoded. Most of them are valid.
+/// Generates decodable messages, most of which are valid.
 pub fn any_response() -> BoxedStrategy<v1::FollowResponse> {
     let key = prop_oneof![
         9 => (1..4_u8).prop_map(point),
