@@ -319,6 +319,18 @@ async fn tables_fit_the_terminal_and_keep_ids() {
 }
 
 #[tokio::test]
+async fn call_ends_the_body_with_a_newline_on_a_terminal_only() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    register(&shell);
+    let url = format!("{}/health", control.env["URL"]);
+    let call = ["agent", "call", &url, "--service-ca", &control.env["CA"]];
+    let (_, shown) = on_terminal(&shell, 200, &call, "");
+    assert!(shown.contains("\"healthy\"") && shown.ends_with("}\n"), "{shown:?}");
+    assert!(shell.run(&call).stdout.ends_with(b"}"), "in a pipe the body is unchanged");
+}
+
+#[tokio::test]
 async fn values_are_completed() {
     let control = ControlPlane::start().await;
     let mut shell = Shell::with_env(&control, &["URL", "CA"]);
