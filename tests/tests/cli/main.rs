@@ -10,3 +10,4 @@ mod client_usage;
 mod client_webhooks;
 mod doctor;
 mod foreign_clients;
+mod generated_clients;
