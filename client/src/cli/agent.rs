@@ -15,7 +15,7 @@ use super::{
     context::{Context, missing},
     ids::agent_id,
     login::{LoginArgs, LoginResult, TokenPolicy, login},
-    output::text_of,
+    output::value_text,
     placeholders::Placeholder,
     table::details,
     time::rfc3339,
@@ -189,13 +189,13 @@ async fn set_status(context: &Context, args: StatusArgs, status: &str) -> Result
     let agent = resolve_agent(context, agent)?;
     let result = api.set_agent_status(human.credential()?, &agent, status).await;
     let mut record = result.map_err(with_conflict_reason)?;
-    // This route of the API calls the id `id`; all output of the command line calls it `agentId`.
+    // The response names the field `id`; all output of the command line names it `agentId`.
     if let Some(fields) = record.as_object_mut()
         && let Some(id) = fields.remove("id")
     {
         fields.insert("agentId".into(), id);
     }
-    let rows = ["agentId", "name", "status"].map(|name| (name, text_of(&record[name])));
+    let rows = ["agentId", "name", "status"].map(|name| (name, value_text(&record[name])));
     let next = match status {
         "suspended" => "Next: countersign agent reactivate AGENT",
         "revoked" => "Next: for a new agent, countersign agent keygen --profile NAME",

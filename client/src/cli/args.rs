@@ -17,7 +17,7 @@ const API_KEY_PREFIX: &str = "svc_sk_";
 /// The heading of these options in the help.
 const CONNECTION: &str = "Connection and credentials";
 
-/// How to get the token of a human user.
+/// The next step for a missing token of a human user.
 const HUMAN_TOKEN: &str =
     "COUNTERSIGN_HUMAN_TOKEN; the operator mints one: countersign-control-plane human-token mint --subject NAME";
 
@@ -25,7 +25,8 @@ const HUMAN_TOKEN: &str =
 #[derive(Args)]
 pub struct ServerArgs {
     /// The URL of the control plane, https://HOST:PORT; without a port, 443 (a control plane listens on 8443 by default)
-    // Not `--url`: commands of webhooks have the URL of a receiver, and an API key must not be sent to that host.
+    // The option is not `--url`, because webhook commands also have the URL of a receiver. An API key must not be sent to
+    // that host by mistake.
     #[arg(
         long = "server",
         env = "COUNTERSIGN_URL",
@@ -182,7 +183,8 @@ impl ManagerArgs {
     }
 }
 
-/// Whether a credential can be sent in a header. A request with another one fails, as if the control plane were unreachable.
+/// Whether a credential can be sent in an HTTP header. Otherwise the HTTP client would fail with an error about the
+/// connection.
 fn is_one_word(credential: &SecretString) -> bool {
     credential.expose_secret().bytes().all(|byte| byte.is_ascii_graphic())
 }

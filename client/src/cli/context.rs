@@ -136,7 +136,7 @@ pub fn missing(what: &str, next: &str) -> CliError {
     CliError::Usage(format!("{what} is not set\nNext: {next}"))
 }
 
-/// The absolute form of a path. Commands in other folders use the profile that stores it.
-pub fn absolute(path: PathBuf) -> PathBuf {
+/// Makes a path absolute, because commands that run in other folders read it from the profile.
+pub fn absolute_path(path: PathBuf) -> PathBuf {
     std::path::absolute(&path).unwrap_or(path)
 }

@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 pub const HELP: &str = "\
-It creates nothing and does not log in. With --login it also logs the agent of the profile in and out again. \
+It creates nothing and does not log in. With --login it also tests a login of the profile's agent, and revokes its session. \
 Exit code 0 if no check failed, otherwise that of the first failure.
 
 Examples:
@@ -39,7 +39,7 @@ pub struct DoctorArgs {
     key: ServiceKeyArg,
     #[command(flatten)]
     human: HumanTokenArg,
-    /// Also log the agent of the profile in and out again
+    /// Also test a login of the profile's agent, and revoke its session
     #[arg(long)]
     login: bool,
 }
@@ -77,7 +77,7 @@ type Check = (&'static str, CheckResult);
 
 /// Runs all checks. Without a connection, the checks that need one are left out.
 pub async fn run(context: &Context, args: DoctorArgs) -> Result<CommandOutput, CliError> {
-    let mut checks = vec![("profile", profile(context))];
+    let mut checks = vec![("profile", check_profile(context))];
     match connect(context, &args.server).await {
         Err(error) => checks.push(("control plane", error.into())),
         Ok((api, health)) => {
@@ -92,7 +92,7 @@ pub async fn run(context: &Context, args: DoctorArgs) -> Result<CommandOutput, C
     Ok(report(&context.messages, checks))
 }
 
-fn profile(context: &Context) -> CheckResult {
+fn check_profile(context: &Context) -> CheckResult {
     let path = match context.profiles.path(&context.name, "toml") {
         Ok(path) => path,
         Err(error) => return CliError::from(error).into(),
@@ -176,7 +176,7 @@ async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckRe
             return CliError::Failed(format!("{text}\nNext: {next}")).into();
         }
     }
-    match status(context, api, args, agent).await.as_deref() {
+    match agent_status(context, api, args, agent).await.as_deref() {
         Some("active") => CheckResult::Ok(format!("{agent} is active")),
         Some(status @ ("suspended" | "revoked")) => {
             CliError::denied(format!("{agent} is {status}"), format!("agent_{status}")).into()
@@ -189,7 +189,7 @@ async fn check_agent(context: &Context, api: &Api, args: &DoctorArgs) -> CheckRe
 }
 
 /// The status of the agent, if the API key or the human user may read it.
-async fn status(context: &Context, api: &Api, args: &DoctorArgs, agent: &str) -> Option<String> {
+async fn agent_status(context: &Context, api: &Api, args: &DoctorArgs, agent: &str) -> Option<String> {
     let service = context.service(&args.service).ok()?;
     let credentials = [args.key.optional().ok().flatten(), args.human.optional().ok().flatten()];
     for credential in credentials.into_iter().flatten() {
@@ -242,7 +242,7 @@ async fn check_human_token(api: &Api, token: &HumanTokenArg) -> CheckResult {
     }
 }
 
-/// All results as data, the next steps as the note, and the first failure as the error.
+/// Returns all results as data, the next steps as the note, and the first failure as the error.
 fn report(messages: &Messages, checks: Vec<Check>) -> CommandOutput {
     let (mut rows, mut values, mut note, mut failure) = (Vec::new(), Vec::new(), Vec::new(), None);
     for (check, result) in checks {
@@ -256,7 +256,7 @@ fn report(messages: &Messages, checks: Vec<Check>) -> CommandOutput {
             }
         };
         let next = next.map(|next| messages.hint(&next));
-        // The error of the first failure has its own next step.
+        // The first failure becomes the error of the command, which is printed with its next step.
         if failure.is_some() || !matches!(result, CheckResult::Failed(_)) {
             note.extend(next.as_ref().map(|next| format!("Next: for the {check}, {next}")));
         }

@@ -158,7 +158,7 @@ impl CliError {
 
     /// The next step for this kind of error, if there is one.
     pub fn hint(&self) -> Option<Cow<'_, str>> {
-        hints::of(self)
+        hints::for_error(self)
     }
 
     /// The error code of the API, or a code of the command line for its own errors.

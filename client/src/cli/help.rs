@@ -28,7 +28,7 @@ Examples:
     $ set -a; . countersign-dev/dev.env; set +a
 
 Environment:
-  COUNTERSIGN_URL, COUNTERSIGN_CA    The control plane and the authority that it is trusted by
+  COUNTERSIGN_URL, COUNTERSIGN_CA    The control plane, and the authority that signed its certificate
   COUNTERSIGN_SERVICE_ID             The service that management commands use
   COUNTERSIGN_SERVICE_KEY            An API key of that service
   COUNTERSIGN_HUMAN_TOKEN            The token of a human user, from the identity provider

@@ -4,7 +4,7 @@
 
 use super::{
     CliError,
-    usage::{argument_of_field, help_command},
+    usage::{argument_for_field, help_command},
 };
 use countersign_client::{ApiError, KeyError, ProfileError, api::innermost};
 use serde_json::{Map, Value};
@@ -14,7 +14,7 @@ const RETRY: &str = "try again";
 const LOGIN: &str = "countersign agent login";
 
 /// The next step after this error, if there is a known one.
-pub fn of(error: &CliError) -> Option<Cow<'_, str>> {
+pub fn for_error(error: &CliError) -> Option<Cow<'_, str>> {
     match error {
         CliError::Api(ApiError::Refused { status: 429, retry_after: Some(wait), .. }) => {
             let (seconds, plural) = (wait.as_secs(), if wait.as_secs() == 1 { "" } else { "s" });
@@ -22,35 +22,35 @@ pub fn of(error: &CliError) -> Option<Cow<'_, str>> {
             Some(text.into())
         }
         CliError::Api(ApiError::Refused { code, details, .. }) if code == "VALIDATION_ERROR" => {
-            Some(validation(&details.fields).into())
+            Some(hint_for_validation_error(&details.fields).into())
         }
         CliError::ApiWithHint { hint, .. } => Some(Cow::Borrowed(hint)),
-        _ => fixed(error).map(Cow::Borrowed),
+        _ => fixed_hint(error).map(Cow::Borrowed),
     }
 }
 
-/// The arguments whose values the API refused, by the fields in `error.details`.
-fn validation(details: &Map<String, Value>) -> String {
+/// The hint for values that the API refused: the arguments that set the fields in `error.details`.
+fn hint_for_validation_error(details: &Map<String, Value>) -> String {
     let fields = details.get("fields").and_then(Value::as_object).into_iter().flatten();
-    let arguments: Vec<_> = fields.filter_map(|(field, _)| argument_of_field(field)).collect();
+    let arguments: Vec<_> = fields.filter_map(|(field, _)| argument_for_field(field)).collect();
     let help = format!("`{}` shows the expected values", help_command());
     if arguments.is_empty() { help } else { format!("correct {}; {help}", arguments.join(" and ")) }
 }
 
-fn fixed(error: &CliError) -> Option<&'static str> {
+fn fixed_hint(error: &CliError) -> Option<&'static str> {
     match error {
-        CliError::Denied { reason, .. } => by_reason(reason),
+        CliError::Denied { reason, .. } => hint_for_reason(reason),
         CliError::Api(ApiError::Refused { status, code, reason, .. }) => {
             let server_error = (*status >= 500).then_some(RETRY);
-            reason.as_deref().and_then(by_reason).or_else(|| by_code(code)).or(server_error)
+            reason.as_deref().and_then(hint_for_reason).or_else(|| hint_for_code(code)).or(server_error)
         }
         CliError::Api(ApiError::Unreachable { url, error }) => {
             let trust = "pass the authority that signed its certificate, with --ca FILE or COUNTERSIGN_CA";
-            by_certificate_error(&innermost(error), trust).or(Some(by_address(url, error.is_timeout())))
+            hint_for_certificate_error(&innermost(error), trust).or(Some(hint_for_unreachable(url, error.is_timeout())))
         }
         CliError::Api(ApiError::Url(_)) => Some("set --server https://HOST:PORT or COUNTERSIGN_URL"),
         CliError::Api(ApiError::Unreadable(_)) => Some("is --server (COUNTERSIGN_URL) that of a control plane?"),
-        CliError::Api(ApiError::Key(error)) | CliError::Key(error) => by_key_error(error),
+        CliError::Api(ApiError::Key(error)) | CliError::Key(error) => hint_for_key_error(error),
         CliError::NotStarted { .. } => Some("countersign agent exec -- CMD runs a program from PATH"),
         CliError::File { .. } => Some("is the path right?"),
         CliError::Profile(ProfileError::Malformed { .. }) => Some("correct the file or delete it"),
@@ -67,7 +67,7 @@ fn fixed(error: &CliError) -> Option<&'static str> {
 }
 
 /// The hint for a control plane that does not answer. A URL without a port is a common mistake: port 443 is tried then.
-fn by_address(url: &str, timeout: bool) -> &'static str {
+fn hint_for_unreachable(url: &str, timeout: bool) -> &'static str {
     if url.contains(":443/") {
         "is it running? Port 443 was tried; a control plane listens on 8443 by default: set the port in --server \
          (COUNTERSIGN_URL)"
@@ -79,7 +79,7 @@ fn by_address(url: &str, timeout: bool) -> &'static str {
 }
 
 /// The hint for an error of TLS about the certificate of a server. `trust` is the hint for an unknown authority.
-pub fn by_certificate_error(cause: &str, trust: &'static str) -> Option<&'static str> {
+pub fn hint_for_certificate_error(cause: &str, trust: &'static str) -> Option<&'static str> {
     let problem = cause.strip_prefix("invalid peer certificate: ")?;
     let contains_one_of = |words: &[&str]| words.iter().any(|word| problem.contains(word));
     Some(if contains_one_of(&["UnknownIssuer", "BadSignature"]) {
@@ -93,7 +93,7 @@ pub fn by_certificate_error(cause: &str, trust: &'static str) -> Option<&'static
     })
 }
 
-fn by_key_error(error: &KeyError) -> Option<&'static str> {
+fn hint_for_key_error(error: &KeyError) -> Option<&'static str> {
     match error {
         KeyError::File { error, .. } if error.kind() == std::io::ErrorKind::NotFound => {
             Some("`countersign agent keygen` creates a key; is the path right?")
@@ -110,7 +110,7 @@ fn by_key_error(error: &KeyError) -> Option<&'static str> {
 }
 
 /// The hint for a reason of `countersign_identity::Reason`, by its name.
-fn by_reason(reason: &str) -> Option<&'static str> {
+fn hint_for_reason(reason: &str) -> Option<&'static str> {
     Some(match reason {
         "service_key_missing" => "set COUNTERSIGN_SERVICE_KEY; `countersign key create` creates a key",
         "service_key_invalid" => "check COUNTERSIGN_SERVICE_KEY; `countersign key create` creates a new key",
@@ -140,7 +140,7 @@ fn by_reason(reason: &str) -> Option<&'static str> {
     })
 }
 
-fn by_code(code: &str) -> Option<&'static str> {
+fn hint_for_code(code: &str) -> Option<&'static str> {
     Some(match code {
         "AGENT_NOT_FOUND" => "`countersign agent show` shows the agent of the profile",
         "SERVICE_NOT_FOUND" => {
@@ -178,9 +178,9 @@ mod tests {
             (CertificateError::Revoked, "right server"),
         ] {
             let cause = Error::InvalidCertificate(error).to_string();
-            let hint = by_certificate_error(&cause, "--ca").unwrap();
+            let hint = hint_for_certificate_error(&cause, "--ca").unwrap();
             assert!(hint.contains(expected), "{cause}: {hint}");
         }
-        assert_eq!(by_certificate_error("Connection refused (os error 111)", "--ca"), None);
+        assert_eq!(hint_for_certificate_error("Connection refused (os error 111)", "--ca"), None);
     }
 }

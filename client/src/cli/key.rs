@@ -37,12 +37,12 @@ pub enum KeyCommand {
     Revoke(RevokeArgs),
 }
 
-/// What an API key is valid for.
+/// The scope of an API key.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Scope {
     /// Manage roles and verify tokens
     Full,
-    /// Follow the sync stream and verify tokens: for sidecars
+    /// Receive the sync stream and verify tokens; for sidecars
     Sync,
 }
 
@@ -52,7 +52,7 @@ pub struct CreateArgs {
     human: HumanArgs,
     #[command(flatten)]
     service: ServiceArg,
-    /// What the key is valid for
+    /// The scope of the key
     #[arg(long, value_enum)]
     scope: Scope,
     /// The display name

@@ -40,13 +40,13 @@ pub struct SignerArgs {
         long,
         value_name = "COMMAND",
         conflicts_with = "key",
-        value_parser = not_blank,
+        value_parser = parse_nonblank,
         value_hint = ValueHint::CommandString
     )]
     pub signer: Option<String>,
 }
 
-fn not_blank(text: &str) -> Result<String, &'static str> {
+fn parse_nonblank(text: &str) -> Result<String, &'static str> {
     if text.trim().is_empty() { Err("a command is required") } else { Ok(text.to_owned()) }
 }
 
@@ -108,7 +108,7 @@ pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> 
         Ok(Session::new(context.api(&args.server)?, args.signer.open(context)?, agent, audience.clone()))
     };
     if !is_profile_agent {
-        return Ok(LoginResult { tokens: request(&session()?, policy).await?, saved: Ok(()) });
+        return Ok(LoginResult { tokens: request_tokens(&session()?, policy).await?, saved: Ok(()) });
     }
 
     let lock = context.profiles.lock(&context.name);
@@ -124,7 +124,7 @@ pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> 
         Err(error) if policy == TokenPolicy::Refresh => return Err(error.into()),
         Err(error) => (session.login().await?, Err(error)),
         Ok(_lock) => {
-            let tokens = request(&session.resume(stored), policy).await?;
+            let tokens = request_tokens(&session.resume(stored), policy).await?;
             let saved = context.profiles.save_tokens(&context.name, &subject, &tokens);
             (tokens, saved.and_then(|()| context.update_profile(|profile| profile.audience = audience)))
         }
@@ -132,7 +132,7 @@ pub async fn login(context: &Context, args: &LoginArgs, policy: TokenPolicy) -> 
     Ok(LoginResult { tokens, saved })
 }
 
-async fn request(session: &Session<Signer>, policy: TokenPolicy) -> Result<SessionTokens, ApiError> {
+async fn request_tokens(session: &Session<Signer>, policy: TokenPolicy) -> Result<SessionTokens, ApiError> {
     match policy {
         TokenPolicy::Valid => session.tokens().await,
         TokenPolicy::Refresh => session.refresh().await,

@@ -26,17 +26,17 @@ const NOUNS: [&str; 8] = ["agent", "service", "key", "role", "webhook", "token",
 pub struct Messages {
     format: OutputFormat,
     quiet: bool,
-    /// The profile, if hints have to name it: it is neither the default nor set by the environment.
+    /// The profile that commands in hints have to name; `None` if the default or the environment selects it.
     profile: Option<String>,
     /// The ids that hints contain.
     pub placeholders: Placeholders,
 }
 
 impl Messages {
-    /// Messages in this format. Hints name the `profile` where a command without it would use another.
+    /// Creates a writer. Commands in hints name `profile` if they would use another profile without it.
     pub fn new(format: OutputFormat, quiet: bool, profile: Option<String>) -> Self {
-        let implied = variable("COUNTERSIGN_PROFILE").unwrap_or_else(|| "default".to_owned());
-        let profile = profile.filter(|profile| *profile != implied);
+        let default_profile = variable("COUNTERSIGN_PROFILE").unwrap_or_else(|| "default".to_owned());
+        let profile = profile.filter(|profile| *profile != default_profile);
         Self { format, quiet, profile, placeholders: Placeholders::default() }
     }
 
@@ -45,8 +45,8 @@ impl Messages {
         self.format
     }
 
-    /// Whether the command can ask the user: it has a terminal and no program reads its output.
-    pub fn can_ask(&self) -> bool {
+    /// Whether the command can prompt: the output is text, and standard input and standard error are terminals.
+    pub fn can_prompt(&self) -> bool {
         self.format == OutputFormat::Text && io::stdin().is_terminal() && io::stderr().is_terminal()
     }
 
@@ -114,8 +114,8 @@ pub fn print(data: &[u8]) -> io::Result<()> {
     out.write_all(data).and_then(|()| out.flush())
 }
 
-/// Ignores that the reader closed the pipe, as `head` does: it has what it wants.
-pub fn succeed_if_closed(printed: io::Result<()>) -> io::Result<()> {
+/// Treats a closed pipe as success: a reader such as `head` may stop before the end.
+pub fn ignore_closed_pipe(printed: io::Result<()>) -> io::Result<()> {
     match printed {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         other => other,

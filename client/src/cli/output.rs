@@ -2,7 +2,7 @@
 
 use super::{
     CliError, OutputFormat,
-    messages::{print, succeed_if_closed},
+    messages::{ignore_closed_pipe, print},
     table::Table,
 };
 use countersign_client::ProfileError;
@@ -24,9 +24,9 @@ pub struct CommandOutput {
 /// Data as text.
 #[derive(Debug)]
 pub enum Text {
-    /// Lines, or bytes as they are.
+    /// Bytes that are printed unchanged.
     Bytes(Vec<u8>),
-    /// A table, which depends on the width of the terminal.
+    /// A table that is fitted to the width of the terminal.
     Table(Table),
 }
 
@@ -93,11 +93,11 @@ impl CommandOutput {
     /// Prints the data. A closed pipe is an error only if the data contains a secret, which is lost then.
     pub fn print(&self, format: OutputFormat) -> Result<(), CliError> {
         let printed = print(&self.bytes(format));
-        let printed = if self.hint_if_lost.is_empty() { succeed_if_closed(printed) } else { printed };
+        let printed = if self.hint_if_lost.is_empty() { ignore_closed_pipe(printed) } else { printed };
         printed.map_err(|error| self.not_printed(&error))
     }
 
-    /// The error for data that standard output did not accept.
+    /// The error for data that could not be written to standard output.
     pub fn not_printed(&self, error: &io::Error) -> CliError {
         let hint = if self.hint_if_lost.is_empty() { String::new() } else { format!("\nNext: {}", self.hint_if_lost) };
         CliError::Failed(format!("standard output: {error}{hint}"))
@@ -122,12 +122,12 @@ pub fn quoted(word: &str) -> String {
 }
 
 /// A JSON value as text.
-pub fn text_of(value: &Value) -> String {
+pub fn value_text(value: &Value) -> String {
     match value {
         Value::Null => "-".into(),
         Value::Array(items) if items.is_empty() => "-".into(),
         Value::String(text) => text.clone(),
-        Value::Array(items) => items.iter().map(text_of).collect::<Vec<_>>().join(", "),
+        Value::Array(items) => items.iter().map(value_text).collect::<Vec<_>>().join(", "),
         other => other.to_string(),
     }
 }

@@ -4,7 +4,7 @@ use super::{
     Arguments, CommandOutput, Messages, OutputFormat,
     error::USAGE,
     help,
-    messages::{print, succeed_if_closed},
+    messages::{ignore_closed_pipe, print},
     usage,
 };
 use clap::{Command, FromArgMatches, builder::Resettable, error::ErrorKind};
@@ -44,7 +44,7 @@ fn report(error: clap::Error) -> ExitCode {
     let quiet = arguments.iter().any(|argument| argument == "-q" || argument == "--quiet");
     let messages = Messages::new(requested_format(&arguments), quiet, None);
     if !error.use_stderr() {
-        let printed = succeed_if_closed(print(error.render().to_string().as_bytes()));
+        let printed = ignore_closed_pipe(print(error.render().to_string().as_bytes()));
         return printed.map_or_else(
             |error| messages.error(&CommandOutput::default().not_printed(&error)),
             |()| ExitCode::SUCCESS,

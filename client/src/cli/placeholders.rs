@@ -1,4 +1,4 @@
-//! Ids for the placeholders in hints: `countersign agent reactivate AGENT` names the agent of the command.
+//! Replaces placeholders in hints with ids: in `countersign agent reactivate AGENT`, `AGENT` becomes the agent of the command.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

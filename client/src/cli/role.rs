@@ -5,7 +5,7 @@ use super::{
     args::{AgentArg, ManagerArgs},
     confirm::ConfirmArgs,
     context::Context,
-    ids::{LONGEST_ID, shown},
+    ids::{LONGEST_ID, redacted_argument},
     output::quoted,
     table::{Column, Table, details, id_with_name},
     time::future_time,
@@ -200,7 +200,7 @@ pub async fn find_role(api: &Api, manager: &ManagerArgs, service: &str, role: &s
     let roles = api.list_roles(manager.credential()?, service).await?;
     let Role { role_id: id, name, .. } = roles.into_iter().find(|listed| listed.name == role).ok_or_else(|| {
         let next = "`countersign role list` shows the roles; `countersign role create` creates one";
-        let shown = shown(role, LONGEST_ID);
+        let shown = redacted_argument(role, LONGEST_ID);
         CliError::denied(format!("the service has no role `{shown}`\nNext: {next}"), "")
     })?;
     Ok(RoleRef { id, name: Some(name) })

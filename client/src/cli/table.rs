@@ -105,7 +105,7 @@ impl Table {
     fn records(&self) -> String {
         let record = |row: &Vec<String>| {
             let cells = row.iter().zip(&self.header).filter(|(cell, _)| *cell != "-");
-            details_of(&cells.map(|(cell, (title, _))| (title.to_lowercase(), cell.clone())).collect::<Vec<_>>())
+            details_from_rows(&cells.map(|(cell, (title, _))| (title.to_lowercase(), cell.clone())).collect::<Vec<_>>())
         };
         self.rows.iter().map(record).collect::<Vec<_>>().join("\n\n")
     }
@@ -113,11 +113,11 @@ impl Table {
 
 /// Names and values in two columns.
 pub fn details<const N: usize>(rows: [(&str, String); N]) -> String {
-    details_of(&rows.map(|(name, value)| (name.to_owned(), value)))
+    details_from_rows(&rows.map(|(name, value)| (name.to_owned(), value)))
 }
 
 /// Names and values in two columns, for any number of rows.
-pub fn details_of(rows: &[(String, String)]) -> String {
+pub fn details_from_rows(rows: &[(String, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let line = |(name, value): &(String, String)| {
         let line = format!("{name:width$}  {}", without_control_characters(value));

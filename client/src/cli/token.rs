@@ -6,10 +6,10 @@ use super::{
     complete,
     context::{Context, missing},
     ids::service_id,
-    output::text_of,
+    output::value_text,
     parse::variable,
     placeholders::Placeholder,
-    table::details_of,
+    table::details_from_rows,
     time::rfc3339,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
@@ -56,7 +56,7 @@ pub enum TokenCommand {
     },
     /// Revoke an access token, or a refresh token with its session
     #[command(
-        after_help = "Anyone with a token can revoke it. As RFC 7009 requires, the result does not say whether the \
+        after_help = "Anyone with a token can revoke it. As RFC 7009 requires, the result does not show whether the \
         token was valid. Every proxy applies the revocation when it receives it. An access token is revoked alone; with a \
         refresh token, all tokens of its session are revoked.\n\n\
         Examples:\n  $ countersign token revoke\n  $ countersign token revoke - < token.txt\n\n\
@@ -177,13 +177,13 @@ fn claims_text(claims: &Value) -> String {
     let now = clock::now();
     let row = |(name, value): (&String, &Value)| {
         let time = value.as_i64().filter(|_| ["iat", "nbf", "exp"].contains(&name.as_str()));
-        (name.clone(), time.map_or_else(|| text_of(value), |seconds| time_claim(seconds, now)))
+        (name.clone(), time.map_or_else(|| value_text(value), |seconds| time_claim_text(seconds, now)))
     };
-    details_of(&claims.as_object().into_iter().flatten().map(row).collect::<Vec<_>>())
+    details_from_rows(&claims.as_object().into_iter().flatten().map(row).collect::<Vec<_>>())
 }
 
 /// A time in RFC 3339, and how far it is from now.
-fn time_claim(seconds: i64, now: Timestamp) -> String {
+fn time_claim_text(seconds: i64, now: Timestamp) -> String {
     let time = Timestamp::from_seconds(seconds);
     let minutes = |span: Duration| format!("{} min {} s", span.as_secs() / 60, span.as_secs() % 60);
     let distance = if time > now {

@@ -1,11 +1,11 @@
-//! Errors of usage: what the parser rejected, the usage line of the command, and the next step.
+//! Errors of usage: the message of the parser, the usage line of the command, and the next step.
 //!
 //! Invariant: an error does not repeat an argument that may be a misplaced secret, and does not suggest a command that
 //! cannot be undone.
 
 use super::{
     CliError, help,
-    ids::{LONGEST_ID, shown},
+    ids::{LONGEST_ID, redacted_argument},
     parse::arguments,
 };
 use clap::{
@@ -30,8 +30,8 @@ pub fn usage_line() -> String {
 }
 
 /// The argument of the command that sets this field of the API, such as `--expires` for `expiresAt`.
-pub fn argument_of_field(field: &str) -> Option<String> {
-    argument_in(&invoked_command(&arguments()), field)
+pub fn argument_for_field(field: &str) -> Option<String> {
+    find_argument(&invoked_command(&arguments()), field)
 }
 
 /// The command that prints the help of the command that this process runs.
@@ -46,10 +46,10 @@ pub fn error(mut error: clap::Error) -> CliError {
     CliError::Usage(format!("{}\nNext: {next}", message(error)))
 }
 
-/// The command that the arguments name, as far as they are valid.
+/// The command that the arguments select, up to the first invalid one.
 ///
-/// The usage in an error of the parser is not used: it lists arguments that came from the environment as if they had to
-/// be typed, and some errors have none.
+/// The usage line of a clap error is not used: it lists arguments that the environment sets as if they were required, and
+/// some errors have none.
 fn invoked_command(arguments: &[String]) -> Command {
     let mut command = help::command();
     command.build();
@@ -79,7 +79,7 @@ fn has_separate_value(command: &Command, option: &str) -> bool {
     command.get_arguments().find(matches).is_some_and(|found| found.get_action().takes_values())
 }
 
-fn argument_in(command: &Command, field: &str) -> Option<String> {
+fn find_argument(command: &Command, field: &str) -> Option<String> {
     // Errors in lists name the item too, such as `permissions[0]`.
     let field = field.split(['[', '.']).next()?;
     let renamed = ARGUMENTS_BY_FIELD.iter().find(|(name, _)| *name == field).map(|(_, id)| (*id).to_owned());
@@ -109,7 +109,7 @@ fn next_step(error: &clap::Error, arguments: &[String]) -> String {
     let command = invoked_command(arguments);
     let name = name(&command);
     if error.kind() == ErrorKind::UnknownArgument && text(error, ContextKind::InvalidArg) == Some("--url") {
-        let target = argument_in(&command, "url").filter(|target| target.starts_with("--"));
+        let target = find_argument(&command, "url").filter(|target| target.starts_with("--"));
         let target = target.map(|target| format!("`{target}` is the URL of the receiver, ")).unwrap_or_default();
         return format!("{target}`--server` is the URL of the control plane");
     }
@@ -122,7 +122,7 @@ fn next_step(error: &clap::Error, arguments: &[String]) -> String {
     format!("`{name} --help` shows what it accepts")
 }
 
-/// A similar name that the parser knows.
+/// A valid name that is similar to the typed one.
 fn suggestion(error: &clap::Error) -> Option<String> {
     let (typed, suggested) = match error.kind() {
         ErrorKind::InvalidSubcommand => (ContextKind::InvalidSubcommand, ContextKind::SuggestedSubcommand),
@@ -140,7 +140,7 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     candidates.iter().find(allowed).cloned()
 }
 
-/// Whether one of three characters at most differs. The parser itself finds `tcsh` similar to `zsh`.
+/// Whether at most one of three characters differs. The threshold of clap is lower: it suggests `zsh` for `tcsh`.
 fn is_similar(typed: &str, candidate: &str) -> bool {
     let longest = typed.chars().count().max(candidate.chars().count());
     strsim::osa_distance(typed, candidate) * 3 <= longest
@@ -156,7 +156,7 @@ fn redact(error: &mut clap::Error) {
     };
     let Some(typed) = text(error, kind) else { return };
     let is_surplus = kind == ContextKind::InvalidArg && !typed.starts_with('-');
-    let shown = if is_surplus { "…" } else { shown(typed, longest) }.to_owned();
+    let shown = if is_surplus { "…" } else { redacted_argument(typed, longest) }.to_owned();
     error.insert(kind, ContextValue::String(shown));
 }
 
@@ -222,7 +222,7 @@ mod tests {
             ("role create", "url", None),
         ] {
             let command = invoked_command(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
-            assert_eq!(argument_in(&command, field).as_deref(), argument, "{line} {field}");
+            assert_eq!(find_argument(&command, field).as_deref(), argument, "{line} {field}");
         }
     }
 

@@ -129,7 +129,7 @@ async fn empty_variables_count_as_not_set() {
     for name in ["URL", "CA", "PROFILE", "SERVICE_ID", "SERVICE_KEY", "HUMAN_TOKEN", "TOKEN"] {
         shell.export(&format!("COUNTERSIGN_{name}"), "");
     }
-    assert_eq!(shell.stdout(&REGISTER), agent, "by the profile, and without a human user");
+    assert_eq!(shell.stdout(&REGISTER), agent, "the profile contains the URL, and no human user is required");
     let token = shell.stdout(&["agent", "login"]);
     assert_eq!(shell.json(&["token", "verify"])["claims"]["sub"], agent);
     control.verify(&token).await.expect(200);

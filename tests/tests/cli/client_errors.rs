@@ -1,6 +1,6 @@
 //! Failures: no result is lost, and no error contains a secret.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{ControlPlane, Shell};
 use std::{

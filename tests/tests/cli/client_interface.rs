@@ -1,6 +1,6 @@
 //! The conventions of the command line: confirmation, output formats, verbosity, timeouts, tables and completion.
 
-#![expect(clippy::unwrap_used, reason = "a test says what it expects")]
+#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
 
 use countersign_tests::{Agent, ControlPlane, Shell};
 use serde_json::{Value, json};
@@ -184,7 +184,10 @@ async fn agent_is_a_positional_argument_and_the_old_option_works() {
     let agent = register(&shell);
     shell.stdout(&["role", "create", "reader"]);
     let text = shell.stdout(&["role", "assign", "reader", &agent]);
-    assert!(text.contains(&format!("{agent} (Typed)")) && text.contains(" (reader)"), "names beside ids: {text}");
+    assert!(
+        text.contains(&format!("{agent} (Typed)")) && text.contains(" (reader)"),
+        "the output has names beside ids: {text}"
+    );
     assert_eq!(shell.json(&["role", "revoke", "reader", "--agent", &agent])["revoked"], true);
     assert!(shell.stdout(&["agent", "login", &agent]).contains('.'));
     assert!(shell.stdout(&["agent", "exec", &agent, "--", "printenv", "COUNTERSIGN_TOKEN"]).contains('.'));
@@ -315,7 +318,19 @@ async fn tables_fit_the_terminal_and_keep_ids() {
     assert!(table[1].starts_with(&role) && table[1].contains('…'), "{shown}");
     let (_, shown) = on_terminal(&shell, 40, &["-q", "role", "list"], "");
     assert!(shown.contains(&format!("id           {role}\n")) && shown.contains("name         reader\n"), "{shown}");
-    assert!(shell.stdout(&["role", "list"]).contains(description.trim()), "complete in a pipe");
+    assert!(shell.stdout(&["role", "list"]).contains(description.trim()), "cells are complete in a pipe");
+}
+
+#[tokio::test]
+async fn call_ends_the_body_with_a_newline_on_a_terminal_only() {
+    let control = ControlPlane::start().await;
+    let shell = Shell::with_env(&control, &ALL);
+    register(&shell);
+    let url = format!("{}/health", control.env["URL"]);
+    let call = ["agent", "call", &url, "--service-ca", &control.env["CA"]];
+    let (_, shown) = on_terminal(&shell, 200, &call, "");
+    assert!(shown.contains("\"healthy\"") && shown.ends_with("}\n"), "{shown:?}");
+    assert!(shell.run(&call).stdout.ends_with(b"}"), "in a pipe the body is unchanged");
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ fn usage_errors_suggest_no_irreversible_command() {
         let suggested = [format!("'{suggestion}'"), format!("`{suggestion}`")].iter().any(|text| error.contains(text));
         assert!(code == 2 && !suggested, "{arguments:?}: {error}");
     }
-    assert!(shell.failure(&["role", "lst"]).1.contains("did you mean `list`?"), "other suggestions stay");
+    assert!(shell.failure(&["role", "lst"]).1.contains("did you mean `list`?"), "reversible commands are suggested");
     assert!(shell.failure(&["role", "list", "--quie"]).1.contains("did you mean `--quiet`?"));
 }
 

@@ -101,7 +101,7 @@ async fn doctor_creates_nothing() {
     let checks = shell.json(&["doctor"]);
     let agent = checks.as_array().unwrap().iter().find(|check| check["check"] == "agent").unwrap();
     assert_eq!((&agent["status"], agent["message"].as_str().unwrap().ends_with("is active")), (&json!("ok"), true));
-    assert_eq!(shell.json(&["agent", "show"])["lastSeenAt"], Value::Null, "no login");
+    assert_eq!(shell.json(&["agent", "show"])["lastSeenAt"], Value::Null, "doctor did not log in");
     assert_eq!(files(), before);
 }
 

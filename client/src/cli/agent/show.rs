@@ -4,8 +4,8 @@ use crate::cli::{
     CliError, CommandOutput,
     args::{AgentArg, ServerArgs, ServiceArg, ServiceKeyArg},
     context::Context,
-    output::text_of,
-    table::details_of,
+    output::value_text,
+    table::details_from_rows,
     time::rfc3339,
 };
 use clap::Args;
@@ -48,9 +48,9 @@ pub async fn show(context: &Context, args: ShowArgs) -> Result<CommandOutput, Cl
         Err(usage @ CliError::Usage(_)) => return Err(usage),
         Err(other) => error = Some(other),
     }
-    let rows = fields.iter().map(|(name, value)| ((*name).to_owned(), text_of(value))).collect::<Vec<_>>();
+    let rows = fields.iter().map(|(name, value)| ((*name).to_owned(), value_text(value))).collect::<Vec<_>>();
     let json: serde_json::Map<_, _> = fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-    Ok(CommandOutput::new(details_of(&rows), json.into()).with_note(note).with_error(error))
+    Ok(CommandOutput::new(details_from_rows(&rows), json.into()).with_note(note).with_error(error))
 }
 
 /// The fields from the control plane; `None` without a service and its API key.

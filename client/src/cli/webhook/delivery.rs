@@ -84,7 +84,7 @@ enum FinalStatus {
 pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput, CliError> {
     let (scoped, id) = args.api(context)?;
     let event = scoped.api.test_webhook(scoped.credential, &scoped.scope, &id).await?;
-    let finished = tokio::time::timeout(TEST_TIMEOUT, wait_until_final(&scoped, &id, &event)).await;
+    let finished = tokio::time::timeout(TEST_TIMEOUT, wait_for_final_status(&scoped, &id, &event)).await;
     let delivery = match finished {
         Ok(result) => result?,
         Err(_) => scoped.api.read_delivery(scoped.credential, &scoped.scope, &id, &event).await?,
@@ -107,7 +107,7 @@ pub async fn test(context: &Context, args: WebhookArgs) -> Result<CommandOutput,
 }
 
 /// Polls until the delivery is no longer pending.
-async fn wait_until_final(scoped: &ScopedApi<'_>, id: &str, event: &str) -> Result<WebhookDelivery, ApiError> {
+async fn wait_for_final_status(scoped: &ScopedApi<'_>, id: &str, event: &str) -> Result<WebhookDelivery, ApiError> {
     let (mut pause, longest) = POLL_PAUSES;
     loop {
         let delivery = scoped.api.read_delivery(scoped.credential, &scoped.scope, id, event).await?;

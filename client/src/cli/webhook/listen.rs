@@ -75,7 +75,7 @@ pub async fn listen(context: &Context, args: ListenArgs) -> Result<CommandOutput
     }
     let receiver = BoundReceiver::bind(port).await?;
     announce(context, &receiver.url(), None)?;
-    let result = print_all(receiver.start(verifier), count, &mut stop, context.format()).await;
+    let result = print_requests(receiver.start(verifier), count, &mut stop, context.format()).await;
     Ok(CommandOutput::default().with_error(result.err()))
 }
 
@@ -127,7 +127,7 @@ async fn with_temporary_webhook(
     let result = async {
         let secret = secret.expose_secret().parse().map_err(|_| ApiError::Unreadable(receiver.url()))?;
         announce(context, &receiver.url(), Some(&id))?;
-        print_all(receiver.start(Verifier::new(secret)), count, stop, context.format()).await
+        print_requests(receiver.start(Verifier::new(secret)), count, stop, context.format()).await
     };
     let result = result.await;
     let deleted = tokio::select! {
@@ -168,7 +168,7 @@ fn announce(context: &Context, url: &str, webhook: Option<&str>) -> Result<(), C
 }
 
 /// Prints requests until `count` is reached or a signal arrives. Returns an error if a signature was invalid.
-async fn print_all(
+async fn print_requests(
     mut receiver: Receiver,
     count: Option<u64>,
     stop: &mut StopSignals,
@@ -184,7 +184,7 @@ async fn print_all(
         let Some(request) = request else { break };
         counts.all += 1;
         counts.invalid += u64::from(request.problem.is_some());
-        printed = print_line(&line(&request, format));
+        printed = print_line(&request_line(&request, format));
         if matches!(printed, Ok(true)) {
             request.acknowledge();
         }
@@ -201,7 +201,7 @@ async fn print_all(
 }
 
 /// A request in one line.
-fn line(request: &ReceivedRequest, format: OutputFormat) -> String {
+fn request_line(request: &ReceivedRequest, format: OutputFormat) -> String {
     let body = &request.body;
     let signature = if request.is_signed() { "good" } else { "bad" };
     let problem = request.problem.map(|problem| problem.to_string());
