@@ -44,7 +44,7 @@ async fn store_conforms_on_sqlite() {
 #[tokio::test(flavor = "multi_thread")]
 async fn store_conforms_on_postgresql() {
     let server = Postgres::start().await;
-    let url = server.database().await;
+    let url = server.create_database().await;
     let secret = url.clone().into();
     check_conformance(url, async |options| Store::open_postgres(OpenMode::Serve, &secret, 8, options).await).await;
 }
