@@ -21,12 +21,17 @@ pub struct Follower {
 impl Follower {
     /// Opens a stream for the service of the API key, starting after a revision.
     pub async fn start(control: &ControlPlane, key: &str, revision: i64) -> Result<Self, Status> {
+        Self::open(channel(control).await, key, revision).await
+    }
+
+    /// Opens a stream over this channel, as [`Self::start`] does.
+    pub async fn open(channel: Channel, key: &str, revision: i64) -> Result<Self, Status> {
         let (requests, receiver) = mpsc::channel(8);
         requests.send(follow_request(ClientMessage::Hello(Hello { revision }))).await.expect("the request can be sent");
         let mut request = Request::new(ReceiverStream::new(receiver));
         let header = format!("Bearer {key}").parse().expect("the header is valid");
         request.metadata_mut().insert("authorization", header);
-        let messages = SyncClient::new(channel(control).await).follow(request).await?.into_inner();
+        let messages = SyncClient::new(channel).follow(request).await?.into_inner();
         Ok(Self { requests, messages })
     }
 
@@ -76,8 +81,13 @@ pub fn follow_request(message: ClientMessage) -> FollowRequest {
 
 /// A TLS channel to the sync port.
 pub async fn channel(control: &ControlPlane) -> Channel {
-    let authority = Certificate::from_pem(control.authority());
-    let endpoint = Endpoint::from_shared(control.env["SYNC_URL"].clone()).expect("the URL is valid");
+    connect(&control.env["SYNC_URL"], &control.authority()).await
+}
+
+/// Opens a TLS channel to this URL.
+pub async fn connect(url: &str, authority: &[u8]) -> Channel {
+    let authority = Certificate::from_pem(authority);
+    let endpoint = Endpoint::from_shared(url.to_owned()).expect("the URL is valid");
     let endpoint =
         endpoint.tls_config(ClientTlsConfig::new().ca_certificate(authority)).expect("the TLS configuration is valid");
     endpoint.connect().await.expect("the sync port accepts connections")

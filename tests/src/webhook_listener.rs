@@ -36,7 +36,7 @@ impl WebhookListener {
 
     /// The events printed so far.
     pub fn events(&self) -> Vec<Value> {
-        json_lines(&self.process.log()).into_iter().skip(1).collect()
+        json_lines(&self.process.log()).into_iter().filter(|line| line.get("eventId").is_some()).collect()
     }
 
     /// Waits for this number of events.
@@ -62,7 +62,7 @@ impl WebhookListener {
     }
 }
 
-/// Parses the complete lines that are JSON objects. Skips pretty-printed errors, which span several lines.
+/// Parses the complete lines that are JSON objects: the announcement, events and messages.
 fn json_lines(log: &str) -> Vec<Value> {
     let complete_lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
     complete_lines.filter_map(|line| serde_json::from_str(line).ok()).filter(Value::is_object).collect()

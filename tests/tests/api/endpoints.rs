@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 #[tokio::test]
 async fn registration_is_idempotent_and_the_record_is_readable() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let body = json!({ "email": "a@example.org", "name": "Agent", "publicKey": key, "metadata": { "team": "blue" } });
     let first = control.api.post("/auth/register", body.clone()).await.expect(201);
@@ -53,7 +53,7 @@ async fn registration_is_idempotent_and_the_record_is_readable() {
 
 #[tokio::test]
 async fn roles_are_created_listed_assigned_and_revoked() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let body = json!({ "name": "reader", "description": "Reads", "permissions": ["read", "list", "read"] });
     let created = control.api.send_as(control.key(), "POST", &control.path("/roles"), body.clone()).await.expect(201);
@@ -92,7 +92,7 @@ async fn roles_are_created_listed_assigned_and_revoked() {
 
 #[tokio::test]
 async fn role_that_makes_an_identity_too_large_is_refused() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let long = |letter: &str, count: usize| -> Vec<String> {
         (0..count).map(|n| format!("{}{n:02}", letter.repeat(126))).collect()
     };
@@ -110,7 +110,7 @@ async fn role_that_makes_an_identity_too_large_is_refused() {
 
 #[tokio::test]
 async fn invalid_bodies_are_refused_with_field_and_reason() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let send = async |body: &str, content_type: &str| {
         let request =
             control.api.request("POST", "/auth/register").body(body.to_owned()).header("content-type", content_type);
@@ -161,7 +161,7 @@ async fn invalid_bodies_are_refused_with_field_and_reason() {
 
 #[tokio::test]
 async fn errors_have_code_message_and_details() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let cases = [
         ("GET", "/nothing", 404, "NOT_FOUND"),
         ("GET", "/services/%ff/verify", 404, "NOT_FOUND"),
@@ -196,7 +196,7 @@ async fn errors_have_code_message_and_details() {
 
 #[tokio::test]
 async fn health_and_jwks_are_public() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let mut health = control.api.get("/health").await.expect(200);
     assert_eq!(health["backends"]["database"].take(), engines::database_backend());
     assert_eq!(health["backends"]["redis"].take(), engines::rate_limit_backend());

@@ -21,11 +21,12 @@ type Case = (&'static [&'static str], &'static [(&'static str, &'static str)], &
 fn invalid_settings_are_refused_with_the_valid_choices() {
     let folder = tempfile::tempdir().unwrap();
     let data = format!("data_dir={}", folder.path().display());
-    let cases: [Case; 14] = [
+    let cases: [Case; 15] = [
         (&["--set", "public_url=https://id.example"], &[], "no TLS: set tls.certificate and tls.private_key"),
         (&["--set", "tls.certificate=a", "--set", "tls.private_key=b"], &[], "no public_url"),
         (&["--dev", "--set", "listen.api=0.0.0.0:0"], &[], "--dev listens on loopback only"),
         (&["--dev", "--set", "tokens.acess_seconds=5"], &[], "did you mean `tokens.access_seconds`?"),
+        (&["--dev", "--set", "nope=5"], &[], "unknown setting `nope` in a flag\n"),
         (&["--dev"], &[("COUNTERSIGN_TOKEN__ACCESS_SECONDS", "5")], "did you mean `tokens.access_seconds`?"),
         (&["--dev", "--set", "tokens.access_seconds=soon"], &[], "tokens.access_seconds"),
         (&["--dev", "--set", "database.url=mysql://localhost/x"], &[], "set sqlite://<path> or postgres://"),

@@ -12,7 +12,7 @@ struct RouteFixture {
 
 impl RouteFixture {
     async fn new() -> Self {
-        let control = ControlPlane::start().await;
+        let control = ControlPlane::shared().await;
         let agent = Agent::register(&control, "agent").await;
         let role = control.create_role("reader", &["read"]).await;
         control.assign(&agent.id, &role).await;
@@ -124,7 +124,7 @@ async fn resources_of_other_services_are_refused_without_revealing_their_existen
 
 #[tokio::test]
 async fn owner_manages_services_and_agents_with_a_human_token() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let created = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
     let service = text(&created["serviceId"]);
@@ -144,7 +144,7 @@ async fn owner_manages_services_and_agents_with_a_human_token() {
 
 #[tokio::test]
 async fn owner_of_an_agent_reads_it_and_other_users_do_not() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let body = json!({ "email": "a@example.org", "name": "Agent", "publicKey": key });
@@ -168,7 +168,7 @@ async fn owner_of_an_agent_reads_it_and_other_users_do_not() {
 
 #[tokio::test]
 async fn forbidden_responses_contain_required_and_actual_access() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (bob, sync) = (control.mint_human("bob"), control.create_key(control.service(), "sync").await);
     let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
     let details = async |credential: &str, path: &str| {

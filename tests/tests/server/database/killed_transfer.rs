@@ -116,7 +116,7 @@ async fn transfer_killed_during_commit_leaves_the_source_refused() {
     execute_on_file(&fixture.file(), "UPDATE deployment SET set_aside_as = 'moving'").await;
     let source_setting = ["--set", "database.url="];
     let repeated_transfer = [&source_setting[..], &["migrate", "--to", &fixture.url]].concat();
-    assert_refused(&fixture.control, &repeated_transfer, &["is not empty", "leave database.url at it"]);
+    assert_refused(&fixture.control, &repeated_transfer, &["is not empty", "keep database.url set to it"]);
     assert_start_refused(&fixture.control, &source_setting[1..], INTERRUPTED).await;
     // `restore` makes the source usable again.
     assert!(succeed(&fixture.control, &[&source_setting[..], &["restore"]].concat()).contains("restore completed"));
@@ -172,7 +172,7 @@ async fn target_that_fails_before_commit_leaves_the_source_usable() {
     let output = transfer.wait_with_output().await.unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(
-        message.contains("it is unknown whether the target committed") && message.contains("run this again"),
+        message.contains("it is unknown whether the target committed") && message.contains("run this command again"),
         "{message}"
     );
     assert_start_refused(&fixture.control, &[], INTERRUPTED).await;

@@ -78,7 +78,7 @@ async fn character_unsupported_by_postgresql_is_reported_with_its_row() {
     assert_refused(
         &control,
         &["migrate", "--to", &url],
-        &["NUL", "column `name` of table `agents`", &row, "take it out"],
+        &["NUL", "column `name` of table `agents`", &row, "remove it"],
     );
     execute_on_file(&database, "UPDATE agents SET name = 'ab'").await;
     succeed(&control, &["migrate", "--to", &url]);
