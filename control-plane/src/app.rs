@@ -98,7 +98,7 @@ impl App {
         let queue_health = Arc::new(move || health.current());
         let (context, shared) = wiring::context(&config, &public_url, dependencies, queue_health, &metrics).await?;
         let pools = shared.store.clone();
-        metrics.expose_connection_pools(move || pools.connection_pools())?;
+        metrics.expose_connection_pools(move || pools.pool_statuses())?;
         let http_sender = Arc::new(wiring::http_sender(&config.webhooks, &shared.address_guard)?);
         let operator_key = humans::operator_key(&config, shared.rng.as_ref())?.map(Arc::new);
         let (certificate, authority) = wiring::certificate(&config, context.now())?;

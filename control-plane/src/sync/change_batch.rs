@@ -62,7 +62,7 @@ pub async fn read(store: &Store, scope: ReadScope) -> Result<Option<ChangeBatch>
     let (since, only) = match scope {
         // Changes below the floor are deleted. The batch then has a `since` above the requested revision.
         ReadScope::AllServices(revision) => (revision.max(floor), None),
-        ReadScope::Resume(revision, service) if feed::contains(conn, position, revision).await? => {
+        ReadScope::Resume(revision, service) if feed::can_resume_at(conn, position, revision).await? => {
             (revision, Some(service))
         }
         ReadScope::Resume(..) => return Ok(None),
@@ -86,19 +86,19 @@ async fn collect(
     only: Option<ServiceId>,
 ) -> Result<ChangeBatch, StoreError> {
     // In commit order, so that the map keeps the revision of the last change of each facet.
-    let changes = feed::changes(conn, range).await?;
+    let changes = feed::list_changes(conn, range).await?;
     let revisions: BTreeMap<Change, Revision> = changes.iter().map(|change| (change.value, change.revision)).collect();
     let mut batch = ChangeBatch { since: range.since, revision: range.until, floor, ..ChangeBatch::default() };
     for (change, revision) in &revisions {
         batch.add(conn, *change, *revision, only).await?;
     }
     // Roles and conditions of all changed agents come from one query each.
-    for (service, agent, grant) in assignments::changed_grants(conn, range, only).await? {
+    for (service, agent, grant) in assignments::list_changed_grants(conn, range, only).await? {
         if let Some(facet) = batch.role_grants.get_mut(&(service, agent)) {
             facet.value.push(grant);
         }
     }
-    for AgentState { agent, trust, status } in agents::changed_states(conn, range).await? {
+    for AgentState { agent, trust, status } in agents::list_changed_states(conn, range).await? {
         let revision_of = |change| revisions.get(&change).copied();
         let changes = batch.agents.entry(agent).or_default();
         changes.trust = revision_of(Change::Trust(agent)).map(|revision| Versioned { revision, value: trust });
@@ -149,5 +149,5 @@ async fn accepts_unbound(conn: &mut Conn, service: ServiceId) -> Result<bool, St
 }
 
 async fn keys(conn: &mut Conn) -> Result<Vec<Vec<u8>>, StoreError> {
-    Ok(signing_keys::ring(conn).await?.live().map(|key| key.public.to_sec1().to_vec()).collect())
+    Ok(signing_keys::load_ring(conn).await?.live().map(|key| key.public.to_sec1().to_vec()).collect())
 }

@@ -42,7 +42,7 @@ async fn agent_calls_a_service_through_envoy_with_its_profile_only() {
     for name in ALL {
         shell.unset(&format!("COUNTERSIGN_{name}"));
     }
-    let url = format!("{}/some/path", environment.envoy.site.url);
+    let url = format!("{}/some/path", environment.envoy.listener.url);
     let call = async || Some(shell.run(&["agent", "call", &url])).filter(|output| output.status.success());
     let called = eventually("the role arrives at the proxy", call, || environment.sidecar.log()).await;
     let headers: Value = serde_json::from_slice(&called.stdout).unwrap();
@@ -53,7 +53,7 @@ async fn agent_calls_a_service_through_envoy_with_its_profile_only() {
     let other = shell.json(&["agent", "call", &url, "-H", "Authorization: Basic dXNlcg=="]);
     assert_eq!(other["body"]["authorization"], json!(["Basic dXNlcg=="]), "the token is in a header of its own");
 
-    let (code, error) = shell.failure(&["agent", "call", &format!("{}/admin", environment.envoy.site.url)]);
+    let (code, error) = shell.failure(&["agent", "call", &format!("{}/admin", environment.envoy.listener.url)]);
     assert_eq!(code, 3, "{error}");
     assert!(error.contains("403 permission_missing") && error.contains("\nNext: "), "{error}");
     assert_eq!(shell.failure(&["agent", "call", "http://127.0.0.1:1/"]).0, 4);
@@ -75,7 +75,7 @@ async fn agent_call_logs_in_again_if_its_token_was_revoked() {
     let refused =
         async || Some(environment.call("/", &before).await).filter(|answer| answer.error().2 == "token_revoked");
     eventually("the revocation arrives", refused, || environment.sidecar.log()).await;
-    shell.stdout(&["agent", "call", &environment.envoy.site.url]);
+    shell.stdout(&["agent", "call", &environment.envoy.listener.url]);
     assert_ne!(stored_tokens(&shell)["access_token"], json!(before));
 }
 

@@ -77,7 +77,7 @@ async fn requests_are_printed_with_the_result_of_verification() {
     let (status, text) = send(post(&listener.url)).await;
     assert!(status == 401 && text.contains("webhook-id is missing"), "{status} {text}");
 
-    assert_eq!(listener.ended().await.code(), Some(1), "a request was invalid");
+    assert_eq!(listener.wait_for_exit().await.code(), Some(1), "a request was invalid");
     let lines = listener.events();
     let field = |name: &str| lines.iter().map(|line| line[name].clone()).collect::<Vec<_>>();
     assert_eq!(field("signature"), ["good", "bad", "bad", "good", "bad"]);
@@ -105,7 +105,7 @@ async fn text_output_has_a_line_per_event_without_forged_data() {
     let request = post(&url).header("webhook-id", EVENT).header("webhook-timestamp", "1");
     assert_eq!(send(request.header("webhook-signature", "v1,AAAA").body(forged)).await.0, 401);
     assert_eq!(send(event(&url, SECRET)).await.0, 200, "the second secret is accepted too");
-    assert_eq!(process.ended().await.code(), Some(1));
+    assert_eq!(process.wait_for_exit().await.code(), Some(1));
     let log = process.log();
     let lines: Vec<_> = log.lines().filter(|line| line.starts_with("bad ") || line.starts_with("good")).collect();
     assert!(lines[0].contains("?[2Jforged") && !lines[0].contains("admin") && !log.contains('\u{1b}'), "{log}");
@@ -125,7 +125,7 @@ async fn requests_that_are_not_webhooks_are_refused_and_not_counted() {
     assert!(long.is_err() || long.unwrap().status() == 431, "the size of the request head is limited");
     assert_eq!(listener.events(), Vec::<Value>::new());
     assert_eq!(send(event(&listener.url, SECRET)).await.0, 200);
-    assert!(listener.ended().await.success(), "{}", listener.log());
+    assert!(listener.wait_for_exit().await.success(), "{}", listener.log());
 }
 
 #[tokio::test]
@@ -226,7 +226,7 @@ async fn listen_creates_a_webhook_and_deletes_it_at_the_end() {
 
     let mut listener = WebhookListener::start(&shell, &["--count", "1"]).await;
     control.revoke(&agent.id, &role).await;
-    assert!(listener.ended().await.success(), "{}", listener.log());
+    assert!(listener.wait_for_exit().await.success(), "{}", listener.log());
     assert_eq!(listener.events()[0]["event"], "agent.role_revoked");
     assert_eq!(shell.json(&["webhook", "list"]), json!([]));
 }

@@ -127,7 +127,7 @@ async fn requests_are_signed_with_both_secrets_during_a_rotation() {
             WebhookListener::start(&shell, &["--port", &port, "--secret-file", file, "--count", "1"]).await;
         assert_eq!(shell.run(&["webhook", "test", &id]).status.code(), Some(code), "{file}");
         assert_eq!(
-            (listener.ended().await.code(), &listener.events()[0]["signature"]),
+            (listener.wait_for_exit().await.code(), &listener.events()[0]["signature"]),
             (Some(code), &json!(signature))
         );
     }
@@ -213,7 +213,7 @@ async fn administrators_manage_webhooks_for_all_services() {
     assert_eq!(shell.json(&["webhook", "list"]), json!([]));
     let agent = Agent::register(&control, "Typed").await;
     agent.login().await;
-    assert!(listener.ended().await.success(), "{}", listener.log());
+    assert!(listener.wait_for_exit().await.success(), "{}", listener.log());
     let arrival = &listener.events()[0];
     assert_eq!((&arrival["event"], &arrival["data"]["agentId"]), (&json!("agent.authenticated"), &json!(agent.id)));
     assert_eq!(shell.json(&["webhook", "list", "--deployment"]), json!([]));

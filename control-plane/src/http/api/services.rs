@@ -22,7 +22,7 @@ use crate::{
         state::AppState,
         timestamp::Rfc3339,
     },
-    operations::{self, NewKey, NewService, ServiceChange},
+    operations::{self, NewService, NewServiceKey, ServiceChange},
 };
 use axum::{Json, extract::State, http::StatusCode};
 use countersign_identity::{ApiKeyId, ServiceId};
@@ -223,7 +223,8 @@ pub async fn create_key(
     let (human, service) = credentials.require_owner_of(&state, &service).await?;
     let KeyRequest { name, scope } = body.read()?;
     let by = credentials.initiator_for_human(Some(&human));
-    let (key, secret) = operations::create_service_key(&state.context, &by, service.id, NewKey { name, scope }).await?;
+    let (key, secret) =
+        operations::create_service_key(&state.context, &by, service.id, NewServiceKey { name, scope }).await?;
     let body = NewKeyRecord {
         key_id: key.id,
         api_key: expose(&secret).to_owned(),

@@ -141,7 +141,7 @@ pub async fn history(
 ) -> Result<Json<FeedbackPage>, ApiError> {
     let service = credentials.require_full_key(&state).await?.service;
     let page = page?;
-    let listed = operations::trust_history(&state.context, parse_id(&agent)?, page).await?;
+    let listed = operations::list_trust_history(&state.context, parse_id(&agent)?, page).await?;
     Ok(Json(paging::present(page, listed, |feedback| present(feedback, service))))
 }
 

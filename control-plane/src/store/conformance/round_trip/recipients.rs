@@ -6,7 +6,7 @@ use crate::{
     domain::webhook::{
         WebhookScope, WebhookTarget,
         delivery::{Attempt, Delivery, DeliveryState, DeliveryStatus},
-        event::{Authenticated, Event, EventAudience, EventData, EventFilter, EventKind},
+        event::{AuthenticatedEvent, Event, EventAudience, EventData, EventFilter, EventKind},
         url::TargetUrl,
     },
     store::{
@@ -35,13 +35,13 @@ fn target() -> WebhookTarget {
         paused_at: None,
         disabled: None,
         failing_since: None,
-        previous_until: None,
+        previous_secret_until: None,
     }
 }
 
 /// An event about an agent. Without a service, it goes to the services where the agent holds a role.
 fn event(number: u128, agent_id: AgentId, service_id: Option<ServiceId>, at: Timestamp) -> Event {
-    let data = EventData::Authenticated(Authenticated { agent_id, service_id, ip_address: None });
+    let data = EventData::Authenticated(AuthenticatedEvent { agent_id, service_id, ip_address: None });
     Event { id: EventId::from_bits(number), at, data }
 }
 
@@ -69,11 +69,11 @@ impl StoreFixture {
             (KIND, EventAudience::Service(service), time(6), true),
             (KIND, EventAudience::Service(other_service), time(6), false),
             (EventKind::RoleAssigned, EventAudience::Service(service), time(6), false),
-            (KIND, EventAudience::ServicesOf(agent), time(6), true),
-            (KIND, EventAudience::ServicesOf(other_agent), time(6), false),
-            (EventKind::RoleAssigned, EventAudience::ServicesOf(agent), time(6), false),
+            (KIND, EventAudience::ServicesOfAgent(agent), time(6), true),
+            (KIND, EventAudience::ServicesOfAgent(other_agent), time(6), false),
+            (EventKind::RoleAssigned, EventAudience::ServicesOfAgent(agent), time(6), false),
             // The assignment has expired.
-            (KIND, EventAudience::ServicesOf(agent), time(7), false),
+            (KIND, EventAudience::ServicesOfAgent(agent), time(7), false),
         ] {
             let found = outbox::has_recipients(read.conn(), kind, audience, now).await.unwrap();
             assert_eq!(found, expected, "{kind:?} to {audience:?} at {now:?}");
@@ -105,7 +105,7 @@ impl StoreFixture {
         let mut read = self.read().await;
         let listed = deliveries::list(read.conn(), TARGET, None, ALL).await.unwrap().items;
         assert_eq!(listed, [pending(&of_service, time(213)), pending(&of_agent, time(6))]);
-        assert_eq!(outbox::event_body(read.conn(), of_agent.id).await.unwrap(), Some(of_agent.body()));
+        assert_eq!(outbox::find_event_body(read.conn(), of_agent.id).await.unwrap(), Some(of_agent.body()));
         drop(read);
         self.finished_deliveries_are_replayed_by_status(&of_agent, &of_service).await;
     }
@@ -150,10 +150,10 @@ impl StoreFixture {
     /// The revision after a restore is ahead of the clock, and ahead of the revision before it.
     pub async fn revision_advances_past_the_clock_and_the_last_revision(&self) {
         let (micros, skew) = (Duration::from_micros(7), Duration::from_mins(5));
-        let before = self.position().await;
+        let before = self.current_revision().await;
         let past = Timestamp::from_seconds(1).saturating_add(micros);
         self.commit(async |tx| feed::advance_after_restore(tx.conn(), past).await).await;
-        let stepped = self.position().await;
+        let stepped = self.current_revision().await;
         assert_eq!(
             stepped,
             Revision::new(before.number() + 8),
@@ -161,6 +161,6 @@ impl StoreFixture {
         );
         let now = Timestamp::from_micros(stepped.number());
         self.commit(async |tx| feed::advance_after_restore(tx.conn(), now).await).await;
-        assert_eq!(self.position().await, Revision::new(now.saturating_add(skew).micros()));
+        assert_eq!(self.current_revision().await, Revision::new(now.saturating_add(skew).micros()));
     }
 }
