@@ -38,8 +38,14 @@ struct Server {
     _database: Option<DatabaseLease>,
 }
 
-/// The server of [`ControlPlane::shared`], its variables and its settings.
-static SHARED: Mutex<Option<(Weak<Server>, HashMap<String, String>, Vec<String>)>> = Mutex::const_new(None);
+/// The server of [`ControlPlane::shared`], with the fields of [`ControlPlane`] that the tests copy.
+struct SharedServer {
+    server: Weak<Server>,
+    env: HashMap<String, String>,
+    settings: Vec<String>,
+}
+
+static SHARED: Mutex<Option<SharedServer>> = Mutex::const_new(None);
 
 impl ControlPlane {
     /// Starts with the defaults of `--dev` and without rate limits.
@@ -47,18 +53,20 @@ impl ControlPlane {
         Self::start_with(&[]).await
     }
 
-    /// A control plane that all tests of this binary share if they run at the same time. The last test stops it. The test
-    /// gets a new service, for [`Self::service`] and [`Self::key`], and must change nothing that other services can see.
+    /// A control plane that tests of this binary share while they run at the same time. It stops when the last of them
+    /// ends. Each test gets a new service, which [`Self::service`] and [`Self::key`] return, and must not change what other
+    /// services can see.
     pub async fn shared() -> Self {
         let mut slot = SHARED.lock().await;
-        let running = slot.as_ref().and_then(|(server, env, settings)| Some((server.upgrade()?, env, settings)));
-        let mut control = if let Some((server, env, settings)) = running {
-            let authority = std::fs::read(&env["CA"]).expect("the file of the authority exists");
+        let running = slot.as_ref().and_then(|shared| Some((shared.server.upgrade()?, shared)));
+        let mut control = if let Some((server, SharedServer { env, settings, .. })) = running {
+            let authority = std::fs::read(&env["CA"]).expect("the CA file exists");
             let api = HttpClient::trusting(env["URL"].clone(), &authority);
             Self { server, env: env.clone(), api, settings: settings.clone() }
         } else {
             let control = Self::start().await;
-            *slot = Some((Arc::downgrade(&control.server), control.env.clone(), control.settings.clone()));
+            let (server, env) = (Arc::downgrade(&control.server), control.env.clone());
+            *slot = Some(SharedServer { server, env, settings: control.settings.clone() });
             control
         };
         drop(slot);
@@ -355,7 +363,7 @@ pub fn replica_settings(database: &str) -> [String; 3] {
 }
 
 impl Drop for ControlPlane {
-    /// A shared server does not stop with this test, so its log is printed here.
+    /// Prints the log of a shared server if the test panics, because the server may continue to run for other tests.
     fn drop(&mut self) {
         if std::thread::panicking() && Arc::strong_count(&self.server) > 1 {
             self.server.process.print_last_lines();

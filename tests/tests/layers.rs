@@ -164,23 +164,20 @@ fn violation_of_each_rule_is_detected() {
         ("ext-authz/src/unlisted.rs", "", "use crate::app;", "ext-authz: unlisted is not in the table"),
     ];
     for (file, anchor, replacement, expected) in cases {
-        let found = violations_after_edit(file, anchor, replacement);
-        assert_eq!(found, BTreeSet::from([expected.to_owned()]), "{file}");
+        let copy = tempfile::tempdir().unwrap();
+        for (folder, _) in WORKSPACE_DEPENDENCIES {
+            copy_sources(&tools::root().join(folder), &copy.path().join(folder));
+        }
+        replace_in_file(&copy.path().join(file), anchor, replacement);
+        assert_eq!(violations(copy.path()), BTreeSet::from([expected.to_owned()]), "{file}");
     }
 }
 
-/// The violations in a copy of the sources after one edit: the replacement takes the place of the first anchor in the
-/// file. If the anchor is empty, the replacement is the whole file.
-fn violations_after_edit(file: &str, anchor: &str, replacement: &str) -> BTreeSet<String> {
-    let copy = tempfile::tempdir().unwrap();
-    for (folder, _) in WORKSPACE_DEPENDENCIES {
-        copy_sources(&tools::root().join(folder), &copy.path().join(folder));
-    }
-    let path = copy.path().join(file);
-    let text = fs::read_to_string(&path).unwrap_or_default();
-    let edited = if anchor.is_empty() { replacement.to_owned() } else { text.replacen(anchor, replacement, 1) };
-    fs::write(&path, edited).unwrap();
-    violations(copy.path())
+/// Replaces the first occurrence of `anchor`. With an empty anchor, creates the file with this content.
+fn replace_in_file(path: &Path, anchor: &str, replacement: &str) {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let text = if anchor.is_empty() { replacement.to_owned() } else { text.replacen(anchor, replacement, 1) };
+    fs::write(path, text).unwrap();
 }
 
 /// All violations of the rules.

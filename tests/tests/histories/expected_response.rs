@@ -52,7 +52,8 @@ pub fn expected_response(
     })
 }
 
-/// A used refresh token is refused. If the agent is active, it also ends the session.
+/// The status of a refresh with the first or the newest refresh token of a login, and whether it changes the feed. A used
+/// refresh token is refused; if the agent is active, it also ends the session.
 fn expected_refresh_response(model: &Model, number: usize, first: bool) -> (u16, bool) {
     let (state, login) = (model.now(), &model.logins[number]);
     let is_used = first && login.refresh.len() > 1;
@@ -63,6 +64,8 @@ fn expected_refresh_response(model: &Model, number: usize, first: bool) -> (u16,
     (status, is_used && is_active && !session_has_ended)
 }
 
+/// The status of a requested rotation, and whether it schedules one. The next key signs at once if it was published long
+/// enough ago.
 fn expected_rotation_response(state: &State, now: i64) -> Result<(u16, bool), String> {
     let scheduled = state.keys.iter().filter_map(|key| key.signs_from).find(|start| *start > now);
     let next = state.keys.iter().find(|key| key.signs_from.is_none()).ok_or("there is no next key")?;
