@@ -58,8 +58,8 @@ impl ResponseBuilder {
         self.build(None, &Decision::Denied(Reason::Internal.into()), RequestHeaders::default())
     }
 
-    fn deny(&self, Denial { refusal, agent: _, unmet }: &Denial) -> HttpResponse {
-        denial::build(&self.names, *refusal, unmet.as_ref().filter(|_| self.explain_denials))
+    fn deny(&self, Denial { refusal, agent: _, unmet_requirement }: &Denial) -> HttpResponse {
+        denial::build(&self.names, *refusal, unmet_requirement.as_ref().filter(|_| self.explain_denials))
     }
 
     fn allow(
