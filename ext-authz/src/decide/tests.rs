@@ -46,12 +46,12 @@ fn view() -> View {
     unconfirmed_view().confirm(Confirmation { revision, floor, ping_sent_at: CONFIRMED_AT })
 }
 
-fn time() -> CurrentTime {
+fn current_time() -> CurrentTime {
     CurrentTime { now: Timestamp::from_seconds(ISSUED_AT + 60), since_boot: CONFIRMED_AT + Duration::from_secs(1) }
 }
 
 fn decide_with_token(view: &View, policy: &Policy, token: &str) -> Decision {
-    decide(view, policy, PresentedToken::Unverified(token), time(), &cache())
+    decide(view, policy, PresentedToken::Unverified(token), current_time(), &cache())
 }
 
 fn reason(decision: &Decision) -> Option<Reason> {
@@ -61,13 +61,13 @@ fn reason(decision: &Decision) -> Option<Reason> {
     }
 }
 
-fn token_with(change: impl FnOnce(&mut Claims)) -> String {
+fn token_with_claims(change: impl FnOnce(&mut Claims)) -> String {
     let mut claims = claims();
     change(&mut claims);
     TestIssuer::new(1).sign(&claims)
 }
 
-fn view_with(changes: AgentChanges) -> View {
+fn view_with_changes(changes: AgentChanges) -> View {
     view().apply(Delta {
         revision: Revision::new(TOKEN_REVISION + 9),
         agents: vec![(AGENT_ID, changes)],
@@ -77,7 +77,7 @@ fn view_with(changes: AgentChanges) -> View {
 
 fn view_with_status(status: AgentStatus, cutoff: i64) -> View {
     let value = StatusWithCutoff { status, cutoff: Revision::new(cutoff) };
-    view_with(AgentChanges {
+    view_with_changes(AgentChanges {
         status: Some(Versioned { revision: Revision::new(TOKEN_REVISION + 1), value }),
         ..AgentChanges::default()
     })
@@ -85,7 +85,7 @@ fn view_with_status(status: AgentStatus, cutoff: i64) -> View {
 
 #[test]
 fn allows_valid_token_with_current_roles_and_trust() {
-    let Decision::Verified(identity) = decide_with_token(&view(), &Policy::default(), &token_with(|_| ())) else {
+    let Decision::Verified(identity) = decide_with_token(&view(), &Policy::default(), &token_with_claims(|_| ())) else {
         panic!("the request is denied")
     };
     assert_eq!((identity.agent, identity.roles), (AGENT_ID, vec![role_name("reader")]));
@@ -95,7 +95,7 @@ fn allows_valid_token_with_current_roles_and_trust() {
         ..AgentChanges::default()
     };
     let Decision::Verified(identity) =
-        decide_with_token(&view_with(trust_change), &Policy::default(), &token_with(|_| ()))
+        decide_with_token(&view_with_changes(trust_change), &Policy::default(), &token_with_claims(|_| ()))
     else {
         panic!("the request is denied")
     };
@@ -104,7 +104,7 @@ fn allows_valid_token_with_current_roles_and_trust() {
 
 #[test]
 fn denies_invalid_token_with_its_reason() {
-    let valid = token_with(|_| ());
+    let valid = token_with_claims(|_| ());
     let (header_and_claims, _) = valid.rsplit_once('.').unwrap();
     let (_, other_signature) = TestIssuer::new(1)
         .sign(&Claims { name: "Other".into(), ..claims() })
@@ -115,12 +115,12 @@ fn denies_invalid_token_with_its_reason() {
         ("not.a.token".to_owned(), Reason::TokenMalformed),
         (TestIssuer::new(2).sign(&claims()), Reason::TokenKeyUnknown),
         (format!("{header_and_claims}.{other_signature}"), Reason::TokenSignatureInvalid),
-        (token_with(|claims| claims.iss = "https://other.test".into()), Reason::TokenClaimsInvalid),
-        (token_with(|claims| claims.nbf = ISSUED_AT + 91), Reason::TokenNotYetValid),
-        (token_with(|claims| claims.exp = ISSUED_AT + 60), Reason::TokenExpired),
-        (token_with(|claims| claims.aud = ServiceId::from_bits(9).to_string()), Reason::TokenAudienceMismatch),
-        (token_with(|claims| claims.aud = ISSUER.into()), Reason::TokenUnbound),
-        (token_with(|claims| claims.rev = Revision::new(9)), Reason::TokenSuperseded),
+        (token_with_claims(|claims| claims.iss = "https://other.test".into()), Reason::TokenClaimsInvalid),
+        (token_with_claims(|claims| claims.nbf = ISSUED_AT + 91), Reason::TokenNotYetValid),
+        (token_with_claims(|claims| claims.exp = ISSUED_AT + 60), Reason::TokenExpired),
+        (token_with_claims(|claims| claims.aud = ServiceId::from_bits(9).to_string()), Reason::TokenAudienceMismatch),
+        (token_with_claims(|claims| claims.aud = ISSUER.into()), Reason::TokenUnbound),
+        (token_with_claims(|claims| claims.rev = Revision::new(9)), Reason::TokenSuperseded),
     ];
     for (token, expected) in cases {
         assert_eq!(reason(&decide_with_token(&view(), &Policy::default(), &token)), Some(expected));
@@ -129,7 +129,7 @@ fn denies_invalid_token_with_its_reason() {
 
 #[test]
 fn denies_agents_tokens_and_roles_revoked_after_issue() {
-    let token = token_with(|_| ());
+    let token = token_with_claims(|_| ());
     let reason_for = |view: &View| reason(&decide_with_token(view, &Policy::default(), &token));
     assert_eq!(reason_for(&view_with_status(AgentStatus::Suspended, 0)), Some(Reason::AgentSuspended));
     assert_eq!(reason_for(&view_with_status(AgentStatus::Revoked, 0)), Some(Reason::AgentRevoked));
@@ -146,11 +146,11 @@ fn denies_agents_tokens_and_roles_revoked_after_issue() {
         Some(Reason::TokenRevoked)
     );
     let roles = Some(Versioned { revision, value: vec![] });
-    assert_eq!(reason_for(&view_with(AgentChanges { roles, ..AgentChanges::default() })), Some(Reason::NoRole));
-    let grants = vec![RoleGrant { role: READER_ROLE_ID, until: Some(time().now) }];
+    assert_eq!(reason_for(&view_with_changes(AgentChanges { roles, ..AgentChanges::default() })), Some(Reason::NoRole));
+    let grants = vec![RoleGrant { role: READER_ROLE_ID, until: Some(current_time().now) }];
     let roles = Some(Versioned { revision, value: grants });
     assert_eq!(
-        reason_for(&view_with(AgentChanges { roles, ..AgentChanges::default() })),
+        reason_for(&view_with_changes(AgentChanges { roles, ..AgentChanges::default() })),
         Some(Reason::NoRole),
         "the role assignment has ended"
     );
@@ -158,7 +158,7 @@ fn denies_agents_tokens_and_roles_revoked_after_issue() {
 
 #[test]
 fn checks_requirements_of_the_route() {
-    let token = token_with(|_| ());
+    let token = token_with_claims(|_| ());
     let reason_for = |policy: Policy| reason(&decide_with_token(&view(), &policy, &token));
     let permission = |text| Permission::try_from(text).unwrap();
     let roles = |names: &[&str]| Policy {
@@ -173,7 +173,7 @@ fn checks_requirements_of_the_route() {
     let trust = |points| Policy { min_trust_score: TrustScore::from_points(points).ok(), ..Policy::default() };
     assert_eq!(reason_for(trust(50.0)), None);
     assert_eq!(reason_for(trust(50.01)), Some(Reason::TrustTooLow));
-    let without_roles = token_with(|claims| claims.roles.clear());
+    let without_roles = token_with_claims(|claims| claims.roles.clear());
     assert_eq!(reason(&decide_with_token(&view(), &Policy::default(), &without_roles)), Some(Reason::NoRole));
     let allows_unassigned = Policy { allow_unassigned: true, ..Policy::default() };
     assert_eq!(reason(&decide_with_token(&view(), &allows_unassigned, &without_roles)), None);
@@ -182,7 +182,7 @@ fn checks_requirements_of_the_route() {
 #[test]
 fn anonymous_route_still_refuses_invalid_tokens() {
     let anonymous = Policy { allow_anonymous: true, ..Policy::default() };
-    let decide_with = |policy: &Policy, token| decide(&view(), policy, token, time(), &cache());
+    let decide_with = |policy: &Policy, token| decide(&view(), policy, token, current_time(), &cache());
     assert_eq!(reason(&decide_with(&Policy::default(), PresentedToken::Absent)), Some(Reason::TokenMissing));
     assert_eq!(decide_with(&anonymous, PresentedToken::Absent), Decision::Anonymous);
     let repeated = PresentedToken::Invalid(Reason::TokenRepeated);
@@ -192,28 +192,28 @@ fn anonymous_route_still_refuses_invalid_tokens() {
 
 #[test]
 fn denies_when_view_is_unconfirmed_or_stale() {
-    let token = token_with(|_| ());
+    let token = token_with_claims(|_| ());
     assert_eq!(reason(&decide_with_token(&unconfirmed_view(), &Policy::default(), &token)), Some(Reason::ViewMissing));
     let reason_after = |seconds| {
-        let time = CurrentTime { since_boot: CONFIRMED_AT + Duration::from_secs(seconds), ..time() };
-        reason(&decide(&view(), &Policy::default(), PresentedToken::Unverified(&token), time, &cache()))
+        let current_time = CurrentTime { since_boot: CONFIRMED_AT + Duration::from_secs(seconds), ..current_time() };
+        reason(&decide(&view(), &Policy::default(), PresentedToken::Unverified(&token), current_time, &cache()))
     };
     assert_eq!((reason_after(59), reason_after(60)), (None, Some(Reason::ViewStale)));
 }
 
 #[test]
 fn cached_token_skips_only_the_signature_check() {
-    let (cache, token, policy) = (cache(), token_with(|_| ()), Policy::default());
+    let (cache, token, policy) = (cache(), token_with_claims(|_| ()), Policy::default());
     let reason_for =
-        |view: &View, time| reason(&decide(view, &policy, PresentedToken::Unverified(&token), time, &cache));
-    assert_eq!(reason_for(&view(), time()), None);
+        |view: &View, current_time| reason(&decide(view, &policy, PresentedToken::Unverified(&token), current_time, &cache));
+    assert_eq!(reason_for(&view(), current_time()), None);
     assert!(cache.get(&CacheKey::new(SERVICE_ID, &token)).is_some());
     assert!(cache.get(&CacheKey::new(ServiceId::from_bits(9), &token)).is_none());
-    let at_expiry = CurrentTime { now: Timestamp::from_seconds(ISSUED_AT + 3600), ..time() };
+    let at_expiry = CurrentTime { now: Timestamp::from_seconds(ISSUED_AT + 3600), ..current_time() };
     assert_eq!(reason_for(&view(), at_expiry), Some(Reason::TokenExpired));
     let delta =
         Delta { revision: Revision::new(TOKEN_REVISION + 1), keys: Some(KeySet::default()), ..Delta::default() };
-    assert_eq!(reason_for(&view().apply(delta), time()), Some(Reason::TokenKeyUnknown));
+    assert_eq!(reason_for(&view().apply(delta), current_time()), Some(Reason::TokenKeyUnknown));
 }
 
 #[test]
@@ -226,13 +226,13 @@ fn denial_contains_the_agent_only_if_the_signature_is_valid() {
         Decision::Denied(denial) => denial.agent,
         Decision::Verified(_) | Decision::Anonymous => panic!("the request is allowed"),
     };
-    assert_eq!(denied_agent(&token_with(|_| ())), Some(AGENT_ID));
+    assert_eq!(denied_agent(&token_with_claims(|_| ())), Some(AGENT_ID));
     assert_eq!(denied_agent(&TestIssuer::new(2).sign(&claims())), None);
 }
 
 #[test]
 fn denial_contains_the_unmet_requirement() {
-    let token = token_with(|_| ());
+    let token = token_with_claims(|_| ());
     let unmet_requirement = |policy: &Policy, token: &str| match decide_with_token(&view(), policy, token) {
         Decision::Denied(denial) => denial.unmet_requirement,
         Decision::Verified(_) | Decision::Anonymous => panic!("the request is allowed"),
@@ -241,7 +241,7 @@ fn denial_contains_the_unmet_requirement() {
     let roles = Policy { require_roles: required.clone(), ..Policy::default() };
     let actual = vec![role_name("reader")];
     assert_eq!(unmet_requirement(&roles, &token), Some(UnmetRequirement::Roles { required: required.clone(), actual }));
-    let without_roles = token_with(|claims| claims.roles.clear());
+    let without_roles = token_with_claims(|claims| claims.roles.clear());
     assert_eq!(unmet_requirement(&roles, &without_roles), Some(UnmetRequirement::Roles { required, actual: vec![] }));
     let permission = |text| Permission::try_from(text).unwrap();
     let (required, actual) = (vec![permission("write")], vec![permission("read")]);

@@ -1,6 +1,6 @@
 //! The HTTP response to a denied request: status, headers and error body.
 
-use super::{HeaderNames, header::overwrite};
+use super::{HeaderNames, header::overwriting_header};
 use crate::decide::UnmetRequirement;
 use countersign_identity::{Code, Permission, Reason, Refusal, RoleName, Timestamp, TrustScore};
 use envoy_types::ext_authz::v3::pb::{DeniedHttpResponse, HttpResponse, HttpStatus};
@@ -72,12 +72,12 @@ pub fn grpc_status(reason: Reason) -> i32 {
 pub fn build(names: &HeaderNames, refusal: Refusal, unmet_requirement: Option<&UnmetRequirement>) -> HttpResponse {
     let reason = refusal.reason;
     let mut headers = vec![
-        overwrite("content-type", "application/json".to_owned()),
-        overwrite(&names.reason, reason.as_str().to_owned()),
+        overwriting_header("content-type", "application/json".to_owned()),
+        overwriting_header(&names.reason, reason.as_str().to_owned()),
     ];
-    headers.extend(www_authenticate(reason).map(|challenge| overwrite("www-authenticate", challenge)));
+    headers.extend(www_authenticate(reason).map(|challenge| overwriting_header("www-authenticate", challenge)));
     if reason.code() == Code::ServiceUnavailable {
-        headers.push(overwrite("retry-after", "1".to_owned()));
+        headers.push(overwriting_header("retry-after", "1".to_owned()));
     }
     let status = HttpStatus { code: reason.code().status().into() };
     HttpResponse::DeniedResponse(DeniedHttpResponse {

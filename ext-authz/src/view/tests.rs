@@ -55,10 +55,10 @@ fn apply_replaces_a_facet_only_if_the_new_one_has_a_higher_revision() {
 
 #[test]
 fn apply_leaves_the_original_view_unchanged() {
-    let before = View::from_snapshot(snapshot(10), None).apply(delta(20, trust_changes(20, 80.0)));
-    let after = before.apply(delta(30, trust_changes(30, 5.0)));
-    assert_eq!(before.agents.get(AGENT_ID), Some(&trust_changes(20, 80.0)));
-    assert_eq!(after.agents.get(AGENT_ID), Some(&trust_changes(30, 5.0)));
+    let original = View::from_snapshot(snapshot(10), None).apply(delta(20, trust_changes(20, 80.0)));
+    let changed = original.apply(delta(30, trust_changes(30, 5.0)));
+    assert_eq!(original.agents.get(AGENT_ID), Some(&trust_changes(20, 80.0)));
+    assert_eq!(changed.agents.get(AGENT_ID), Some(&trust_changes(30, 5.0)));
 }
 
 #[test]
@@ -83,9 +83,9 @@ fn confirm_removes_facets_and_revocations_up_to_the_floor() {
 
 #[test]
 fn only_a_confirmation_changes_confirmed_at() {
-    let first = View::from_snapshot(snapshot(10), None);
-    assert_eq!(first.confirmed_at(), None);
-    let confirmed = first.confirm(confirmation(12, 1, 7));
+    let unconfirmed = View::from_snapshot(snapshot(10), None);
+    assert_eq!(unconfirmed.confirmed_at(), None);
+    let confirmed = unconfirmed.confirm(confirmation(12, 1, 7));
     assert_eq!(confirmed.confirmed_at(), Some(Duration::from_secs(7)));
     assert_eq!(confirmed.confirm(confirmation(12, 1, 6)).confirmed_at(), Some(Duration::from_secs(7)));
     assert_eq!(confirmed.apply(delta(13, trust_changes(13, 1.0))).confirmed_at(), Some(Duration::from_secs(7)));

@@ -7,7 +7,7 @@ const SERVICE_ID: ServiceId = ServiceId::from_bits(1);
 const OTHER_SERVICE_ID: ServiceId = ServiceId::from_bits(2);
 const ISSUED_AT: i64 = 1_000_000;
 
-fn name(text: &str) -> RoleName {
+fn role_name(text: &str) -> RoleName {
     RoleName::try_from(text).unwrap()
 }
 
@@ -15,11 +15,11 @@ fn permission(text: &str) -> Permission {
     Permission::try_from(text).unwrap()
 }
 
-fn role(id: u128, role_name: &str, permissions: &[&str], created_revision: i64) -> RoleDefinition {
+fn role(id: u128, name: &str, permissions: &[&str], created_revision: i64) -> RoleDefinition {
     let permissions = permissions.iter().map(|text| permission(text)).collect();
     RoleDefinition {
         id: RoleId::from_bits(id),
-        name: name(role_name),
+        name: role_name(name),
         permissions,
         created_revision: Revision::new(created_revision),
     }
@@ -38,7 +38,7 @@ fn token() -> Claims {
         sid: SessionId::from_bits(9),
         rev: Revision::new(10),
         name: "Agent".into(),
-        roles: vec![name("reader")],
+        roles: vec![role_name("reader")],
         permissions: vec![permission("read")],
         trust_score: TrustScore::INITIAL,
         until: BTreeMap::new(),
@@ -142,7 +142,7 @@ fn newer_revision_of_each_facet_wins() {
     assert_eq!(setup.roles(&token()), ["reader"], "the token wins if the revisions are equal");
     setup.agent.roles = Some(versioned(11, vec![grant(2, None)]));
     let identity = setup.evaluate(&token(), ISSUED_AT).unwrap();
-    assert_eq!(identity.roles, [name("writer")]);
+    assert_eq!(identity.roles, [role_name("writer")]);
     assert_eq!(identity.permissions, [permission("read"), permission("write")]);
     assert_eq!(identity.trust_score, TrustScore::INITIAL, "a change of roles does not affect trust");
     setup.agent.trust = Some(versioned(11, TrustScore::MAX));
@@ -187,7 +187,7 @@ fn ignores_a_role_created_after_the_token() {
     assert!(setup.roles(&token()).is_empty());
     setup.revision = 9;
     let identity = setup.evaluate(&token(), ISSUED_AT).unwrap();
-    assert_eq!(identity.roles, [name("reader")], "the token is newer than the local data");
+    assert_eq!(identity.roles, [role_name("reader")], "the token is newer than the local data");
     assert_eq!(identity.permissions, [permission("read")]);
 }
 
@@ -203,7 +203,7 @@ fn permissions_come_from_the_current_role_definition() {
 #[test]
 fn role_assignments_end_at_the_exact_second() {
     let mut setup = EvaluationSetup::default();
-    let expiring = Claims { until: BTreeMap::from([(name("reader"), ISSUED_AT + 5)]), ..token() };
+    let expiring = Claims { until: BTreeMap::from([(role_name("reader"), ISSUED_AT + 5)]), ..token() };
     let role_count =
         |setup: &EvaluationSetup, seconds| setup.evaluate(&expiring, ISSUED_AT + seconds).unwrap().roles.len();
     assert_eq!((role_count(&setup, 4), role_count(&setup, 5)), (1, 0));

@@ -187,9 +187,9 @@ fn check_no_forged_header(request: &CheckRequest, ok: &OkHttpResponse) -> Result
             name
         );
         let has_valid_token = name.eq_ignore_ascii_case("authorization") && is_bearer_with_valid_token(&value);
-        let is_used_token = has_valid_token
+        let contains_verified_token = has_valid_token
             && !request_headers(request).unwrap().iter().any(|(name, _)| name.eq_ignore_ascii_case("x-agent-token"));
-        prop_assert!(!is_used_token || forwards_token, "the token is forwarded");
+        prop_assert!(!contains_verified_token || forwards_token, "the token is forwarded");
     }
     Ok(())
 }
