@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 #[tokio::test]
 async fn registration_is_idempotent_and_the_record_is_readable() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let body = json!({ "email": "a@example.org", "name": "Agent", "publicKey": key, "metadata": { "team": "blue" } });
     let first = control.api.post("/auth/register", body.clone()).await.expect(201);
@@ -51,7 +51,7 @@ async fn registration_is_idempotent_and_the_record_is_readable() {
 
 #[tokio::test]
 async fn roles_are_created_listed_assigned_and_revoked() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let body = json!({ "name": "reader", "description": "Reads", "permissions": ["read", "list", "read"] });
     let created = control.api.send_as(control.key(), "POST", &control.path("/roles"), body.clone()).await.expect(201);
@@ -90,7 +90,7 @@ async fn roles_are_created_listed_assigned_and_revoked() {
 
 #[tokio::test]
 async fn role_that_makes_an_identity_too_large_is_refused() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let long = |letter: &str, count: usize| -> Vec<String> {
         (0..count).map(|n| format!("{}{n:02}", letter.repeat(126))).collect()
     };
@@ -115,7 +115,7 @@ struct RouteFixture {
 
 impl RouteFixture {
     async fn new() -> Self {
-        let control = ControlPlane::start().await;
+        let control = ControlPlane::shared().await;
         let agent = Agent::register(&control, "agent").await;
         let role = control.create_role("reader", &["read"]).await;
         control.assign(&agent.id, &role).await;
@@ -227,7 +227,7 @@ async fn resources_of_other_services_are_refused_without_revealing_their_existen
 
 #[tokio::test]
 async fn owner_manages_services_and_agents_with_a_human_token() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let created = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
     let service = text(&created["serviceId"]);
@@ -247,7 +247,7 @@ async fn owner_manages_services_and_agents_with_a_human_token() {
 
 #[tokio::test]
 async fn owner_of_an_agent_reads_it_and_other_users_do_not() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let key = countersign_client::PrivateKey::generate().public_pem().unwrap();
     let body = json!({ "email": "a@example.org", "name": "Agent", "publicKey": key });
@@ -271,7 +271,7 @@ async fn owner_of_an_agent_reads_it_and_other_users_do_not() {
 
 #[tokio::test]
 async fn forbidden_responses_contain_required_and_actual_access() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (bob, sync) = (control.mint_human("bob"), control.create_key(control.service(), "sync").await);
     let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
     let details = async |credential: &str, path: &str| {
@@ -305,7 +305,7 @@ async fn forbidden_responses_contain_required_and_actual_access() {
 
 #[tokio::test]
 async fn invalid_bodies_are_refused_with_field_and_reason() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let send = async |body: &str, content_type: &str| {
         let request =
             control.api.request("POST", "/auth/register").body(body.to_owned()).header("content-type", content_type);
@@ -356,7 +356,7 @@ async fn invalid_bodies_are_refused_with_field_and_reason() {
 
 #[tokio::test]
 async fn errors_have_code_message_and_details() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let cases = [
         ("GET", "/nothing", 404, "NOT_FOUND"),
         ("GET", "/services/%ff/verify", 404, "NOT_FOUND"),
@@ -391,7 +391,7 @@ async fn errors_have_code_message_and_details() {
 
 #[tokio::test]
 async fn health_and_jwks_are_public() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let mut health = control.api.get("/health").await.expect(200);
     assert_eq!(health["backends"]["database"].take(), engines::database_backend());
     assert_eq!(health["backends"]["redis"].take(), engines::rate_limit_backend());
