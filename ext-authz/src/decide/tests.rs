@@ -85,7 +85,8 @@ fn view_with_status(status: AgentStatus, cutoff: i64) -> View {
 
 #[test]
 fn allows_valid_token_with_current_roles_and_trust() {
-    let Decision::Verified(identity) = decide_with_token(&view(), &Policy::default(), &token_with_claims(|_| ())) else {
+    let Decision::Verified(identity) = decide_with_token(&view(), &Policy::default(), &token_with_claims(|_| ()))
+    else {
         panic!("the request is denied")
     };
     assert_eq!((identity.agent, identity.roles), (AGENT_ID, vec![role_name("reader")]));
@@ -204,8 +205,9 @@ fn denies_when_view_is_unconfirmed_or_stale() {
 #[test]
 fn cached_token_skips_only_the_signature_check() {
     let (cache, token, policy) = (cache(), token_with_claims(|_| ()), Policy::default());
-    let reason_for =
-        |view: &View, current_time| reason(&decide(view, &policy, PresentedToken::Unverified(&token), current_time, &cache));
+    let reason_for = |view: &View, current_time| {
+        reason(&decide(view, &policy, PresentedToken::Unverified(&token), current_time, &cache))
+    };
     assert_eq!(reason_for(&view(), current_time()), None);
     assert!(cache.get(&CacheKey::new(SERVICE_ID, &token)).is_some());
     assert!(cache.get(&CacheKey::new(ServiceId::from_bits(9), &token)).is_none());
