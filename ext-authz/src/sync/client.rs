@@ -1,5 +1,4 @@
-//! The client of the sync stream of one API key. It connects, receives messages, and reconnects with exponential
-//! backoff.
+//! The client of the sync stream of one API key: connects, receives messages, and reconnects with exponential backoff.
 
 use super::{
     decode::MessageError,

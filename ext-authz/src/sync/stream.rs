@@ -150,8 +150,8 @@ impl StreamState {
         Ok(ViewUpdate::View(self.set_view(next)))
     }
 
-    /// Applies a pong. It confirms the view, unless there is none or a snapshot is incomplete: the pong then only shows
-    /// that the server is alive.
+    /// Applies a pong. The pong confirms the view. If there is no view, or a snapshot is incomplete, the pong only
+    /// shows that the server is alive.
     fn apply_pong(&mut self, pong: v1::Pong) -> Result<ViewUpdate, MessageError> {
         let v1::Pong { number, revision, floor } = pong;
         let position = self.unanswered_pings.iter().position(|(sent_number, _)| *sent_number == number);

@@ -1,4 +1,4 @@
-//! A simulated control plane. It answers pings, and the tests send all other messages.
+//! A simulated control plane that answers pings. The tests send all other messages.
 
 use crate::{
     API_KEY,
