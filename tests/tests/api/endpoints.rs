@@ -1,7 +1,5 @@
 //! Responses and errors of the HTTP API.
 
-mod access;
-
 use countersign_tests::{Agent, ControlPlane, HttpResponse, control_plane::text, engines, http::HttpClient};
 use insta::assert_json_snapshot;
 use serde_json::{Value, json};
