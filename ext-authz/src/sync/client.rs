@@ -115,8 +115,8 @@ impl Follower {
     /// Counts and logs the loss of a stream, or the failure to open one. `last_service` is the service of the last
     /// view.
     fn report(&mut self, error: &StreamError, last_service: Option<ServiceId>) {
-        let lost_service = self.connected_service.take();
-        match lost_service {
+        let disconnected = self.connected_service.take();
+        match disconnected {
             Some(service) => self.metrics.stream_lost(service),
             None => self.metrics.connect_failed(last_service),
         }
@@ -124,7 +124,7 @@ impl Follower {
         let key = self.key.0;
         if matches!(error, StreamError::Status(status) if status.code() == Code::Unauthenticated) {
             tracing::error!(key, service, "the control plane refuses the API key, which may be revoked");
-        } else if lost_service.is_some() {
+        } else if disconnected.is_some() {
             tracing::warn!(key, service, %error, "lost the sync stream; reconnecting");
         } else {
             tracing::warn!(key, service, %error, "cannot open the sync stream; retrying");
