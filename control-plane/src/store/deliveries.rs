@@ -115,7 +115,7 @@ pub struct LeasedDelivery {
 
 /// The kind of due deliveries to lease.
 #[derive(Debug, Clone, Copy)]
-pub enum DueKind {
+pub enum DueDeliveryKind {
     /// Deliveries without an attempt.
     FirstAttempt,
     /// Deliveries with at least one failed attempt.
@@ -128,14 +128,14 @@ pub enum DueKind {
 /// ends.
 pub async fn lease(
     conn: &mut Conn,
-    (target, kind): (WebhookId, DueKind),
+    (target, kind): (WebhookId, DueDeliveryKind),
     (now, until): (Timestamp, Timestamp),
     limit: i64,
 ) -> Result<Vec<LeasedDelivery>, StoreError> {
     let query = match kind {
-        DueKind::FirstAttempt => sqlx::query(LEASE_FIRST_ATTEMPT),
-        DueKind::Retry => sqlx::query(LEASE_RETRY),
-        DueKind::Test => sqlx::query(LEASE_TEST),
+        DueDeliveryKind::FirstAttempt => sqlx::query(LEASE_FIRST_ATTEMPT),
+        DueDeliveryKind::Retry => sqlx::query(LEASE_RETRY),
+        DueDeliveryKind::Test => sqlx::query(LEASE_TEST),
     };
     let query = query.bind(until.micros()).bind(target.to_string());
     let rows = query.bind(now.micros()).bind(limit).fetch_all(conn).await?;
@@ -182,7 +182,7 @@ pub async fn record_attempt(
 }
 
 /// Ends the lease of a delivery without an attempt, so that any replica can lease the delivery now.
-pub async fn release(conn: &mut Conn, leased: &LeasedDelivery, now: Timestamp) -> Result<(), StoreError> {
+pub async fn release_lease(conn: &mut Conn, leased: &LeasedDelivery, now: Timestamp) -> Result<(), StoreError> {
     let query =
         sqlx::query(RELEASE_LEASE).bind(now.micros()).bind(leased.target.to_string()).bind(leased.event.to_string());
     query.bind(leased.until.micros()).execute(conn).await?;
@@ -245,7 +245,7 @@ pub async fn count_pending(conn: &mut Conn) -> Result<i64, StoreError> {
     row::total(&sqlx::query(COUNT_ALL_PENDING).fetch_one(conn).await?)
 }
 
-/// Whether a target has deliveries of events older than this id.
+/// Whether a target has deliveries of events with a lower id than `before`.
 pub async fn has_deliveries_before(conn: &mut Conn, target: WebhookId, before: EventId) -> Result<bool, StoreError> {
     let query = sqlx::query(ANY_DELIVERY_BEFORE).bind(target.to_string()).bind(before.to_string());
     Ok(query.fetch_optional(conn).await?.is_some())

@@ -1,6 +1,6 @@
 //! Operations on the file of an SQLite database: copy, validation and quarantine.
 //!
-//! They use separate connections without the timeouts of the pools.
+//! These operations use separate connections without the timeouts of the pools.
 
 use super::{
     deployment::{Deployment, Quarantine, QuarantineReason},

@@ -51,7 +51,7 @@ impl EventFilter {
             return Ok(Self::default());
         }
         let kinds: Vec<_> = EventKind::filterable().filter(|kind| names.contains(&kind.as_str())).collect();
-        // Unknown and repeated names make the lengths differ.
+        // The lengths differ if a name is unknown or repeated.
         if kinds.is_empty() || kinds.len() != names.len() { Err(InvalidFilter) } else { Ok(Self(kinds)) }
     }
 
@@ -284,7 +284,7 @@ impl EventData {
 }
 
 impl EventAudience {
-    /// The named service, or all services of the agent.
+    /// Selects the service, or all services of the agent if there is no service.
     pub const fn new(agent: AgentId, service: Option<ServiceId>) -> Self {
         match service {
             Some(service) => Self::Service(service),

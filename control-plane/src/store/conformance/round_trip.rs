@@ -15,7 +15,7 @@ use crate::{
         service::Service,
         text::{Description, DisplayName, Metadata},
     },
-    store::{Read, StoreError, Write, feed},
+    store::{ReadTransaction, StoreError, WriteTransaction, feed},
 };
 use countersign_identity::{
     AgentId, AgentStatus, P256PublicKey, Permission, Revision, RoleDefinition, RoleId, ServiceId, Timestamp, TrustScore,
@@ -109,8 +109,8 @@ fn assignment() -> Assignment {
 
 impl StoreFixture {
     /// Runs and commits a write transaction.
-    async fn commit<T>(&self, work: impl AsyncFn(&mut Write) -> Result<T, StoreError>) -> T {
-        let work = async |mut tx: Write| {
+    async fn commit<T>(&self, work: impl AsyncFn(&mut WriteTransaction) -> Result<T, StoreError>) -> T {
+        let work = async |mut tx: WriteTransaction| {
             let value = work(&mut tx).await?;
             tx.commit(value).await
         };
@@ -122,7 +122,7 @@ impl StoreFixture {
         feed::position(self.read().await.conn()).await.unwrap().revision
     }
 
-    async fn read(&self) -> Read {
+    async fn read(&self) -> ReadTransaction {
         self.second.read().await.unwrap()
     }
 

@@ -26,7 +26,7 @@ pub struct Table {
     pub name: String,
     /// All columns, ordered by name.
     pub columns: Vec<Column>,
-    /// The tables that its foreign keys reference.
+    /// Names of the tables that foreign keys of the table reference.
     references: BTreeSet<String>,
 }
 
