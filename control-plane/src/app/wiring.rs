@@ -49,7 +49,7 @@ pub(super) async fn context(
     queue_health: QueueHealthProbe,
     metrics: &Metrics,
 ) -> Result<(Arc<Context>, ContextParts), AppError> {
-    let Dependencies { clock, rng, resolver } = dependencies;
+    let Dependencies { clock, rng, resolver, .. } = dependencies;
     let master_key = match config.secrets.master_key.expose_secret() {
         "" => MasterKey::from_file(&config.data_dir.join("master.key"), rng.as_ref())?,
         hex => MasterKey::from_hex(hex)?,

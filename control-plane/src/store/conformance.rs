@@ -47,7 +47,7 @@ async fn store_conforms_on_sqlite() {
 #[tokio::test(flavor = "multi_thread")]
 async fn store_conforms_on_postgresql() {
     let server = Postgres::start().await;
-    let url = server.database().await;
+    let url = server.create_database().await;
     let secret = url.clone().into();
     check_conformance(url, async |options| Store::open_postgres(OpenMode::Serve, &secret, 8, options).await).await;
 }
@@ -183,7 +183,10 @@ impl StoreFixture {
                 tx.record_change(Change::Status(agent));
                 tx.commit(()).await
             };
-            store.write("change", work).await.unwrap();
+            // Here two processes share a SQLite file. On a slow machine one may wait too long for the lock of the other.
+            while let Err(error) = store.write("change", work).await {
+                assert!(error.is_transient(), "{error}");
+            }
         };
         let write = async {
             let first = join_all(agents(0).map(|agent| change(&self.first, agent)));

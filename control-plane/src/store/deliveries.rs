@@ -77,7 +77,6 @@ statements! { STATEMENTS:
     LIST_DELIVERED = list!("AND d.delivered_at IS NOT NULL");
     LIST_DEAD = list!("AND d.dead_since IS NOT NULL");
     REPLAY_BATCH = replay_batch!("");
-    REPLAY_BATCH_PENDING = replay_batch!("AND d.due_at IS NOT NULL");
     REPLAY_BATCH_DELIVERED = replay_batch!("AND d.delivered_at IS NOT NULL");
     REPLAY_BATCH_DEAD = replay_batch!("AND d.dead_since IS NOT NULL");
     FIND_DELIVERY = concat!(select!(), "AND d.event_id = $2");
@@ -231,7 +230,8 @@ pub async fn replay_batch(
 ) -> Result<u64, StoreError> {
     let query = match status {
         None => sqlx::query(REPLAY_BATCH),
-        Some(DeliveryStatus::Pending) => sqlx::query(REPLAY_BATCH_PENDING),
+        // A pending delivery is not finished.
+        Some(DeliveryStatus::Pending) => return Ok(0),
         Some(DeliveryStatus::Delivered) => sqlx::query(REPLAY_BATCH_DELIVERED),
         Some(DeliveryStatus::Dead) => sqlx::query(REPLAY_BATCH_DEAD),
     };

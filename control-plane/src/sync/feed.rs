@@ -10,8 +10,11 @@ use tokio::sync::{broadcast, watch};
 /// How many batches a follower may lag behind. Beyond that its stream is closed, and it resumes with a new one.
 const MAX_LAG: usize = 1024;
 
-/// How often the feed is polled for changes that other processes committed.
-const POLL_INTERVAL: Duration = Duration::from_millis(250);
+/// Default interval at which the feed is polled for changes that other processes committed.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(250);
+
+/// README promises that a revocation takes effect within a second, also at replicas without Redis, which only poll.
+const _: () = assert!(POLL_INTERVAL.as_millis() <= 500);
 
 /// Broadcasts batches of changes.
 #[derive(Clone)]
@@ -22,16 +25,17 @@ pub struct FeedReader {
     feed: ChangeFeed,
     store: Store,
     committed: watch::Receiver<Revision>,
+    poll_interval: Duration,
     /// Changes up to this revision have been broadcast.
     sent: Revision,
 }
 
 impl FeedReader {
     /// Starts at the current revision. Subscribers from now on receive all later changes.
-    pub fn new(store: Store) -> Self {
+    pub fn new(store: Store, poll_interval: Duration) -> Self {
         let mut committed = store.committed_revision();
         let sent = *committed.borrow_and_update();
-        Self { feed: ChangeFeed(broadcast::Sender::new(MAX_LAG)), store, committed, sent }
+        Self { feed: ChangeFeed(broadcast::Sender::new(MAX_LAG)), store, committed, poll_interval, sent }
     }
 
     /// The feed that this reader broadcasts to.
@@ -45,7 +49,7 @@ impl FeedReader {
             tokio::select! {
                 () = shutdown.requested() => return,
                 _ = self.committed.changed() => {}
-                () = tokio::time::sleep(POLL_INTERVAL) => {}
+                () = tokio::time::sleep(self.poll_interval) => {}
             }
             self.committed.borrow_and_update();
             self.broadcast_changes(&metrics).await;

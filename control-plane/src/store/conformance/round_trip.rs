@@ -2,6 +2,7 @@
 //! fail if a statement has a wrong parameter or two swapped parameters.
 
 mod credentials;
+mod recipients;
 mod records;
 mod subjects;
 mod webhooks;
@@ -144,6 +145,8 @@ impl StoreFixture {
         self.deliveries_return_what_was_written().await;
         self.bursts_return_what_was_written().await;
         self.every_column_was_written().await;
+        self.events_reach_their_audience_only().await;
+        self.revision_advances_past_the_clock_and_the_last_revision().await;
     }
 
     /// Fails if a new table or column is not covered by the tests above.
