@@ -145,7 +145,7 @@ impl StoreFixture {
         self.deliveries_return_what_was_written().await;
         self.bursts_return_what_was_written().await;
         self.every_column_was_written().await;
-        self.events_reach_their_audience_only().await;
+        self.events_are_delivered_only_to_their_audience().await;
         self.revision_advances_past_the_clock_and_the_last_revision().await;
     }
 
