@@ -23,7 +23,7 @@ pub async fn list_audit_entries(
 ) -> Result<ListPage<AuditEntry>, OperationError> {
     match filter.chain {
         Some(AuditChain::Service(service)) => require_owner(context, human, service).await.map(drop)?,
-        Some(AuditChain::Deployment) | None if human.admin => {}
+        Some(AuditChain::Deployment) | None if human.is_admin => {}
         Some(AuditChain::Deployment) | None => return Err(Reason::NotYours.into()),
     }
     Ok(audit::list(context.store.read().await?.conn(), filter, page).await?)

@@ -107,7 +107,7 @@ pub struct LeasedDelivery {
     /// Whether the event is a test.
     pub is_test: bool,
     /// End of the lease.
-    pub until: Timestamp,
+    pub leased_until: Timestamp,
     /// The exact body of the request.
     pub body: String,
 }
@@ -144,7 +144,7 @@ pub async fn lease(
         let Some(body) = row::get(row, "body")? else { continue };
         let (event, attempts) = (row::parse(row, "event_id")?, row::number(row, "attempts")?);
         let is_test = row::optional_timestamp(row, "test_asked_at")?.is_some();
-        leased.push(LeasedDelivery { target, event, attempts, is_test, until, body });
+        leased.push(LeasedDelivery { target, event, attempts, is_test, leased_until: until, body });
     }
     leased.sort_by_key(|leased| leased.event);
     Ok(leased)
@@ -174,7 +174,7 @@ pub async fn record_attempt(
         .bind(attempt.failure.map(AttemptFailure::as_str))
         .bind(leased.target.to_string())
         .bind(leased.event.to_string())
-        .bind(leased.until.micros())
+        .bind(leased.leased_until.micros())
         .execute(conn)
         .await?;
     Ok(result.rows_affected() > 0)
@@ -184,7 +184,7 @@ pub async fn record_attempt(
 pub async fn release_lease(conn: &mut Conn, leased: &LeasedDelivery, now: Timestamp) -> Result<(), StoreError> {
     let query =
         sqlx::query(RELEASE_LEASE).bind(now.micros()).bind(leased.target.to_string()).bind(leased.event.to_string());
-    query.bind(leased.until.micros()).execute(conn).await?;
+    query.bind(leased.leased_until.micros()).execute(conn).await?;
     Ok(())
 }
 

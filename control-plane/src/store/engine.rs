@@ -226,7 +226,7 @@ impl Store {
                     return Ok(self.notify(committed));
                 }
                 Err(error) if error.is_transient() && reruns_left > 0 => {
-                    tracing::debug!(transaction = name, "run again after a conflict");
+                    tracing::debug!(transaction = name, "rerunning a transaction after a conflict");
                     timer.set_outcome(TransactionOutcome::Rerun);
                     reruns_left -= 1;
                 }

@@ -16,7 +16,7 @@ pub enum StoreError {
     #[error("cannot open the database (database.url): the server is a standby; name the primary")]
     Standby,
     /// The database was created with another master key.
-    #[error("the master key is not the one of this database: restore the right one (secrets.master_key)")]
+    #[error("the database was created with another master key: set secrets.master_key to that key")]
     WrongMasterKey,
     /// A migration failed.
     #[error("migration: {0}{advice}", advice = migration_advice(.0))]

@@ -137,17 +137,20 @@ proptest! {
 #[test]
 fn rotation_waits_for_the_publication_lead_and_is_idempotent() {
     let mut model = Model::new(None);
-    let lead = model.policy.publication_lead;
-    assert_eq!(lead, STALENESS + PUBLICATION_MARGIN);
+    let publication_lead = model.policy.publication_lead;
+    assert_eq!(publication_lead, STALENESS + PUBLICATION_MARGIN);
     let next = model.ring.next_key().unwrap().clone();
     model.run(&Operation::AdvanceClock(7));
     let rotation = model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)).unwrap();
-    assert_eq!(rotation, Rotation { kid: next.kid.clone(), signs_from: next.published_at.saturating_add(lead) });
+    assert_eq!(
+        rotation,
+        Rotation { kid: next.kid.clone(), signs_from: next.published_at.saturating_add(publication_lead) }
+    );
     let before = model.ring.clone();
     model.run(&Operation::AdvanceClock(7));
     assert_eq!(model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)), Some(rotation));
     assert_eq!(model.ring, before);
-    model.run(&Operation::AdvanceClock(lead.as_secs()));
+    model.run(&Operation::AdvanceClock(publication_lead.as_secs()));
     assert_eq!(model.ring.signing_key(model.now).unwrap().kid, next.kid);
     let immediate = model.ring.rotate(&model.policy, model.now, new_keys(&mut model.key_count)).unwrap();
     assert_eq!(immediate.signs_from, model.now, "the key was published at the first rotation, so it must sign at once");
@@ -162,9 +165,9 @@ fn first_key_signs_if_the_clock_is_behind() {
 
 #[test]
 fn publication_lead_and_jwks_max_age_depend_on_the_staleness() {
-    for (staleness, lead, max_age) in [(1, 2, 1), (5, 10, 5), (300, 305, 300), (3600, 3605, 300)] {
+    for (staleness, publication_lead, max_age) in [(1, 2, 1), (5, 10, 5), (300, 305, 300), (3600, 3605, 300)] {
         let seconds = Duration::from_secs;
         let policy = RotationPolicy::new(seconds(staleness), None, TOKEN_LIFETIME);
-        assert_eq!((policy.publication_lead, policy.jwks_max_age), (seconds(lead), seconds(max_age)));
+        assert_eq!((policy.publication_lead, policy.jwks_max_age), (seconds(publication_lead), seconds(max_age)));
     }
 }

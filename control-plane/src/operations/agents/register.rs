@@ -46,7 +46,7 @@ pub async fn register_agent<R: Serialize + DeserializeOwned>(
     // Only the e-mail address distinguishes the registrants of public registrations.
     let registrant = if human.is_none() { email.as_str() } else { "" };
     let idempotency = &reply.guard(initiator, &["register_agent", registrant]);
-    let owner = human.map(|human| human.owner);
+    let owner = human.map(|human| human.identity);
     let registration = &Registration { owner, email, name, key, key_hash, metadata };
     let id = context.new_id(AgentId::from_bits);
     let work = async |mut tx: crate::store::WriteTransaction| {

@@ -33,7 +33,7 @@ pub struct SuppressedBursts(Mutex<HashMap<BurstKey, PendingCount>>);
 /// A number of failures that is not in the database yet.
 struct PendingCount {
     /// End of the burst.
-    until: Timestamp,
+    burst_ends_at: Timestamp,
     count: u64,
 }
 
@@ -41,14 +41,14 @@ impl SuppressedBursts {
     /// Counts a failure if its burst is suppressed. Returns whether the failure was counted.
     fn count_if_suppressed(&self, key: BurstKey, now: Timestamp) -> bool {
         let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let pending = bursts.get_mut(&key).filter(|pending| now < pending.until);
+        let pending = bursts.get_mut(&key).filter(|pending| now < pending.burst_ends_at);
         pending.map(|pending| pending.count += 1).is_some()
     }
 
     /// Suppresses further failures until the end of the burst.
-    fn suppress(&self, key: BurstKey, until: Timestamp) {
+    fn suppress(&self, key: BurstKey, burst_ends_at: Timestamp) {
         let mut bursts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        bursts.entry(key).or_insert(PendingCount { until, count: 0 }).until = until;
+        bursts.entry(key).or_insert(PendingCount { burst_ends_at, count: 0 }).burst_ends_at = burst_ends_at;
     }
 
     /// All counts above zero, sorted, because all processes lock the rows of bursts in this order.
@@ -68,7 +68,7 @@ impl SuppressedBursts {
                 pending.count = pending.count.saturating_sub(*count);
             }
         }
-        bursts.retain(|_, pending| pending.count > 0 || now < pending.until);
+        bursts.retain(|_, pending| pending.count > 0 || now < pending.burst_ends_at);
     }
 }
 

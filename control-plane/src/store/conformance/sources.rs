@@ -119,8 +119,8 @@ fn string_literals_outside_statement_lists_contain_no_sql() {
     for source in read_sources().iter().filter(|source| !source.name.starts_with('/')) {
         for (start, _) in source.code.match_indices('"') {
             let literal = &source.code[start..];
-            let is_sql = SQL_WORDS.iter().any(|word| {
-                literal[1..].strip_prefix(word).is_some_and(|rest| rest.starts_with([' ', '"', ';', '\n']))
+            let is_sql = SQL_WORDS.iter().any(|sql_word| {
+                literal[1..].strip_prefix(sql_word).is_some_and(|rest| rest.starts_with([' ', '"', ';', '\n']))
             });
             let is_template =
                 STATEMENT_TEMPLATES.iter().any(|(file, text)| *file == source.name && literal.starts_with(text));

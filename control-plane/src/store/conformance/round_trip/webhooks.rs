@@ -176,7 +176,7 @@ impl StoreFixture {
         let leased = self.lease(DueDeliveryKind::FirstAttempt, now, until).await;
         let [first, second] = &leased[..] else { panic!("{leased:?}") };
         assert_eq!([first.event, second.event], [old.id, new.id]);
-        assert_eq!((first.attempts, first.is_test, first.until, &first.body), (0, false, until, &old.body()));
+        assert_eq!((first.attempts, first.is_test, first.leased_until, &first.body), (0, false, until, &old.body()));
         assert!(self.lease(DueDeliveryKind::FirstAttempt, now, until).await.is_empty());
         assert!(self.lease(DueDeliveryKind::Test, now, until).await[0].is_test);
 
