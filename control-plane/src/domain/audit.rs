@@ -83,7 +83,7 @@ pub struct Initiator {
     pub origin: RequestOrigin,
 }
 
-/// Where a request came from, and its id.
+/// The client address and the id of a request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestOrigin {
     /// IP address of the client.

@@ -1,6 +1,7 @@
 //! API keys and refresh tokens. They are sent to the client once and stored as a hash.
 //!
-//! The plain credential and its hash are different types. `Debug` prints neither.
+//! The plain credential and its hash are different types. The output of `Debug`
+//! contains neither.
 
 use countersign_identity::{ApiKeyId, RefreshId};
 use secrecy::{ExposeSecret, SecretString};

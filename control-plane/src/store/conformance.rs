@@ -183,7 +183,7 @@ impl StoreFixture {
                 tx.record_change(Change::Status(agent));
                 tx.commit(()).await
             };
-            // Here two processes share a SQLite file. On a slow machine one may wait too long for the lock of the other.
+            // Both stores write to the same SQLite file. On a slow machine, a store may time out waiting for the file lock.
             while let Err(error) = store.write("change", work).await {
                 assert!(error.is_transient(), "{error}");
             }

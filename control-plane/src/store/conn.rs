@@ -1,4 +1,4 @@
-//! A connection connection for one transaction with a deadline.
+//! A connection of a pool for one transaction with a deadline.
 //!
 //! A database may stop responding, and a connection with an unfinished statement would block the next user of the pool. So
 //! every statement fails at the deadline of its transaction, and a connection in an unknown state is closed, not reused.
@@ -28,7 +28,7 @@ pub const TRANSACTION_TIMEOUT: Duration = Duration::from_secs(4);
 /// Maximum duration of a transaction of an offline command, which may read the whole database.
 pub const INSPECT_TIMEOUT: Duration = Duration::from_hours(24);
 
-/// Maximum duration of a rollback. After that, the connection is closed instead.
+/// Maximum duration of a rollback. If it takes longer, the connection is closed.
 const ROLLBACK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A connection with an open transaction. The transaction is rolled back if this is dropped without [`Conn::commit`].

@@ -198,7 +198,7 @@ impl Store {
         self.write("find_or_create_deployment", work).await
     }
 
-    /// Begins a read transaction. All reads in it see the same snapshot.
+    /// Begins a read transaction. All reads in the transaction see the same snapshot.
     pub async fn read(&self) -> Result<ReadTransaction, StoreError> {
         let mut timer = self.start_timer(TransactionKind::Read);
         let deadline = deadline_after(self.transaction_timeout);

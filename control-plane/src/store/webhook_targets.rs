@@ -219,7 +219,7 @@ pub async fn disable(
     row.as_ref().map(scope_from_row).transpose()
 }
 
-/// Marks a target as deleted. Housekeeping deletes its deliveries in batches, and then the row.
+/// Marks a target as deleted. Housekeeping later deletes the deliveries of the target in batches, and then its row.
 pub async fn mark_deleted(conn: &mut Conn, target: WebhookId, now: Timestamp) -> Result<(), StoreError> {
     // The secrets are erased at once, because they are no longer needed for signatures.
     sqlx::query(MARK_DELETED).bind(now.micros()).bind(target.to_string()).execute(conn).await?;

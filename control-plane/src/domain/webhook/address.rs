@@ -81,7 +81,8 @@ pub fn is_public(address: IpAddr) -> bool {
     }
 }
 
-/// The networks of `webhooks.allowed_networks`. Events may be sent to them although they are not public, even unencrypted.
+/// The networks of `webhooks.allowed_networks`. Events may be sent to these networks although they are
+/// not public, and also without encryption.
 #[derive(Debug, Clone, Default)]
 pub struct AllowedNetworks(Vec<IpNet>);
 

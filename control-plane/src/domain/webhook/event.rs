@@ -136,7 +136,7 @@ pub enum LoginFailureReason {
     InvalidSignature,
     /// The API refused the request for this reason.
     Refused(Reason),
-    /// The event reports the number of several failures.
+    /// The event summarizes several failures.
     Suppressed,
 }
 

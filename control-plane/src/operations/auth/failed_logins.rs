@@ -30,7 +30,7 @@ type BurstKey = (AgentId, Option<ServiceId>);
 #[derive(Default)]
 pub struct SuppressedBursts(Mutex<HashMap<BurstKey, PendingCount>>);
 
-/// A number of failures that is not in the database yet.
+/// Number of failures in a burst that are not stored in the database yet.
 struct PendingCount {
     /// End of the burst.
     burst_ends_at: Timestamp,

@@ -88,7 +88,7 @@ impl StoreFixture {
             assert!(!outbox::enqueue(conn, &agent_event, time(7)).await?);
             assert!(!outbox::enqueue(conn, &event(22, other_agent, None, time(212)), time(6)).await?);
             assert!(outbox::enqueue(conn, &service_event, time(6)).await?);
-            // The fan-out uses the assignments at its own time. The assignment of the agent expires at 7.
+            // The fan-out uses the assignments that are active when it runs. The assignment of the agent expires at 7.
             assert_eq!(outbox::fan_out(conn, time(6), 1).await?, 1);
             outbox::fan_out(conn, time(213), 9).await?;
             Ok(())
