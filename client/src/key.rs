@@ -27,12 +27,12 @@ pub enum KeyError {
     /// The file contains no P-256 private key.
     #[error("{0}: not a P-256 private key in PEM (PKCS #8 or SEC 1)")]
     Malformed(String),
-    /// The external signer file_error or returned no valid signature.
+    /// The external signer failed or returned no valid signature.
     #[error("the signer `{program}` {problem}")]
     Signer {
         /// The first word of the signer's command line. The other words may contain a PIN.
         program: String,
-        /// Why the signer file_error.
+        /// Why the signer failed.
         problem: String,
     },
     /// The key cannot be encoded as PEM.

@@ -11,30 +11,67 @@ use std::{
     collections::HashMap,
     path::Path,
     process::{Command, Output},
+    sync::{Arc, Weak},
 };
 use tempfile::TempDir;
+use tokio::sync::Mutex;
 
 /// The master key that replicas share.
 pub const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 /// A control plane process. After [`ControlPlane::kill`] it can be restarted.
 pub struct ControlPlane {
-    // Declared before the folder, because its drop prints the log if the test panics.
-    process: Process,
-    folder: TempDir,
+    server: Arc<Server>,
     /// The variables of `dev.env`, without the prefix `COUNTERSIGN_`.
     pub env: HashMap<String, String>,
     /// HTTP client of the API.
     pub api: HttpClient,
     settings: Vec<String>,
+}
+
+/// A process with its files and its database.
+struct Server {
+    // Declared before the folder, because its drop prints the log if the test panics.
+    process: Process,
+    folder: TempDir,
     // Declared after the process: dropping a database in use logs errors.
     _database: Option<DatabaseLease>,
 }
+
+/// The server of [`ControlPlane::shared`], with the fields of [`ControlPlane`] that the tests copy.
+struct SharedServer {
+    server: Weak<Server>,
+    env: HashMap<String, String>,
+    settings: Vec<String>,
+}
+
+static SHARED: Mutex<Option<SharedServer>> = Mutex::const_new(None);
 
 impl ControlPlane {
     /// Starts with the defaults of `--dev` and without rate limits.
     pub async fn start() -> Self {
         Self::start_with(&[]).await
+    }
+
+    /// A control plane that all tests of this binary share if they run at the same time. The last test stops it. The test
+    /// gets a new service, for [`Self::service`] and [`Self::key`], and must change nothing that other services can see.
+    pub async fn shared() -> Self {
+        let mut slot = SHARED.lock().await;
+        let running = slot.as_ref().and_then(|shared| Some((shared.server.upgrade()?, shared)));
+        let mut control = if let Some((server, SharedServer { env, settings, .. })) = running {
+            let authority = std::fs::read(&env["CA"]).expect("the CA file exists");
+            let api = HttpClient::trusting(env["URL"].clone(), &authority);
+            Self { server, env: env.clone(), api, settings: settings.clone() }
+        } else {
+            let control = Self::start().await;
+            let (server, env) = (Arc::downgrade(&control.server), control.env.clone());
+            *slot = Some(SharedServer { server, env, settings: control.settings.clone() });
+            control
+        };
+        drop(slot);
+        let (service, key) = control.create_service(json!({ "name": "test" })).await;
+        control.env.extend([("SERVICE_ID".to_owned(), service), ("SERVICE_KEY".to_owned(), key)]);
+        control
     }
 
     /// Starts with settings such as `tokens.access_seconds=5`, and without rate limits.
@@ -78,23 +115,28 @@ impl ControlPlane {
         if settings.iter().any(|setting| setting.starts_with("public_url=")) {
             api.url = wait_for_api_url(&process).await;
         }
-        Self { process, folder, env, api, settings, _database: lease }
+        Self { server: Arc::new(Server { process, folder, _database: lease }), env, api, settings }
+    }
+
+    fn process_mut(&mut self) -> &mut Process {
+        &mut Arc::get_mut(&mut self.server).expect("only this test uses the control plane").process
     }
 
     /// Kills the process.
     pub fn kill(&mut self) {
-        self.process.kill();
+        self.process_mut().kill();
     }
 
     /// Restarts on the same ports and data.
     pub async fn restart(&mut self) {
-        self.process.kill();
+        self.kill();
         let port = |url: &str| url.rsplit(':').next().unwrap_or_default().to_owned();
         let ports = [("api", &self.api.url), ("sync", &self.env["SYNC_URL"]), ("admin", &self.env["ADMIN_URL"])];
         let ports = ports.map(|(setting, url)| format!("listen.{setting}=127.0.0.1:{}", port(url)));
-        self.process = launch(self.folder.path(), ports.iter().chain(&self.settings));
+        let process = launch(self.folder(), ports.iter().chain(&self.settings));
+        *self.process_mut() = process;
         let admin = HttpClient::plain(self.env["ADMIN_URL"].clone());
-        let process = &self.process;
+        let process = &self.server.process;
         let ready = async || {
             HttpResponse::try_send(admin.request("GET", "/readyz")).await.filter(|response| response.status == 200)
         };
@@ -109,34 +151,34 @@ impl ControlPlane {
 
     /// Sends SIGTERM and waits for the exit.
     pub async fn terminate(&mut self) -> std::process::ExitStatus {
-        self.process.terminate().await
+        self.process_mut().terminate().await
     }
 
     /// Resident memory in bytes (`VmRSS`).
     pub fn resident_memory(&self) -> usize {
-        self.process.resident_memory()
+        self.server.process.resident_memory()
     }
 
     /// The log so far.
     pub fn log(&self) -> String {
-        self.process.log()
+        self.server.process.log()
     }
 
     /// The database URL.
     pub fn database_url(&self) -> String {
         let setting = self.settings.iter().find_map(|setting| setting.strip_prefix("database.url="));
-        let sqlite = || format!("sqlite://{}", self.folder.path().join("countersign.db").display());
+        let sqlite = || format!("sqlite://{}", self.server.folder.path().join("countersign.db").display());
         setting.filter(|url| !url.is_empty()).map_or_else(sqlite, str::to_owned)
     }
 
     /// The data directory.
     pub fn folder(&self) -> &Path {
-        self.folder.path()
+        self.server.folder.path()
     }
 
     /// The master key in hex.
     pub fn master_key(&self) -> String {
-        std::fs::read_to_string(self.folder.path().join("master.key"))
+        std::fs::read_to_string(self.server.folder.path().join("master.key"))
             .expect("the file of the master key exists")
             .trim()
             .to_owned()
@@ -242,7 +284,7 @@ impl ControlPlane {
     /// Builds the command that [`ControlPlane::command`] runs.
     pub fn prepare(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(tools::binary("countersign-control-plane"));
-        command.args(["--dev", "--set", &format!("data_dir={}", self.folder.path().display())]);
+        command.args(["--dev", "--set", &format!("data_dir={}", self.server.folder.path().display())]);
         for setting in &self.settings {
             command.args(["--set", setting]);
         }
@@ -283,7 +325,7 @@ impl ControlPlane {
     pub fn mint_human_for(&self, subject: &str, hours: u32) -> String {
         let output = Command::new(tools::binary("countersign-control-plane"))
             .args(["--dev", "human-token", "mint", "--subject", subject, "--hours", &hours.to_string()])
-            .args(["--set", &format!("data_dir={}", self.folder.path().display())])
+            .args(["--set", &format!("data_dir={}", self.server.folder.path().display())])
             .output()
             .expect("the binary runs");
         assert!(output.status.success(), "{output:?}");
@@ -317,6 +359,15 @@ pub fn replica_settings(database: &str) -> [String; 3] {
         format!("secrets.master_key={MASTER_KEY}"),
         "public_url=https://replicas.test".to_owned(),
     ]
+}
+
+impl Drop for ControlPlane {
+    /// A shared server does not stop with this test, so its log is printed here.
+    fn drop(&mut self) {
+        if std::thread::panicking() && Arc::strong_count(&self.server) > 1 {
+            self.server.process.print_last_lines();
+        }
+    }
 }
 
 fn launch<'a>(folder: &Path, settings: impl Iterator<Item = &'a String>) -> Process {

@@ -84,6 +84,14 @@ impl Process {
         line.trim().trim_end_matches(" kB").parse::<usize>().expect("the value is a number") * 1024
     }
 
+    /// Prints the end of the log, for a failed test.
+    pub fn print_last_lines(&self) {
+        let log = self.log();
+        let lines: Vec<_> = log.lines().collect();
+        let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+        eprintln!("---- last lines of {}\n{}", self.log.display(), last.join("\n"));
+    }
+
     /// Panics with the log if the process has ended.
     pub fn assert_running(&mut self) {
         if let Some(status) = self.child.try_wait().expect("the status of the child process is readable") {
@@ -96,10 +104,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         self.kill();
         if std::thread::panicking() {
-            let log = self.log();
-            let lines: Vec<_> = log.lines().collect();
-            let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
-            eprintln!("---- last lines of {}\n{}", self.log.display(), last.join("\n"));
+            self.print_last_lines();
         }
     }
 }

@@ -168,15 +168,16 @@ fn violation_of_each_rule_is_detected() {
         for (folder, _) in WORKSPACE_DEPENDENCIES {
             copy_sources(&tools::root().join(folder), &copy.path().join(folder));
         }
-        let path = copy.path().join(file);
-        let text = fs::read_to_string(&path).unwrap_or_default();
-        fs::write(
-            &path,
-            if anchor.is_empty() { replacement.to_owned() } else { text.replacen(anchor, replacement, 1) },
-        )
-        .unwrap();
+        replace_in_file(&copy.path().join(file), anchor, replacement);
         assert_eq!(violations(copy.path()), BTreeSet::from([expected.to_owned()]), "{file}");
     }
+}
+
+/// Replaces the first occurrence of `anchor`. With an empty anchor, creates the file with this content.
+fn replace_in_file(path: &Path, anchor: &str, replacement: &str) {
+    let text = fs::read_to_string(path).unwrap_or_default();
+    let text = if anchor.is_empty() { replacement.to_owned() } else { text.replacen(anchor, replacement, 1) };
+    fs::write(path, text).unwrap();
 }
 
 /// All violations of the rules.

@@ -57,12 +57,12 @@ impl Messages {
         }
         let note = self.hint(note);
         match self.format {
-            OutputFormat::Text => self.write(&note),
+            OutputFormat::Text => write_line(&note),
             OutputFormat::Json => {
                 let (next, message): (Vec<_>, Vec<_>) = note.lines().partition(|line| line.starts_with(NEXT));
                 let next: Vec<_> = next.iter().filter_map(|line| line.strip_prefix(NEXT)).collect();
                 let text = |lines: &[&str]| Some(lines.join("\n")).filter(|text| !text.is_empty());
-                self.write(&json!({ "note": { "message": text(&message), "next": text(&next) } }).to_string());
+                write_line(&json!({ "note": { "message": text(&message), "next": text(&next) } }).to_string());
             }
         }
     }
@@ -71,8 +71,8 @@ impl Messages {
     pub fn warning(&self, text: &str) {
         match self.format {
             _ if self.quiet => {}
-            OutputFormat::Text => self.write(&format!("warning: {text}")),
-            OutputFormat::Json => self.write(&json!({ "warning": { "message": text } }).to_string()),
+            OutputFormat::Text => write_line(&format!("warning: {text}")),
+            OutputFormat::Json => write_line(&json!({ "warning": { "message": text } }).to_string()),
         }
     }
 
@@ -85,16 +85,11 @@ impl Messages {
             OutputFormat::Text => {
                 let lines = [(USAGE_LINE, usage), (NEXT, next)].into_iter().filter(|_| !self.quiet);
                 let lines: String = lines.filter_map(|(prefix, text)| Some(format!("\n{prefix}{}", text?))).collect();
-                self.write(&format!("countersign: {message}{lines}"));
+                write_line(&format!("countersign: {message}{lines}"));
             }
-            OutputFormat::Json => self.write(&error.json(next.as_deref(), usage.as_deref()).to_string()),
+            OutputFormat::Json => write_line(&error.json(next.as_deref(), usage.as_deref()).to_string()),
         }
         error.exit_code().into()
-    }
-
-    /// Writes a line to standard error. A failure is ignored, because there is no other place to report it.
-    pub fn write(&self, text: &str) {
-        let _ignored = writeln!(io::stderr(), "{text}");
     }
 
     /// A hint with the known ids in place of placeholders, and with `--profile` in its commands.
@@ -106,6 +101,11 @@ impl Messages {
             text.replace(&format!("countersign {noun} "), &with_profile)
         })
     }
+}
+
+/// Writes a line to standard error. A failure is ignored, because there is no other place to report it.
+pub fn write_line(line: &str) {
+    let _ignored = writeln!(io::stderr(), "{line}");
 }
 
 /// Writes data to standard output.

@@ -4,7 +4,7 @@ use super::{
     Arguments, CommandOutput, Messages, OutputFormat,
     error::USAGE,
     help,
-    messages::{ignore_closed_pipe, print},
+    messages::{ignore_closed_pipe, print, write_line},
     usage,
 };
 use clap::{Command, FromArgMatches, builder::Resettable, error::ErrorKind};
@@ -52,7 +52,7 @@ fn report(error: clap::Error) -> ExitCode {
     }
     let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if is_help && messages.format() == OutputFormat::Text {
-        messages.write(error.render().to_string().trim_end());
+        write_line(error.render().to_string().trim_end());
         return USAGE.into();
     }
     messages.error(&usage::error(error))

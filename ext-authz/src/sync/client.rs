@@ -1,9 +1,8 @@
-//! The client of the sync stream of one API key. It connects, receives messages, and reconnects with exponential
-//! backoff.
+//! The client of the sync stream of one API key: connects, receives messages, and reconnects with exponential backoff.
 
 use super::{
     decode::MessageError,
-    session::{PingTimeout, Session, SessionUpdate},
+    stream::{PingTimeout, StreamState, ViewUpdate},
 };
 use crate::{
     metrics::Metrics,
@@ -50,7 +49,7 @@ pub struct SyncTarget {
 }
 
 /// Receives the sync stream of one API key and publishes its views.
-pub struct Follower {
+pub struct StreamClient {
     /// The API key, by its index in the settings.
     pub key: ApiKeyIndex,
     /// The control plane.
@@ -89,20 +88,20 @@ enum StreamError {
     Closed,
 }
 
-impl Follower {
+impl StreamClient {
     /// Receives the stream, and reopens it when it ends, until shutdown is requested.
     pub async fn run(mut self, shutdown: Shutdown) {
         let mut backoff = new_backoff();
         let mut view = None;
         loop {
-            let mut session = Session::resume(view, self.max_staleness);
+            let mut stream_state = StreamState::resume(view, self.max_staleness);
             let error = tokio::select! {
                 () = shutdown.requested() => return,
-                Err(error) = self.follow(&mut session) => error,
+                Err(error) = self.follow(&mut stream_state) => error,
             };
-            view = session.view();
+            view = stream_state.view();
             self.report(&error, view.as_ref().map(|view| view.service()));
-            if session.was_confirmed() {
+            if stream_state.was_confirmed() {
                 backoff = new_backoff();
             }
             tokio::select! {
@@ -115,8 +114,8 @@ impl Follower {
     /// Counts and logs the loss of a stream, or the failure to open one. `last_service` is the service of the last
     /// view.
     fn report(&mut self, error: &StreamError, last_service: Option<ServiceId>) {
-        let lost_service = self.connected_service.take();
-        match lost_service {
+        let disconnected = self.connected_service.take();
+        match disconnected {
             Some(service) => self.metrics.stream_lost(service),
             None => self.metrics.connect_failed(last_service),
         }
@@ -124,30 +123,30 @@ impl Follower {
         let key = self.key.0;
         if matches!(error, StreamError::Status(status) if status.code() == Code::Unauthenticated) {
             tracing::error!(key, service, "the control plane refuses the API key, which may be revoked");
-        } else if lost_service.is_some() {
+        } else if disconnected.is_some() {
             tracing::warn!(key, service, %error, "lost the sync stream; reconnecting");
         } else {
             tracing::warn!(key, service, %error, "cannot open the sync stream; retrying");
         }
     }
 
-    async fn follow(&mut self, session: &mut Session) -> Result<Infallible, StreamError> {
+    async fn follow(&mut self, stream_state: &mut StreamState) -> Result<Infallible, StreamError> {
         let (requests, request_stream) = mpsc::channel(REQUEST_QUEUE_LEN);
-        requests.try_send(session.hello()).map_err(|_| StreamError::Closed)?;
-        requests.try_send(session.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
-        let opened = timeout(self.ping_interval * OPEN_TIMEOUT_PINGS, self.open(request_stream)).await;
-        let mut responses = opened.map_err(|_| StreamError::OpenTimeout)??;
+        requests.try_send(stream_state.hello()).map_err(|_| StreamError::Closed)?;
+        requests.try_send(stream_state.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
+        let open_result = timeout(self.ping_interval * OPEN_TIMEOUT_PINGS, self.open(request_stream)).await;
+        let mut responses = open_result.map_err(|_| StreamError::OpenTimeout)??;
         let mut ping_timer = interval(self.ping_interval);
         ping_timer.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ping_timer.reset();
         loop {
             tokio::select! {
                 message = responses.message() => {
-                    let update = session.apply(message?.ok_or(StreamError::Closed)?)?;
+                    let update = stream_state.apply(message?.ok_or(StreamError::Closed)?)?;
                     self.publish(update);
                 }
                 _ = ping_timer.tick() => {
-                    requests.try_send(session.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
+                    requests.try_send(stream_state.ping(self.clock.since_boot())?).map_err(|_| StreamError::Closed)?;
                 }
             }
         }
@@ -163,11 +162,11 @@ impl Follower {
         Ok(client.follow(request).await?.into_inner())
     }
 
-    fn publish(&mut self, update: SessionUpdate) {
+    fn publish(&mut self, update: ViewUpdate) {
         let (view, ping_sent_at) = match update {
-            SessionUpdate::View(view) => (view, None),
-            SessionUpdate::Confirmed(view, ping_sent_at) => (view, Some(ping_sent_at)),
-            SessionUpdate::NoChange => return,
+            ViewUpdate::View(view) => (view, None),
+            ViewUpdate::Confirmed(view, ping_sent_at) => (view, Some(ping_sent_at)),
+            ViewUpdate::NoChange => return,
         };
         let service = view.service();
         self.metrics.init_service(service);

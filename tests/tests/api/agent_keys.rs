@@ -51,7 +51,7 @@ fn small_point_and_alias() -> (String, String) {
 
 #[tokio::test]
 async fn every_public_key_encoding_registers_the_same_agent_and_hash() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let public = public_pem(&generate(GENERATE_P256));
     let canonical = openssl("pkey -pubin -pubout -outform DER", public.as_bytes());
     let hash = openssl("dgst -sha256 -binary", &canonical);
@@ -76,7 +76,7 @@ async fn every_public_key_encoding_registers_the_same_agent_and_hash() {
 /// encoders write lines of 76.
 #[tokio::test]
 async fn pem_lines_of_any_length_are_accepted() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let public = public_pem(&generate(GENERATE_P256));
     let first = register(&control, json!(public)).await.expect(201);
     let body = STANDARD.encode(der(&public));
@@ -207,7 +207,7 @@ fn mismatch(name: &str, response: &HttpResponse) -> Option<String> {
 
 #[tokio::test]
 async fn invalid_public_keys_are_refused_with_the_field_name() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let texts = [unsupported_keys(), invalid_points(), invalid_der_encodings(), invalid_pem_texts()];
     let texts = texts.into_iter().flatten().map(|(name, key)| (name, json!(key)));
     let values = [
@@ -228,7 +228,7 @@ async fn invalid_public_keys_are_refused_with_the_field_name() {
 
 #[tokio::test]
 async fn unmodified_test_keys_are_accepted() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (small, alias) = small_point_and_alias();
     assert_ne!(small, alias);
     register(&control, json!(small)).await.expect(201);

@@ -18,7 +18,7 @@ fn openapi_file_in_the_repository_is_up_to_date() {
 
 #[tokio::test]
 async fn openapi_document_is_public_and_cacheable() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let response = control.api.get("/openapi.json").await;
     assert_eq!((response.status, response.header("content-type")), (200, "application/json"));
     let etag = response.header("etag").to_owned();
@@ -111,7 +111,7 @@ fn missing_fields(openapi: &Value, schema: &Value, value: &Value) -> Vec<String>
 
 #[tokio::test]
 async fn docs_page_loads_nothing_from_other_origins() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let page = control.api.get("/docs").await;
     assert_security_headers(&page, "text/html");
     let html = page.body.as_str().unwrap();

@@ -24,7 +24,7 @@ async fn count_outcomes(mut attempts: JoinSet<HttpResponse>) -> BTreeMap<String,
 
 #[tokio::test]
 async fn deleting_a_role_removes_its_assignments() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let (reader, remaining) =
         (control.create_role("reader", &["read"]).await, control.create_role("remaining", &["stay"]).await);
@@ -65,7 +65,7 @@ async fn deleting_a_role_removes_its_assignments() {
 
 #[tokio::test]
 async fn only_managers_of_a_service_delete_its_roles() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (alice, bob) = (control.mint_human("alice"), control.mint_human("bob"));
     let created = control.api.send_as(&alice, "POST", "/services", json!({ "name": "Alice's" })).await.expect(201);
     let roles = format!("/services/{}/roles", text(&created["serviceId"]));
@@ -91,7 +91,7 @@ async fn only_managers_of_a_service_delete_its_roles() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn role_deleted_during_assignments_is_assigned_to_no_agent() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let role = control.create_role("reader", &["read"]).await;
     let (roles, role_path) =
@@ -114,7 +114,7 @@ async fn role_deleted_during_assignments_is_assigned_to_no_agent() {
 
 #[tokio::test]
 async fn revoke_returns_200_for_valid_and_invalid_tokens() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let (tokens, other) = (agent.login().await, agent.login().await);
     let (access, refresh) = (tokens.access_token.expose_secret(), tokens.refresh_token.expose_secret());
@@ -147,7 +147,7 @@ async fn revoke_returns_200_for_valid_and_invalid_tokens() {
 
 #[tokio::test]
 async fn revoke_accepts_the_form_body_of_oauth_clients() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let (first, second) = (agent.token().await, agent.login().await);
     let second = (second.access_token.expose_secret(), second.refresh_token.expose_secret());
@@ -178,7 +178,7 @@ async fn revoke_accepts_the_form_body_of_oauth_clients() {
 
 #[tokio::test]
 async fn revoke_accepts_the_longest_token() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "agent").await;
     let quotes = "\"".repeat(126);
     for number in 10..41 {
@@ -196,7 +196,7 @@ async fn revoke_accepts_the_longest_token() {
 
 #[tokio::test]
 async fn revoking_a_key_of_another_service_returns_404() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (other, _) = control.create_service(json!({ "name": "other" })).await;
     let key = control.create_key(&other, "full").await;
     let id = format!("key_{}", &key["svc_sk_".len()..][..26]);

@@ -9,7 +9,7 @@ fn permits<'a>(expected: &'a [&'a str]) -> impl Fn(&VerifyOutcome) -> bool {
 
 #[tokio::test]
 async fn changed_permissions_apply_to_issued_tokens() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
     let agent = Agent::register(&control, "Agent").await;
@@ -36,7 +36,7 @@ async fn changed_permissions_apply_to_issued_tokens() {
 
 #[tokio::test]
 async fn role_change_that_makes_an_identity_too_large_is_refused() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let role = control.create_role("reader", &["read"]).await;
     let path = control.path(&format!("/roles/{role}"));
     let permissions = |length: usize| -> Vec<String> {
@@ -52,7 +52,7 @@ async fn role_change_that_makes_an_identity_too_large_is_refused() {
 
 #[tokio::test]
 async fn service_lists_agents_with_its_roles() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (reader, writer) = (control.create_role("reader", &[]).await, control.create_role("writer", &[]).await);
     let mut agents = Vec::new();
     for number in 0..4 {
@@ -112,7 +112,7 @@ async fn status_counts_services_agents_and_requests() {
 
 #[tokio::test]
 async fn jwks_with_a_matching_etag_returns_304() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let keys = control.api.get("/.well-known/jwks.json").await;
     let etag = keys.header("etag").to_owned();
     assert!(etag.len() > 10 && keys.header("cache-control").contains("max-age"), "{keys:?}");

@@ -77,7 +77,7 @@ fn add_order(number: &[u8]) -> Vec<u8> {
 
 #[tokio::test]
 async fn raw_and_der_signatures_with_low_or_high_s_are_accepted() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "Signer").await;
     let encodings: [(&str, Encoding); 7] = [
         ("raw", str::to_owned),
@@ -155,7 +155,7 @@ fn invalid_variants(valid: &str) -> Vec<(&'static str, String)> {
 
 #[tokio::test]
 async fn wrong_signatures_are_refused_and_do_not_consume_the_challenge() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "Signer").await;
     let (first, other) = (challenge(&control, &agent).await, challenge(&control, &agent).await);
     let valid = agent.key.sign(&first.nonce);
@@ -192,7 +192,7 @@ async fn wrong_signatures_are_refused_and_do_not_consume_the_challenge() {
 
 #[tokio::test]
 async fn challenges_that_are_altered_or_from_another_deployment_are_refused() {
-    let (control, other_control) = tokio::join!(ControlPlane::start(), ControlPlane::start());
+    let (control, other_control) = tokio::join!(ControlPlane::shared(), ControlPlane::start());
     let (agent, other_agent) =
         (Agent::register(&control, "Signer").await, Agent::register(&other_control, "Other").await);
     let (own_challenge, other_challenge) =

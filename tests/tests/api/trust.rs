@@ -17,7 +17,7 @@ fn trust_of(outcome: &VerifyOutcome) -> &str {
 
 #[tokio::test]
 async fn feedback_changes_trust_in_the_api_sidecar_and_next_token() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let sidecar = Sidecar::start(&control).await;
     let verifiers = Verifiers::new(&control, &sidecar);
     let agent = Agent::register(&control, "Agent").await;
@@ -45,7 +45,7 @@ async fn feedback_changes_trust_in_the_api_sidecar_and_next_token() {
 
 #[tokio::test]
 async fn route_with_minimum_trust_allows_agents_with_sufficient_trust() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let sidecar = Sidecar::start(&control).await;
     let agent = Agent::register(&control, "Agent").await;
     let bearer = format!("Bearer {}", agent.token_for(control.service()).await);
@@ -62,7 +62,7 @@ async fn route_with_minimum_trust_allows_agents_with_sufficient_trust() {
 
 #[tokio::test]
 async fn concurrent_feedback_is_all_recorded_in_sequence() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "Agent").await;
     let body = json!({ "agentId": agent.id, "score": 100 });
     let responses =
@@ -86,7 +86,7 @@ async fn concurrent_feedback_is_all_recorded_in_sequence() {
 
 #[tokio::test]
 async fn history_is_paginated_newest_first_without_metadata_of_other_services() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let (other, other_key) = control.create_service(json!({ "name": "other" })).await;
     let agent = Agent::register(&control, "Agent").await;
     for (key, score) in [(control.key(), 10.5), (&other_key, 20.0), (control.key(), 30.0)] {
@@ -122,7 +122,7 @@ async fn history_is_paginated_newest_first_without_metadata_of_other_services() 
 
 #[tokio::test]
 async fn invalid_scores_are_refused_with_the_allowed_range() {
-    let control = ControlPlane::start().await;
+    let control = ControlPlane::shared().await;
     let agent = Agent::register(&control, "Agent").await;
     for score in [json!(-0.01), json!(100.01), json!("50"), json!(null), json!(1e300), json!([50]), json!(true)] {
         let response = submit_feedback(&control, control.key(), json!({ "agentId": agent.id, "score": score })).await;

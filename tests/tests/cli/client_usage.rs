@@ -1,7 +1,5 @@
 //! Errors of usage, hints and help texts.
 
-#![expect(clippy::unwrap_used, reason = "tests panic on unexpected values")]
-
 use countersign_tests::{ControlPlane, Shell};
 use serde_json::Value;
 

@@ -217,7 +217,7 @@ async fn removed_deployment_chain_is_not_started_again() {
         assert!(!valid && report.contains("deployment: broken at entry 1: the entry is missing"), "{report}");
         Agent::register(&control, "later").await;
         let (report, valid) = verify(&control);
-        assert!(!valid && report.contains("deployment: broken at entry 1: no chain starts"), "{report}");
+        assert!(!valid && report.contains("deployment: broken at entry 1: a chain cannot start"), "{report}");
     }
 }
 
