@@ -101,7 +101,7 @@ async fn create_first_service(
     let name = || DisplayName::try_from("development".to_owned());
     let (Ok(service_name), Ok(key_name)) = (name(), name()) else { return Err(OperatorKeyError::Crypto.into()) };
     let owner =
-        operator_key.verify(human_token.expose_secret(), context.now()).map_err(|_| OperatorKeyError::Crypto)?.owner;
+        operator_key.verify(human_token.expose_secret(), context.now()).map_err(|_| OperatorKeyError::Crypto)?.identity;
     let service =
         create_service(context, &Initiator::SYSTEM, owner, NewService { name: service_name, accepts_unbound: true })
             .await?;

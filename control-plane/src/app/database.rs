@@ -7,7 +7,7 @@ use crate::{
     keyring::{MasterKey, MasterKeyError},
     metrics::Metrics,
     store::{
-        OpenMode, Read, Store, StoreError, StoreOptions, Write,
+        OpenMode, ReadTransaction, Store, StoreError, StoreOptions, WriteTransaction,
         deployment::{self, Deployment, QuarantineReason},
     },
 };
@@ -129,7 +129,7 @@ pub(super) async fn refuse_quarantined(store: &Store) -> Result<(), AppError> {
 
 /// Refuses a PostgreSQL database that `pg_restore` created, until `restore` is run: its instance fingerprint differs from the
 /// stored one.
-async fn refuse_restored_dump(store: &Store, mut read: Read) -> Result<(), AppError> {
+async fn refuse_restored_dump(store: &Store, mut read: ReadTransaction) -> Result<(), AppError> {
     let Some(fingerprint) = store.instance_fingerprint(&mut read).await? else { return Ok(()) };
     match deployment::find_instance_fingerprint(read.conn()).await? {
         Some(stored) if stored == fingerprint => return Ok(()),
@@ -143,7 +143,7 @@ async fn refuse_restored_dump(store: &Store, mut read: Read) -> Result<(), AppEr
     }
     drop(read);
     let fingerprint = &fingerprint;
-    let work = async |mut tx: Write| {
+    let work = async |mut tx: WriteTransaction| {
         deployment::set_instance_fingerprint(tx.conn(), fingerprint).await?;
         tx.commit(()).await
     };

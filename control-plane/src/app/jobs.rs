@@ -130,7 +130,7 @@ async fn maintain_signing_keys(state: &AppState) -> Result<(), OperationError> {
 
 fn export_signing_keys(metrics: &Metrics, ring: &SigningKeyRing, now: Timestamp) {
     for status in LIVE_STATUSES {
-        let count = ring.live().filter(|key| key.status(now) == status).count();
+        let count = ring.live_keys().filter(|key| key.status(now) == status).count();
         metrics.signing_keys.with_label_values(&[status.as_str()]).set(i64::try_from(count).unwrap_or(i64::MAX));
     }
     let start = ring.signing_key(now).and_then(|key| key.signs_from);

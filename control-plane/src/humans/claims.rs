@@ -30,7 +30,7 @@ pub fn verify_claims(claims: &Map<String, Value>, rules: &IssuerRules, now: Time
         return Err(Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(expires) });
     }
     let admin = rules.admin.as_ref().is_some_and(|admin| is_admin(claims, admin));
-    Ok(Human { owner: Owner { issuer: rules.issuer.clone(), subject: subject.to_owned() }, admin })
+    Ok(Human { identity: Owner { issuer: rules.issuer.clone(), subject: subject.to_owned() }, is_admin: admin })
 }
 
 fn is_subject(text: &str) -> bool {
@@ -107,8 +107,8 @@ mod tests {
     #[test]
     fn human_user_is_identified_by_issuer_and_subject() {
         let human = verify(&json!({}), &rules("", "")).unwrap();
-        assert_eq!(human.owner, Owner { issuer: "https://i.example".into(), subject: "ann".into() });
-        assert!(!human.admin);
+        assert_eq!(human.identity, Owner { issuer: "https://i.example".into(), subject: "ann".into() });
+        assert!(!human.is_admin);
         for good in [json!({ "sub": "x".repeat(255) }), json!({ "sub": "é|ü" }), json!({ "aud": ["other", "us"] })] {
             assert!(verify(&good, &rules("", "")).is_ok(), "{good}");
         }
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn administrator_is_identified_by_the_configured_claim() {
-        let admin = |claims: Value, name: &str, value: &str| verify(&claims, &rules(name, value)).unwrap().admin;
+        let admin = |claims: Value, name: &str, value: &str| verify(&claims, &rules(name, value)).unwrap().is_admin;
         for (claims, name, value) in [
             (json!({ "admin": true }), "admin", ""),
             (json!({ "admin": true }), "admin", "true"),

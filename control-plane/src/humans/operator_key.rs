@@ -133,6 +133,6 @@ impl OperatorKey {
         if now >= expires_at {
             return Err(Refusal { reason: Reason::HumanTokenExpired, expired_at: Some(expires_at) });
         }
-        Ok(Human { owner: Owner { issuer: iss, subject: sub }, admin })
+        Ok(Human { identity: Owner { issuer: iss, subject: sub }, is_admin: admin })
     }
 }

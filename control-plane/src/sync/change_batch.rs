@@ -149,5 +149,5 @@ async fn accepts_unbound(conn: &mut Conn, service: ServiceId) -> Result<bool, St
 }
 
 async fn keys(conn: &mut Conn) -> Result<Vec<Vec<u8>>, StoreError> {
-    Ok(signing_keys::load_ring(conn).await?.live().map(|key| key.public.to_sec1().to_vec()).collect())
+    Ok(signing_keys::load_ring(conn).await?.live_keys().map(|key| key.public.to_sec1().to_vec()).collect())
 }

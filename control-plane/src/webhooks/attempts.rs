@@ -68,7 +68,7 @@ impl Attempts {
     /// Starts an attempt. Returns the delivery if its lease may end before the attempt: another process could send it then.
     pub(super) fn start(&mut self, delivery: LeasedDelivery) -> Result<(), LeasedDelivery> {
         let (clock, now) = (self.clock.clone(), self.clock.now());
-        let ends_in_time = now.saturating_add(self.timeout + RECORD_MARGIN) <= delivery.until;
+        let ends_in_time = now.saturating_add(self.timeout + RECORD_MARGIN) <= delivery.leased_until;
         let Some(endpoint) = self.endpoints.get(&delivery.target).filter(|_| ends_in_time).cloned() else {
             return Err(delivery);
         };

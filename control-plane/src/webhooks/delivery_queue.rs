@@ -12,8 +12,8 @@ use crate::{
     },
     keyring::Keyring,
     store::{
-        Store, StoreError, Write,
-        deliveries::{self, DueKind, LeasedDelivery},
+        Store, StoreError, WriteTransaction,
+        deliveries::{self, DueDeliveryKind, LeasedDelivery},
         webhook_targets,
     },
 };
@@ -113,7 +113,7 @@ impl DeliveryQueue {
         requests: &[LeaseRequest],
         (now, until): (Timestamp, Timestamp),
     ) -> Result<Vec<LeasedBatch>, StoreError> {
-        let work = async |mut tx: Write| {
+        let work = async |mut tx: WriteTransaction| {
             lock_targets(&mut tx, completed, requests).await?;
             let disabled = record_attempts(&mut tx, completed).await?;
             release_all(&mut tx, released).await?;
@@ -135,7 +135,7 @@ impl DeliveryQueue {
         completed: &[CompletedAttempt],
         released: &[LeasedDelivery],
     ) -> Result<(), StoreError> {
-        let work = async |mut tx: Write| {
+        let work = async |mut tx: WriteTransaction| {
             lock_targets(&mut tx, completed, &[]).await?;
             let disabled = record_attempts(&mut tx, completed).await?;
             release_all(&mut tx, released).await?;
@@ -149,7 +149,7 @@ impl DeliveryQueue {
     /// must not block other targets.
     async fn open_secrets(
         &self,
-        tx: &mut Write,
+        tx: &mut WriteTransaction,
         target: &WebhookTarget,
         now: Timestamp,
     ) -> Result<Option<Vec<WebhookSecret>>, StoreError> {
@@ -166,22 +166,22 @@ impl DeliveryQueue {
 
 /// Leases deliveries of a target, and orders retries and first attempts alternately.
 async fn lease(
-    tx: &mut Write,
+    tx: &mut WriteTransaction,
     target: WebhookId,
     quota: &LeaseQuota,
     times: (Timestamp, Timestamp),
 ) -> Result<Vec<LeasedDelivery>, StoreError> {
     let (first_attempts, retries) = match quota {
-        LeaseQuota::Test => return deliveries::lease(tx.conn(), (target, DueKind::Test), times, 1).await,
+        LeaseQuota::Test => return deliveries::lease(tx.conn(), (target, DueDeliveryKind::Test), times, 1).await,
         LeaseQuota::Deliveries { first_attempts, retries } => (*first_attempts, *retries),
     };
-    let mut due_again = deliveries::lease(tx.conn(), (target, DueKind::Retry), times, retries).await?;
+    let mut due_again = deliveries::lease(tx.conn(), (target, DueDeliveryKind::Retry), times, retries).await?;
     let left = first_attempts + retries - to_limit(due_again.len());
-    let new = deliveries::lease(tx.conn(), (target, DueKind::FirstAttempt), times, left).await?;
+    let new = deliveries::lease(tx.conn(), (target, DueDeliveryKind::FirstAttempt), times, left).await?;
     let left = left - to_limit(new.len());
     // There can be more retries only if the first query reached its limit.
     if left > 0 && to_limit(due_again.len()) == retries {
-        due_again.extend(deliveries::lease(tx.conn(), (target, DueKind::Retry), times, left).await?);
+        due_again.extend(deliveries::lease(tx.conn(), (target, DueDeliveryKind::Retry), times, left).await?);
     }
     let (mut due_again, mut new) = (due_again.into_iter(), new.into_iter());
     let pairs = std::iter::from_fn(|| {
@@ -191,17 +191,17 @@ async fn lease(
     Ok(pairs.flatten().flatten().collect())
 }
 
-async fn release_all(tx: &mut Write, released: &[LeasedDelivery]) -> Result<(), StoreError> {
+async fn release_all(tx: &mut WriteTransaction, released: &[LeasedDelivery]) -> Result<(), StoreError> {
     let now = tx.now();
     for delivery in released {
-        deliveries::release(tx.conn(), delivery, now).await?;
+        deliveries::release_lease(tx.conn(), delivery, now).await?;
     }
     Ok(())
 }
 
 /// Locks the rows of all targets of the transaction, in the order that all transactions use.
 async fn lock_targets(
-    tx: &mut Write,
+    tx: &mut WriteTransaction,
     completed: &[CompletedAttempt],
     requests: &[LeaseRequest],
 ) -> Result<(), StoreError> {
@@ -214,7 +214,10 @@ async fn lock_targets(
 }
 
 /// Stores the outcomes of attempts. Returns the targets that these disable.
-async fn record_attempts(tx: &mut Write, all: &[CompletedAttempt]) -> Result<Vec<DisabledTarget>, StoreError> {
+async fn record_attempts(
+    tx: &mut WriteTransaction,
+    all: &[CompletedAttempt],
+) -> Result<Vec<DisabledTarget>, StoreError> {
     let mut disabled = Vec::new();
     for completed in all {
         let CompletedAttempt { delivery, attempt, state, url: _, was_failing } = completed;
@@ -231,7 +234,7 @@ async fn record_attempts(tx: &mut Write, all: &[CompletedAttempt]) -> Result<Vec
 
 /// Marks the target as failing. Disables it after 410, or after it has failed for [`DISABLED_AFTER`].
 async fn record_failure(
-    tx: &mut Write,
+    tx: &mut WriteTransaction,
     completed: &CompletedAttempt,
     failure: AttemptFailure,
 ) -> Result<Option<DisabledTarget>, StoreError> {
@@ -244,7 +247,7 @@ async fn record_failure(
 }
 
 /// Writes the audit entries. This comes last, and in the order of the chains: all transactions lock chains in this order.
-async fn audit_disabled(tx: &mut Write, disabled: Vec<DisabledTarget>) -> Result<(), StoreError> {
+async fn audit_disabled(tx: &mut WriteTransaction, disabled: Vec<DisabledTarget>) -> Result<(), StoreError> {
     let with_chain = |target: DisabledTarget| (target.scope.chain().to_string(), target);
     let mut disabled: Vec<_> = disabled.into_iter().map(with_chain).collect();
     disabled.sort_by(|(one, _), (other, _)| one.cmp(other));

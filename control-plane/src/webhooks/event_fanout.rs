@@ -3,7 +3,7 @@
 //! This runs after the transaction that emitted the event, so that a login does not wait until deliveries to ten targets
 //! are stored.
 
-use crate::store::{Store, StoreError, Write, outbox};
+use crate::store::{Store, StoreError, WriteTransaction, outbox};
 use countersign_process::Shutdown;
 use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
@@ -44,7 +44,7 @@ impl EventFanout {
 
     async fn drain_outbox(&self) -> Result<(), StoreError> {
         while outbox::has_events(self.store.read().await?.conn()).await? {
-            let work = async |mut tx: Write| {
+            let work = async |mut tx: WriteTransaction| {
                 let now = tx.now();
                 outbox::fan_out(tx.conn(), now, BATCH_SIZE).await?;
                 tx.commit(()).await

@@ -183,7 +183,7 @@ mod tests {
             event: EventId::from_bits(1),
             attempts: 0,
             is_test: false,
-            until: Timestamp::from_seconds(1),
+            leased_until: Timestamp::from_seconds(1),
             body: String::new(),
         };
         vec![delivery; count]

@@ -145,7 +145,7 @@ pub async fn create(
     let ServiceRequest { name, accepts_unbound } = body.read()?;
     let request = NewService { name, accepts_unbound: accepts_unbound.unwrap_or(true) };
     let by = credentials.initiator_for_human(Some(&human));
-    let service = operations::create_service(&state.context, &by, human.owner, request).await?;
+    let service = operations::create_service(&state.context, &by, human.identity, request).await?;
     Ok((StatusCode::CREATED, Json(present(service))))
 }
 

@@ -139,7 +139,7 @@ impl CategoryKey {
     }
 
     fn for_human(category: Category, human: &Human) -> Self {
-        let owner = &human.owner;
+        let owner = &human.identity;
         let parts: [&[u8]; 3] = [b"person", owner.issuer.as_bytes(), owner.subject.as_bytes()];
         Self { category, key: category.key(CallerKind::Authenticated, &parts) }
     }

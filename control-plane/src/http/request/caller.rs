@@ -95,7 +95,7 @@ impl Credentials {
         access.map_err(|error| access_error(error, &caller, service))?;
         Ok(self.initiator(match caller {
             Caller::Service(key) => Actor::ServiceKey(key.id),
-            Caller::Human(human) => Actor::Human(human.owner),
+            Caller::Human(human) => Actor::Human(human.identity),
         }))
     }
 
@@ -111,7 +111,7 @@ impl Credentials {
 
     /// This human user as initiator in the audit log; `None` is an unauthenticated caller.
     pub fn initiator_for_human(&self, human: Option<&Human>) -> Initiator {
-        self.initiator(human.map_or(Actor::Public, |human| Actor::Human(human.owner.clone())))
+        self.initiator(human.map_or(Actor::Public, |human| Actor::Human(human.identity.clone())))
     }
 
     /// The service API key as initiator in the audit log.
@@ -134,7 +134,7 @@ impl Credentials {
     /// Requires an administrator.
     pub async fn admin(&self, state: &AppState) -> Result<Human, ApiError> {
         let human = self.human(state).await?;
-        human.require_admin().map_err(|_| ApiError::admin_required(&human.owner))?;
+        human.require_admin().map_err(|_| ApiError::admin_required(&human.identity))?;
         Ok(human)
     }
 
@@ -188,7 +188,7 @@ pub fn access_error(error: impl Into<ApiError>, caller: &Caller, service: Servic
 /// Like [`access_error`], for checks that require the owner or an administrator.
 pub fn owner_access_error(error: impl Into<ApiError>, human: &Human) -> ApiError {
     let error = error.into();
-    if error.reason() == Some(Reason::NotYours) { ApiError::owner_required(&human.owner) } else { error }
+    if error.reason() == Some(Reason::NotYours) { ApiError::owner_required(&human.identity) } else { error }
 }
 
 async fn verify_human_token(state: &AppState, token: &str) -> Result<Human, ApiError> {

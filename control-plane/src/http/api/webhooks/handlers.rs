@@ -140,7 +140,7 @@ pub async fn test(
     path: WebhookPath,
 ) -> Result<(StatusCode, Json<TestSent>), ApiError> {
     let (webhook, WebhookManager { scope, initiator }) = (parse_id(&path.webhook)?, manager);
-    let event_id = operations::test_webhook(&state.context, &initiator, scope, webhook).await?;
+    let event_id = operations::send_test_event(&state.context, &initiator, scope, webhook).await?;
     Ok((StatusCode::ACCEPTED, Json(TestSent { event_id })))
 }
 
