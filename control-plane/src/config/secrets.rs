@@ -9,7 +9,7 @@ const MASTER_KEY_HEX_LENGTH: usize = 64;
 /// `[secrets]`
 #[derive(Debug, Clone, Deserialize)]
 pub struct SecretSettings {
-    /// The master key as 64 hex characters; empty: read from a file.
+    /// The master key as 64 hex characters. Empty: the key is read from a file in `data_dir`.
     pub master_key: SecretString,
 }
 

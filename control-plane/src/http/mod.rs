@@ -15,7 +15,7 @@ mod timestamp;
 pub mod tls;
 
 pub use middleware::{
-    limits::{Limits, PerMinute, RATE_CATEGORIES},
+    limits::{Limits, LimitsPerMinute, RATE_CATEGORIES},
     operation_metrics::initialize_operation_metrics,
 };
 pub use request::client_address::TrustedProxies;

@@ -126,15 +126,15 @@ pub async fn list(
     page: Result<Page, ApiError>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<AuditEntryPage>, ApiError> {
-    let human = credentials.human(&state).await?;
-    let (page, filter) = (page?, filter(query.as_deref().unwrap_or_default())?);
+    let human = credentials.require_human(&state).await?;
+    let (page, filter) = (page?, parse_filter(query.as_deref().unwrap_or_default())?);
     let result = operations::list_audit_entries(&state.context, &human, &filter, page).await;
-    let listed = result.map_err(|error| owner_access_error(error, &human))?;
-    Ok(Json(paging::present(page, listed, |entry| present(&entry))))
+    let list_page = result.map_err(|error| owner_access_error(error, &human))?;
+    Ok(Json(paging::page_response(page, list_page, |entry| audit_entry_record(&entry))))
 }
 
 /// Reads `serviceId`, `action`, `agentId`, `since` and `until` from the query; all are optional.
-fn filter(query: &str) -> Result<AuditFilter, ApiError> {
+fn parse_filter(query: &str) -> Result<AuditFilter, ApiError> {
     let parameter = |name| paging::query_parameter(query, name).map_err(|error| ApiError::invalid(&[error]));
     let service = parameter("serviceId")?.map(|service| parse_id(&service)).transpose()?;
     let agent = parameter("agentId")?.map(|agent| parse_id(&agent)).transpose()?;
@@ -157,7 +157,7 @@ impl FromField for AuditAction {
 }
 
 /// The JSON form of an entry, for the API and for `audit export`.
-pub fn present(entry: &AuditEntry) -> AuditEntryRecord {
+pub fn audit_entry_record(entry: &AuditEntry) -> AuditEntryRecord {
     let object = entry.object_id.clone().map(|id| ObjectRecord { kind: entry.object_kind.clone(), id });
     AuditEntryRecord {
         service_id: Some(entry.chain.clone()).filter(|chain| *chain != AuditChain::Deployment.to_string()),

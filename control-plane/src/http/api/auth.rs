@@ -136,15 +136,15 @@ pub async fn register(
     let human = credentials.optional_human(&state).await?;
     let AgentRegistration { email, name, key, metadata } = body.read()?;
     let request = RegistrationRequest { email, name, key, metadata: metadata.unwrap_or_default() };
-    let (by, reply) = (
+    let (initiator, reply) = (
         credentials.initiator_for_human(human.as_ref()),
-        IdempotentReply { request: idempotency?.0, present: registered },
+        IdempotentReply { request: idempotency?.0, present: registered_agent },
     );
-    let body = operations::register_agent(&state.context, &by, human, request, &reply).await?;
+    let body = operations::register_agent(&state.context, &initiator, human, request, &reply).await?;
     Ok((StatusCode::CREATED, Json(body)))
 }
 
-fn registered(agent: &Agent) -> RegisteredAgent {
+fn registered_agent(agent: &Agent) -> RegisteredAgent {
     RegisteredAgent {
         agent_id: agent.id,
         public_key_hash: agent.registration.key_hash.clone(),
@@ -192,7 +192,7 @@ pub async fn authenticate(
     let service = service.map(|service| service.parse()).transpose()?;
     let login = Login { challenge, signature, service, from: Some(client.ip) };
     let pair = operations::authenticate(&state.context, &login).await?;
-    Ok(Json(present(&pair)))
+    Ok(Json(token_response(&pair)))
 }
 
 /// Refresh the tokens of a session
@@ -215,7 +215,7 @@ pub async fn refresh(
     let RefreshRequest { token, service } = body.read()?;
     let service = service.map(|service| service.parse()).transpose()?;
     let pair = operations::refresh(&state.context, &token, service, Some(client.ip)).await?;
-    Ok(Json(present(&pair)))
+    Ok(Json(token_response(&pair)))
 }
 
 /// Revoke a token (RFC 7009)
@@ -241,7 +241,7 @@ pub async fn revoke(
     Ok(Json(RevocationResponse {}))
 }
 
-fn present(pair: &TokenPair) -> TokenResponse {
+fn token_response(pair: &TokenPair) -> TokenResponse {
     TokenResponse {
         access_token: expose(&pair.access).to_owned(),
         refresh_token: expose(&pair.refresh).to_owned(),

@@ -141,12 +141,12 @@ pub async fn history(
 ) -> Result<Json<FeedbackPage>, ApiError> {
     let service = credentials.require_full_key(&state).await?.service;
     let page = page?;
-    let listed = operations::trust_history(&state.context, parse_id(&agent)?, page).await?;
-    Ok(Json(paging::present(page, listed, |feedback| present(feedback, service))))
+    let list_page = operations::trust_history(&state.context, parse_id(&agent)?, page).await?;
+    Ok(Json(paging::page_response(page, list_page, |feedback| feedback_record(feedback, service))))
 }
 
 /// Hides the metadata of other services.
-fn present(feedback: Feedback, reader: ServiceId) -> FeedbackRecord {
+fn feedback_record(feedback: Feedback, reader: ServiceId) -> FeedbackRecord {
     let Feedback { id, agent: _, service, score, reason, metadata, created_at } = feedback;
     FeedbackRecord {
         id,

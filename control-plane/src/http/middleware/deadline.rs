@@ -14,7 +14,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_millis(4500);
 
 /// Responds with 503 when the time limit is exceeded. Open transactions are then rolled back, unless the commit was already
 /// sent.
-pub async fn enforce(request: Request, next: Next) -> Response {
+pub async fn enforce_deadline(request: Request, next: Next) -> Response {
     let response = tokio::time::timeout(RESPONSE_TIMEOUT, next.run(request)).await;
     response.unwrap_or_else(|_| {
         tracing::error!("no response within {} s", RESPONSE_TIMEOUT.as_secs_f64());

@@ -9,7 +9,7 @@ mod request_limiter;
 mod subject;
 
 pub use headers::ceil_seconds;
-pub use request_limiter::{AuthenticatedCaller, RequestLimiter, limit};
+pub use request_limiter::{AuthenticatedCaller, RequestLimiter, enforce_rate_limits};
 
 use crate::{
     domain::caller::Human,
@@ -45,7 +45,7 @@ pub enum Category {
     Failures,
 }
 
-/// The category of a route, by its path in the router; `None` for unlimited routes. Routes that are not listed here are
+/// The category of a route, by its path in the router; `None` for unlimited routes. Routes that are not list_page here are
 /// `Management`, so that a new route is never unlimited by omission.
 pub fn category(route: &str) -> Option<Category> {
     match route {
@@ -96,7 +96,7 @@ impl Category {
 
 /// Maximum number of requests per minute, by category.
 #[derive(Debug, Clone, Copy)]
-pub struct PerMinute {
+pub struct LimitsPerMinute {
     /// Under `/auth`, per client address and agent.
     pub auth: u32,
     /// Under `/auth`, per client address.
@@ -111,7 +111,7 @@ pub struct PerMinute {
     pub failures: u32,
 }
 
-impl PerMinute {
+impl LimitsPerMinute {
     const fn quota(&self, category: Category) -> Quota {
         let max_calls = match category {
             Category::Auth => self.auth,
@@ -183,13 +183,13 @@ struct LimitDecision {
 
 /// The configured limits, and the counters.
 pub struct Limits {
-    per_minute: PerMinute,
+    per_minute: LimitsPerMinute,
     limiter: Arc<dyn RateLimiter>,
 }
 
 impl Limits {
     /// `limiter` keeps the counters.
-    pub fn new(per_minute: PerMinute, limiter: Arc<dyn RateLimiter>) -> Self {
+    pub fn new(per_minute: LimitsPerMinute, limiter: Arc<dyn RateLimiter>) -> Self {
         Self { per_minute, limiter }
     }
 

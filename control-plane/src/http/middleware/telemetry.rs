@@ -24,7 +24,7 @@ const UNMATCHED: &str = "unmatched";
 pub struct RequestId(pub String);
 
 /// Runs the request in a span with its id, then logs and counts it.
-pub async fn record(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+pub async fn record_request(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let id = request_id(&state, &request);
     request.extensions_mut().insert(RequestId(id.to_str().unwrap_or_default().to_owned()));
     let method = request.method().clone();

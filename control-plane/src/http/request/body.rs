@@ -51,7 +51,7 @@ pub fn body_limit(path: &str) -> usize {
 
 /// Reads the whole body before the request is processed. Some clients lose a response that arrives while they are still
 /// sending the body.
-pub async fn buffer(request: Request, next: Next) -> Response {
+pub async fn buffer_body(request: Request, next: Next) -> Response {
     let limit = body_limit(request.uri().path());
     let (mut parts, body) = request.into_parts();
     match timeout(BODY_TIMEOUT, read_body(body, limit)).await {

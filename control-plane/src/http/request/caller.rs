@@ -90,7 +90,7 @@ impl Credentials {
     /// Requires an API key of this service with scope `full`, the owner of the service, or an administrator. Returns the
     /// initiator for the audit log.
     pub async fn require_manager_of(&self, state: &AppState, service: ServiceId) -> Result<Initiator, ApiError> {
-        let caller = self.caller(state).await?;
+        let caller = self.authenticate_caller(state).await?;
         let access = require_manager(&state.context, &caller, service).await;
         access.map_err(|error| access_error(error, &caller, service))?;
         Ok(self.initiator(match caller {
@@ -100,10 +100,10 @@ impl Credentials {
     }
 
     /// A service or a human user, by the form of the credential.
-    pub async fn caller(&self, state: &AppState) -> Result<Caller, ApiError> {
+    pub async fn authenticate_caller(&self, state: &AppState) -> Result<Caller, ApiError> {
         let is_human_token = |credential: &SecretString| !credential.expose_secret().starts_with(SERVICE_KEY_PREFIX);
         if self.bearer.as_ref().is_some_and(is_human_token) {
-            Ok(Caller::Human(self.human(state).await?))
+            Ok(Caller::Human(self.require_human(state).await?))
         } else {
             Ok(Caller::Service(self.service_key(state).await?))
         }
@@ -124,7 +124,7 @@ impl Credentials {
     }
 
     /// Requires a human user.
-    pub async fn human(&self, state: &AppState) -> Result<Human, ApiError> {
+    pub async fn require_human(&self, state: &AppState) -> Result<Human, ApiError> {
         match self.optional_human(state).await? {
             Some(human) => Ok(human),
             None => Err(self.limiter.count_failure(state, Reason::HumanTokenMissing.into()).await),
@@ -132,15 +132,15 @@ impl Credentials {
     }
 
     /// Requires an administrator.
-    pub async fn admin(&self, state: &AppState) -> Result<Human, ApiError> {
-        let human = self.human(state).await?;
+    pub async fn require_admin(&self, state: &AppState) -> Result<Human, ApiError> {
+        let human = self.require_human(state).await?;
         human.require_admin().map_err(|_| ApiError::admin_required(&human.owner))?;
         Ok(human)
     }
 
     /// Requires the owner of the service or an administrator. `service` is the id as in the path.
     pub async fn require_owner_of(&self, state: &AppState, service: &str) -> Result<(Human, Service), ApiError> {
-        let human = self.human(state).await?;
+        let human = self.require_human(state).await?;
         let result = require_owner(&state.context, &human, parse_id(service)?).await;
         let service = result.map_err(|error| owner_access_error(error, &human))?;
         Ok((human, service))

@@ -84,7 +84,7 @@ fn is_https(headers: &HeaderMap) -> bool {
 }
 
 /// Determines the client address of every request.
-pub async fn resolve(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+pub async fn resolve_client_address(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     if let Some(ConnectInfo(peer)) = request.extensions().get::<ConnectInfo<SocketAddr>>() {
         let client = state.proxies.client_address(peer.ip(), request.headers());
         request.extensions_mut().insert(client);
@@ -104,7 +104,7 @@ impl<S: Sync> FromRequestParts<S> for ClientAddress {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        // `resolve` adds it to every request.
+        // `resolve_client_address` adds it to every request.
         parts.extensions.get().copied().ok_or_else(ApiError::internal)
     }
 }

@@ -18,7 +18,7 @@ use utoipa::{
 };
 
 /// The header.
-const NAME: &str = "idempotency-key";
+const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
 
 /// The values that `IdempotencyKey::parse` accepts: with or without quotes.
 const PATTERN: &str = r#"^([!#-+\--~][!-+\--~]{0,254}|"([!#-\[\]-~]|\\["\\]){1,255}")$"#;
@@ -30,7 +30,7 @@ pub struct BodyDigest(String);
 impl BodyDigest {
     /// Hashes the body if the request has the header.
     pub fn from_request(headers: &HeaderMap, body: &[u8]) -> Option<Self> {
-        headers.contains_key(NAME).then(|| Self(IdempotentRequest::digest(body)))
+        headers.contains_key(IDEMPOTENCY_KEY_HEADER).then(|| Self(IdempotentRequest::digest(body)))
     }
 }
 
@@ -41,7 +41,7 @@ impl<S: Sync> FromRequestParts<S> for IdempotencyHeader {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, ApiError> {
-        let mut values = parts.headers.get_all(NAME).into_iter();
+        let mut values = parts.headers.get_all(IDEMPOTENCY_KEY_HEADER).into_iter();
         let Some(value) = values.next() else { return Ok(Self(None)) };
         let key = value.to_str().ok().and_then(IdempotencyKey::parse).filter(|_| values.next().is_none());
         let digest = parts.extensions.get::<BodyDigest>().map(|digest| digest.0.clone());

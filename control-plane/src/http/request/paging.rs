@@ -127,8 +127,8 @@ fn integer_parameter(query: &str, name: &str, min: i64) -> Result<Option<i64>, F
 }
 
 /// Converts a page to the response format of the specification.
-pub fn present<T, U>(page: Page, listed: ListPage<T>, item: impl FnMut(T) -> U) -> PageResponse<U> {
-    let ListPage { items, total } = listed;
+pub fn page_response<T, U>(page: Page, list_page: ListPage<T>, item: impl FnMut(T) -> U) -> PageResponse<U> {
+    let ListPage { items, total } = list_page;
     let end = page.offset.saturating_add(i64::try_from(items.len()).unwrap_or(i64::MAX));
     let Page { limit, offset } = page;
     PageResponse {
@@ -161,8 +161,8 @@ mod tests {
     #[test]
     fn has_more_is_true_until_the_last_page() {
         for (offset, count, more) in [(0, 2, true), (1, 2, false), (3, 0, false), (i64::MAX, 0, false)] {
-            let listed = ListPage { items: vec![0; count], total: 3 };
-            let credentials = present(Page { limit: 2, offset }, listed, |item| item);
+            let list_page = ListPage { items: vec![0; count], total: 3 };
+            let credentials = page_response(Page { limit: 2, offset }, list_page, |item| item);
             assert_eq!(credentials.pagination.has_more, more, "offset {offset}");
         }
     }

@@ -69,7 +69,7 @@ async fn exported_hashes_can_be_recomputed_from_public_fields() {
     let one = control.command(&["audit", "verify", "--service", control.service()]);
     assert_eq!(String::from_utf8(one.stdout).unwrap().lines().count(), 1);
     let none = control.command(&["audit", "verify", "--service", "service_of_nobody"]);
-    assert!(!none.status.success() && String::from_utf8_lossy(&none.stderr).contains("no chain"));
+    assert!(!none.status.success() && String::from_utf8_lossy(&none.stderr).contains("no audit chain"));
 }
 
 #[tokio::test]

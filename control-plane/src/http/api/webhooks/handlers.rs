@@ -153,8 +153,8 @@ pub async fn list_deliveries(
 ) -> Result<Json<DeliveryPage>, ApiError> {
     let (webhook, page) = (parse_id(&path.webhook)?, page?);
     let status = paging::parsed_query_parameter(query.as_deref().unwrap_or_default(), "status")?;
-    let listed = operations::list_deliveries(&state.context, manager.scope, webhook, status, page).await?;
-    Ok(Json(paging::present(page, listed, |delivery| DeliveryRecord::new(&delivery))))
+    let list_page = operations::list_deliveries(&state.context, manager.scope, webhook, status, page).await?;
+    Ok(Json(paging::page_response(page, list_page, |delivery| DeliveryRecord::new(&delivery))))
 }
 
 pub async fn read_delivery(

@@ -51,7 +51,7 @@ impl FromRequestParts<AppState> for DeploymentManager {
 
     async fn from_request_parts(parts: &mut Parts, state: &AppState) -> Result<Self, ApiError> {
         let credentials = Credentials::from_request_parts(parts, state).await?;
-        let administrator = credentials.admin(state).await?;
+        let administrator = credentials.require_admin(state).await?;
         let initiator = credentials.initiator_for_human(Some(&administrator));
         Ok(Self(WebhookManager { scope: WebhookScope::Deployment, initiator }))
     }

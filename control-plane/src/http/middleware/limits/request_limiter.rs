@@ -25,7 +25,7 @@ pub struct RequestLimiter {
 }
 
 /// Counts requests under `/auth`, attaches a [`RequestLimiter`] to all others, and adds the limits to the response headers.
-pub async fn limit(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
+pub async fn enforce_rate_limits(State(state): State<AppState>, mut request: Request, next: Next) -> Response {
     let route = request.extensions().get::<MatchedPath>().map(|route| route.as_str().to_owned());
     let Some(ClientAddress { ip, .. }) = request.extensions().get().copied() else {
         return ApiError::internal().into_response();
@@ -60,7 +60,7 @@ pub enum AuthenticatedCaller<'a> {
 impl RequestLimiter {
     /// The limiter of a request.
     pub fn from_parts(parts: &Parts) -> Result<Self, ApiError> {
-        // `limit` adds it to every request.
+        // `enforce_rate_limits` adds it to every request.
         parts.extensions.get().cloned().ok_or_else(ApiError::internal)
     }
 
