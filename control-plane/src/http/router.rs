@@ -1,4 +1,4 @@
-//! All routes, and the middleware around them.
+//! The routes of the API, and the order of the middleware.
 
 use super::{
     api::{agents, audit, auth, health, roles, services, signing_keys, status, trust, verify, webhooks, well_known},
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tower_http::catch_panic::CatchPanicLayer;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-/// All routes. Method, path and documentation are declared at the handler; handlers on one line share a path.
+/// All routes. Each handler declares its method, path and documentation; handlers on one line share a path.
 fn routes() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(document::base())
         .routes(routes!(auth::register))

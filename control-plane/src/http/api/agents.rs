@@ -1,4 +1,4 @@
-//! Agents, for services and for owners of agents.
+//! `/services/{service}/agents` and `/agents`: agents as services and their owners manage them.
 
 use crate::{
     domain::{

@@ -54,10 +54,10 @@ pub struct AuditEntryRecord {
     /// `X-Request-Id` of the request; null if the control plane acted by itself.
     #[schema(required, example = "01979a3c5d1e7b429f601c2d3e4f5a6b")]
     request_id: Option<String>,
-    /// The agent affected; null if none.
+    /// The agent that the action affects; null if it affects none.
     #[schema(value_type = Option<schema::AgentIdSchema>, required)]
     agent_id: Option<String>,
-    /// The object affected; null if none.
+    /// The object that the action affects; null if it affects none.
     #[schema(required)]
     object: Option<ObjectRecord>,
     /// Additional fields; their names depend on the action.
@@ -74,7 +74,7 @@ pub struct AuditEntryRecord {
     hash: String,
 }
 
-/// The caller behind an action.
+/// The actor of an audited action.
 #[derive(Serialize, ToSchema)]
 struct ActorRecord {
     /// `service_key`, `human`, `public` (an unauthenticated registration) or `system` (the control plane itself).
@@ -88,7 +88,7 @@ struct ActorRecord {
     id: Option<String>,
 }
 
-/// The object of an action.
+/// The object of an audited action.
 #[derive(Serialize, ToSchema)]
 struct ObjectRecord {
     /// Kind of the object.
@@ -139,7 +139,7 @@ fn parse_filter(query: &str) -> Result<AuditFilter, ApiError> {
     let service = parameter("serviceId")?.map(|service| parse_id(&service)).transpose()?;
     let agent = parameter("agentId")?.map(|agent| parse_id(&agent)).transpose()?;
     let action = match parsed_query_parameter(query, "action")? {
-        // Deprecated alias.
+        // `act` is the deprecated name of `action`.
         None => parsed_query_parameter(query, "act")?,
         action => action,
     };
@@ -156,7 +156,7 @@ impl FromField for AuditAction {
     }
 }
 
-/// The JSON form of an entry, for the API and for `audit export`.
+/// Converts an entry to its JSON form, for the API and for `audit export`.
 pub fn audit_entry_record(entry: &AuditEntry) -> AuditEntryRecord {
     let object = entry.object_id.clone().map(|id| ObjectRecord { kind: entry.object_kind.clone(), id });
     AuditEntryRecord {

@@ -61,7 +61,7 @@ body! {
         /// The service that the tokens are for. If the challenge was requested for a service, it must be the same.
         optional "serviceId" service: UnparsedId<ServiceId>,
     }
-    /// A refresh token to use.
+    /// A refresh token to exchange for new tokens.
     RefreshRequest {
         required "refreshToken" token: String as RefreshTokenSchema,
         /// The service that the next access token is for. Default: the service of the login.
@@ -197,8 +197,8 @@ pub async fn authenticate(
 
 /// Refresh the tokens of a session
 ///
-/// Returns the next pair of tokens for a refresh token. A refresh token can be used once. If it is used again, somebody has
-/// copied it, so the session ends.
+/// Returns the next pair of tokens for a refresh token. A refresh token can be used once. A second use means that the token
+/// was copied, so it ends the session.
 #[utoipa::path(
     post, path = "/auth/refresh", operation_id = "refresh", tag = "Authentication",
     request_body = RefreshRequest, security(()),
@@ -228,14 +228,14 @@ pub async fn refresh(
         (RevocationRequest = "application/json"),
         (schema::RevocationFormSchema = "application/x-www-form-urlencoded"),
     )),
-    responses((status = 200, description = "The token is not valid any more", body = RevocationResponse), Errors<(PublicAccess, InvalidBody)>)
+    responses((status = 200, description = "The token is no longer valid", body = RevocationResponse), Errors<(PublicAccess, InvalidBody)>)
 )]
 pub async fn revoke(
     State(state): State<AppState>,
     FormOrJson(body): FormOrJson,
 ) -> Result<Json<RevocationResponse>, ApiError> {
     let RevocationRequest { token, hint } = body.read()?;
-    // The form of the token shows its kind. The hint is accepted because OAuth clients send it.
+    // The format of the token shows its kind, so the hint is not needed. It is accepted because OAuth clients send it.
     drop(hint);
     operations::revoke_token(&state.context, expose(&token)).await?;
     Ok(Json(RevocationResponse {}))

@@ -1,4 +1,4 @@
-//! Roles of a service, and their assignment to agents.
+//! `/services/{service}/roles`: the roles of a service, and their assignment to agents.
 
 use crate::{
     domain::{role::Role, text::Description},

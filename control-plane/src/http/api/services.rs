@@ -1,4 +1,4 @@
-//! Services and their API keys.
+//! `/services`: services and their API keys.
 
 use crate::{
     domain::{
@@ -151,7 +151,7 @@ pub async fn create(
 
 /// List services
 ///
-/// The caller's own services; for administrators, all services.
+/// Lists the services that the caller owns. Administrators get all services.
 #[utoipa::path(
     get, path = "/services", operation_id = "listServices", tag = "Services",
     params(Page), security(("humanToken" = [])),

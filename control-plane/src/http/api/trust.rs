@@ -45,7 +45,7 @@ body! {
     }
 }
 
-/// Result of a feedback.
+/// Result of a feedback submission.
 #[derive(Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct FeedbackResponse {
@@ -109,7 +109,7 @@ pub async fn submit(
 ) -> Result<Json<FeedbackResponse>, ApiError> {
     let key = credentials.require_full_key(&state).await?;
     let (min, max) = Score::RANGE;
-    // Part of all validation errors here, because the specification requires it for a score outside the range.
+    // All validation errors of this endpoint contain the range: the specification requires it for a score outside the range.
     let range = [("minimum", json!(min)), ("maximum", json!(max))];
     let FeedbackSubmission { agent, score, reason, metadata } =
         body.and_then(BodyFields::read).map_err(|error| error.with_validation_details(range))?;
@@ -145,7 +145,7 @@ pub async fn history(
     Ok(Json(paging::page_response(page, list_page, |feedback| feedback_record(feedback, service))))
 }
 
-/// Hides the metadata of other services.
+/// Converts feedback for a reader. Only the service that gave the feedback can read its metadata.
 fn feedback_record(feedback: Feedback, reader: ServiceId) -> FeedbackRecord {
     let Feedback { id, agent: _, service, score, reason, metadata, created_at } = feedback;
     FeedbackRecord {

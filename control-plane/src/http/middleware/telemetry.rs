@@ -1,4 +1,4 @@
-//! Gives every request an id, a log line and metrics.
+//! Assigns an id to every request, logs the request and counts it.
 
 use super::operation_metrics::operation_counter;
 use crate::{
@@ -54,7 +54,7 @@ pub async fn record_request(State(state): State<AppState>, mut request: Request,
             status = status.as_u16(),
             seconds,
             reason,
-            "answered"
+            "request completed"
         );
     });
     response.headers_mut().insert(REQUEST_ID, id);

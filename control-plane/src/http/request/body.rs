@@ -44,7 +44,7 @@ const MAX_ECHO_CHARS: usize = 160;
 /// Time limit for receiving a body.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The largest body that this path accepts, in bytes.
+/// The maximum size of a body that this path accepts, in bytes.
 pub fn body_limit(path: &str) -> usize {
     if path.starts_with("/auth/") && path != REVOKE_PATH { AUTH_BODY_LIMIT } else { BODY_LIMIT }
 }
@@ -82,7 +82,7 @@ async fn read_body(body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     if discarded == 0 { Ok(bytes) } else { Err(ApiError::too_large(limit)) }
 }
 
-/// The fields of a body that have not been read yet, and the errors in those that have.
+/// The fields of a body that have not been read yet, and the errors in the fields that were read.
 #[derive(Clone)]
 pub struct BodyFields {
     unread: Map<String, Value>,
@@ -90,10 +90,10 @@ pub struct BodyFields {
     ignore_unknown: bool,
 }
 
-/// The fields of a body that is JSON or a form.
+/// The fields of a body that is either JSON or a form.
 pub struct FormOrJson(pub BodyFields);
 
-/// The body if a middleware parsed it before the handler. An extension of the request.
+/// The body that a middleware parsed before the handler. An extension of the request.
 #[derive(Clone)]
 pub struct ParsedBody(pub Result<BodyFields, ApiError>);
 
@@ -134,7 +134,7 @@ pub fn parse_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiEr
     Ok(BodyFields { unread: fields, errors: duplicates.into_iter().map(error).collect(), ignore_unknown: false })
 }
 
-/// Parses a form if the content type says so, else a JSON object.
+/// Parses a form if the content type is that of a form, else a JSON object.
 pub fn parse_form_or_json(headers: &HeaderMap, bytes: &[u8]) -> Result<BodyFields, ApiError> {
     if !single_content_type(headers).is_some_and(is_form) {
         return parse_json(headers, bytes);
@@ -195,7 +195,7 @@ fn essence_in_utf8(content_type: &str) -> Option<String> {
 }
 
 impl BodyFields {
-    /// Reads the body. Fields that `read` leaves unread are unknown.
+    /// Parses the body with `read`. Fields that `read` does not read are errors.
     pub fn parse<T>(mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Result<T, ApiError> {
         let parsed = read(&mut self);
         let unknown = self
@@ -211,7 +211,7 @@ impl BodyFields {
         }
     }
 
-    /// The text of an unread field, which stays unread.
+    /// The text of a field. The field still counts as unread.
     pub fn peek(&self, name: &str) -> Option<&str> {
         self.unread.get(name).and_then(Value::as_str)
     }

@@ -27,7 +27,7 @@ use secrecy::{ExposeSecret, SecretString};
 /// Prefix of service API keys. Tokens of human users are JWTs and never start with it.
 const SERVICE_KEY_PREFIX: &str = "svc_";
 
-/// The bearer credential of a request, not verified yet. The methods verify it and count the request.
+/// The unverified bearer credential of a request. The methods verify it and count the request.
 pub struct Credentials {
     bearer: Option<SecretString>,
     origin: Origin,
@@ -52,7 +52,7 @@ fn audit_origin(parts: &Parts) -> Origin {
     Origin { address, request: parts.extensions.get::<RequestId>().map(|id| id.0.clone()) }
 }
 
-/// `Authorization` is repeated, or is not one bearer credential.
+/// The header `Authorization` is repeated, or does not contain exactly one bearer credential.
 struct MalformedCredentials;
 
 /// The bearer credential in `Authorization`; `None` if the header is absent.
@@ -99,7 +99,7 @@ impl Credentials {
         }))
     }
 
-    /// A service or a human user, by the form of the credential.
+    /// Authenticates a service or a human user, depending on the format of the credential.
     pub async fn authenticate_caller(&self, state: &AppState) -> Result<Caller, ApiError> {
         let is_human_token = |credential: &SecretString| !credential.expose_secret().starts_with(SERVICE_KEY_PREFIX);
         if self.bearer.as_ref().is_some_and(is_human_token) {
@@ -109,12 +109,12 @@ impl Credentials {
         }
     }
 
-    /// This human user as initiator in the audit log; `None` is an unauthenticated caller.
+    /// The initiator in the audit log for this human user; `None` means an unauthenticated caller.
     pub fn initiator_for_human(&self, human: Option<&Human>) -> Initiator {
         self.initiator(human.map_or(Actor::Public, |human| Actor::Human(human.owner.clone())))
     }
 
-    /// The service API key as initiator in the audit log.
+    /// The initiator in the audit log for this service API key.
     pub fn initiator_for_key(&self, key: &ServiceKey) -> Initiator {
         self.initiator(Actor::ServiceKey(key.id))
     }
@@ -138,7 +138,7 @@ impl Credentials {
         Ok(human)
     }
 
-    /// Requires the owner of the service or an administrator. `service` is the id as in the path.
+    /// Requires the owner of the service or an administrator. `service` is the id from the path.
     pub async fn require_owner_of(&self, state: &AppState, service: &str) -> Result<(Human, Service), ApiError> {
         let human = self.require_human(state).await?;
         let result = require_owner(&state.context, &human, parse_id(service)?).await;
@@ -173,7 +173,7 @@ impl Credentials {
     }
 }
 
-/// Converts an error of a check of access to `service`. The response says what is required and what the caller has; it says
+/// Converts the error of an access check for `service`. The response contains what is required and what the caller has, and
 /// nothing about other callers.
 pub fn access_error(error: impl Into<ApiError>, caller: &Caller, service: ServiceId) -> ApiError {
     let error = error.into();

@@ -1,4 +1,4 @@
-//! The `Idempotency-Key` header: a client can send a request again without repeating its effect.
+//! The `Idempotency-Key` header, with which a client can repeat a request without repeating its effect.
 
 use crate::{
     domain::idempotency::{IdempotencyKey, IdempotentRequest},
@@ -17,10 +17,10 @@ use utoipa::{
     },
 };
 
-/// The header.
+/// Name of the header.
 const IDEMPOTENCY_KEY_HEADER: &str = "idempotency-key";
 
-/// The values that `IdempotencyKey::parse` accepts: with or without quotes.
+/// Regular expression of the values that `IdempotencyKey::parse` accepts: with or without quotes.
 const PATTERN: &str = r#"^([!#-+\--~][!-+\--~]{0,254}|"([!#-\[\]-~]|\\["\\]){1,255}")$"#;
 
 /// The hash of the body of a request that has the header. An extension of the request.
@@ -56,7 +56,7 @@ impl<S: Sync> FromRequestParts<S> for IdempotencyHeader {
 impl IntoParams for IdempotencyHeader {
     fn into_params(_: impl Fn() -> Option<ParameterIn>) -> Vec<Parameter> {
         let description = "A string that is unique to this request. If a request is sent again with the same key and body, \
-                           it takes effect only once, and the response is the same. Keys are remembered for 24 hours.";
+                           it takes effect only once, and the response is the same. Keys are stored for 24 hours.";
         let key = ObjectBuilder::new().schema_type(Type::String).pattern(Some(PATTERN));
         let parameter = ParameterBuilder::new().name("Idempotency-Key").parameter_in(ParameterIn::Header);
         vec![parameter.description(Some(description)).schema(Some(key)).build()]
